@@ -1,0 +1,125 @@
+"""What ``afjax store ls``, ``show`` and ``verify`` print."""
+
+import json
+import os
+from collections.abc import Sequence
+
+from afjax import store
+from afjax.config import TaskConfig, from_dict
+from afjax.errors import UserError, did_you_mean
+from afjax.store import KINDS, Manifest
+
+StorePath = str | os.PathLike[str]
+
+
+def list_lines(path: StorePath) -> list[str]:
+    """A table of all artefacts, one a line under a heading.
+
+    Raises:
+      UserError: There is no such store.
+    """
+    rows: list[tuple[str, ...]] = [
+        ("kind", "name", "task", "metric", "parameters", "size", "trunk", "digest", "created")
+    ]
+    for kind, name in _artefacts(path):
+        try:
+            rows.append(_row(store.read_manifest(path, kind, name)))
+        except UserError:
+            rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
+    return _table(rows)
+
+
+def show_lines(path: StorePath, name: str) -> list[str]:
+    """All that the manifests of the artefacts of this name say, whatever their kind.
+
+    Raises:
+      UserError: There is no such store, or nothing of that name (with the nearest name), or a damaged manifest.
+    """
+    artefacts = _artefacts(path)
+    found = [kind for kind, other in artefacts if other == name]
+    if not found:
+        there = sorted({other for _, other in artefacts})
+        raise UserError(
+            f'Nothing in the store {path} is named "{name}".{did_you_mean(name, there)}'
+            f" It has: {', '.join(there) or 'nothing'}."
+        )
+    lines: list[str] = []
+    for kind in found:
+        lines += [*([""] if lines else []), *_manifest_lines(store.read_manifest(path, kind, name))]
+    return lines
+
+
+def verify_lines(path: StorePath) -> tuple[list[str], bool]:
+    """One line per artefact, ``ok`` or its problems, and whether all is well. Reads every artefact wholly.
+
+    Raises:
+      UserError: There is no such store.
+    """
+    lines, all_well = [], True
+    for kind, name in _artefacts(path):
+        problems = store.problems(path, kind, name)
+        all_well = all_well and not problems
+        lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
+    return lines or ["The store is empty."], all_well
+
+
+def _artefacts(path: StorePath) -> list[tuple[str, str]]:
+    found = store.folders(path)
+    if not found and not store.exists(path):
+        raise UserError(f"There is no store at {path}; give the folder that holds {', '.join(KINDS)}.")
+    return found
+
+
+def _row(manifest: Manifest) -> tuple[str, ...]:
+    return (
+        manifest.kind,
+        manifest.name,
+        manifest.task.get("name", "-"),
+        _main_metric(manifest),
+        f"{manifest.num_parameters:,}",
+        _size(manifest.num_bytes),
+        manifest.trunk.get("name", "-"),
+        manifest.digest[:12],
+        manifest.created[:16].replace("T", " "),
+    )
+
+
+def _main_metric(manifest: Manifest) -> str:
+    try:
+        metric = from_dict(TaskConfig, manifest.task).main_metric
+    except UserError:  # No task, or one of another version's settings.
+        return "-"
+    return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
+
+
+def _number(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.2f} MB"
+
+
+def _manifest_lines(manifest: Manifest) -> list[str]:
+    task = manifest.task.get("name", "-")
+    lines = [
+        f"{manifest.kind}/{manifest.name}",
+        f"  created     {manifest.created}, seed {manifest.seed}",
+        f"  digest      {manifest.digest}",
+        f"  size        {manifest.num_parameters:,} parameters, {_size(manifest.num_bytes)}",
+        f"  trunk       {json.dumps(manifest.trunk)}",
+        f"  task        {task}{': ' + json.dumps(manifest.task) if manifest.task else ''}",
+        f"  labels      {', '.join(manifest.labels) or '-'}",
+        f"  metrics     {', '.join(f'{key} {_number(value)}' for key, value in manifest.metrics.items()) or '-'}",
+        f"  config      {json.dumps(manifest.config)}",
+        f"  versions    {', '.join(f'{key} {value}' for key, value in manifest.versions.items())}",
+    ]
+    for adapter in manifest.adapters:
+        lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
+    leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
+    return lines + _table(leaves)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,1 @@
+"""From text files, TFDS and built-in tasks to batches of token ids."""

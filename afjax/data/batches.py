@@ -1,0 +1,118 @@
+"""Batches of few static shapes.
+
+A batch is a dict of arrays: ``tokens`` int32 [B, T], ``types`` int32 [B, T], ``mask`` bool [B, T] (true on
+tokens), ``labels`` int32 or float32 [B] (zeros where there are none), ``weights`` float32 [B] and ``rows``
+int32 [B] (the row's index in its split). Rows that only fill a batch up have weight 0, index -1, label 0 and
+no token in their mask. B is always the batch size, T one of a few lengths.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from afjax.data.tokenise import TokenisedRows
+
+Batch = dict[str, np.ndarray]
+
+
+def batches_per_epoch(num_rows: int, batch_size: int) -> int:
+    return -(-num_rows // batch_size)
+
+
+def train_batches(
+    data: TokenisedRows,
+    *,
+    batch_size: int,
+    lengths: Sequence[int],
+    pad_id: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+) -> Iterator[Batch]:
+    """Yields one epoch: every row once, in an order that depends on ``(seed, epoch)`` alone.
+
+    Rows of about one length share a batch. What does not fill a batch of its length goes up to the next
+    longer one, so at most one batch of the epoch has fewer rows than ``batch_size``.
+
+    Args:
+      data: The split.
+      batch_size: B.
+      lengths: What T may be, rising; the last holds the longest row.
+      pad_id: Token id behind a row's end.
+      seed, epoch: Whole numbers from 0.
+      start: Number of batches to skip, without building them.
+    """
+    for rows in train_groups(data.lengths, batch_size, lengths, seed, epoch)[start:]:
+        yield make_batch(data, rows, batch_size, lengths, pad_id)
+
+
+def eval_batches(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], pad_id: int) -> Iterator[Batch]:
+    """Yields every row once, the short ones first; ``rows`` says where each belongs."""
+    for rows in eval_groups(data.lengths, batch_size):
+        yield make_batch(data, rows, batch_size, lengths, pad_id)
+
+
+def train_groups(
+    row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
+) -> list[np.ndarray]:
+    """The rows of each training batch, in order."""
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(row_lengths))
+    buckets = bucket_of(row_lengths[order], lengths)
+    groups: list[np.ndarray] = []
+    left = order[:0]
+    for bucket in range(len(lengths)):
+        waiting = np.concatenate([left, order[buckets == bucket]])
+        full = len(waiting) - len(waiting) % batch_size
+        groups += list(waiting[:full].reshape(-1, batch_size))
+        left = waiting[full:]
+    if len(left):
+        groups.append(left)
+    return [groups[index] for index in rng.permutation(len(groups))]
+
+
+def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """The rows of each evaluation batch, in order."""
+    order = np.argsort(row_lengths, kind="stable")
+    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+
+
+def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """The index of the smallest length that holds each row."""
+    assert list(lengths) == sorted(set(lengths)), f"lengths must rise: {lengths}"
+    buckets = np.searchsorted(np.asarray(lengths), row_lengths)
+    assert not len(buckets) or buckets.max() < len(lengths), (
+        f"a row has {row_lengths.max()} tokens, more than the longest of {lengths}"
+    )
+    return buckets
+
+
+def make_batch(data: TokenisedRows, rows: np.ndarray, batch_size: int, lengths: Sequence[int], pad_id: int) -> Batch:
+    count = len(rows)
+    row_lengths = np.zeros(batch_size, np.int64)
+    row_lengths[:count] = data.lengths[rows]
+    starts = np.zeros(batch_size, np.int64)
+    starts[:count] = data.offsets[rows]
+    length = lengths[bucket_of(row_lengths, lengths).max()]
+    places = np.arange(length)
+    mask = places < row_lengths[:, None]
+    # Places behind a row's end read any token, which the mask then replaces.
+    indices = np.where(mask, starts[:, None] + places, 0)
+    labels = np.zeros(batch_size, np.int32 if data.labels is None else data.labels.dtype)
+    if data.labels is not None:
+        labels[:count] = data.labels[rows]
+    return {
+        "tokens": np.where(mask, data.tokens[indices], pad_id).astype(np.int32),
+        "types": np.where(mask, data.types[indices], 0).astype(np.int32),
+        "mask": mask,
+        "labels": labels,
+        "weights": (np.arange(batch_size) < count).astype(np.float32),
+        "rows": np.pad(rows, (0, batch_size - count), constant_values=-1).astype(np.int32),
+    }
+
+
+def padding_share(row_lengths: np.ndarray, *, batch_size: int, lengths: Sequence[int], seed: int = 0) -> float:
+    """The share of padding among the tokens of one training epoch, rows that fill a batch up included."""
+    groups = train_groups(row_lengths, batch_size, lengths, seed, epoch=0)
+    places = sum(batch_size * lengths[bucket_of(row_lengths[rows], lengths).max()] for rows in groups)
+    return 1.0 - float(row_lengths.sum()) / places

@@ -1,0 +1,250 @@
+"""Texts and labels of one split: picked out of named columns and checked, each error with its place."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from afjax.data.files import shorten
+from afjax.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split of a task.
+
+    Attributes:
+      text_a: The texts, or the first texts of pairs.
+      text_b: The second texts; None for a task on single texts.
+      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None where there
+        are none.
+      label_names: In the order of their indices; empty for regression.
+    """
+
+    text_a: list[str]
+    text_b: list[str] | None
+    labels: np.ndarray | None
+    label_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.text_a)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one split, labels as they were given.
+
+    Attributes:
+      source: What errors call the split: its file, or its TFDS name.
+      numbers: Where each row stands in ``source``.
+      labels: None where the split has no label column.
+    """
+
+    source: str
+    numbers: list[int]
+    text_a: list[str]
+    text_b: list[str] | None
+    labels: list[Any] | None
+
+    def place(self, row: int) -> str:
+        return f"{self.source}:{self.numbers[row]}"
+
+
+# Pairs of text columns, or single ones, that a JSONL, TSV or CSV file may have without naming them.
+TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (("text_a", "text_b"), ("text",))
+
+
+def pick_columns(
+    source: str,
+    rows: Iterable[tuple[int, dict[str, Any]]],
+    *,
+    text_a: str = "",
+    text_b: str = "",
+    label: str = "",
+    known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
+) -> Columns:
+    """Picks text and label columns out of rows; the first row says which there are.
+
+    Args:
+      source: What errors call the split.
+      rows: (number of the row, its values by column name); at least one.
+      text_a, text_b, label: Names of columns; empty: the first of ``known`` that is there, and ``label``,
+        which may then be missing.
+      known: Names of text columns to look for.
+
+    Raises:
+      UserError: A column is missing, or a text is not a string, with the row's place.
+    """
+    columns: Columns | None = None
+    names: tuple[str, ...] = ()
+    label_name = label or "label"
+    for number, row in rows:
+        if columns is None:
+            names = text_names(f"{source}:{number}", row, text_a, text_b, known)
+            has_labels = bool(label) or label_name in row
+            columns = Columns(source, [], [], [] if len(names) == 2 else None, [] if has_labels else None)
+        place = f"{source}:{number}"
+        columns.numbers.append(number)
+        columns.text_a.append(text_of(place, row, names[0]))
+        if columns.text_b is not None:
+            columns.text_b.append(text_of(place, row, names[1]))
+        if columns.labels is not None:
+            columns.labels.append(value_of(place, row, label_name))
+    if columns is None:
+        raise UserError(f"{source} has no rows; give a split with at least one.")
+    return columns
+
+
+def text_names(
+    place: str, row: dict[str, Any], text_a: str, text_b: str, known: Sequence[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The one or two text columns to read."""
+    if text_a:
+        return (text_a, text_b) if text_b else (text_a,)
+    if text_b:
+        raise UserError(f'The task names text_b="{text_b}" but no text_a; name both columns.')
+    for names in known:
+        if all(name in row for name in names):
+            return names
+    expected = " or ".join(" and ".join(names) for names in known)
+    raise UserError(
+        f"{place} has no text columns {expected}, but {', '.join(map(str, row))}; name the right ones in the "
+        'task\'s "text_a" and "text_b" settings.'
+    )
+
+
+def value_of(place: str, row: dict[str, Any], name: str) -> Any:
+    if name not in row:
+        raise UserError(
+            f'{place} has no column "{name}", but {", ".join(map(str, row)) or "no columns"}; add it, or name '
+            f"another in the task's settings.{did_you_mean(name, map(str, row))}"
+        )
+    return row[name]
+
+
+def text_of(place: str, row: dict[str, Any], name: str) -> str:
+    text = value_of(place, row, name)
+    if not isinstance(text, str):
+        raise UserError(f'{place} has {shorten(text)} in the column "{name}"; a text must be a string.')
+    check_text(place, text)
+    return text
+
+
+def check_text(place: str, text: str) -> None:
+    """Refuses half surrogate pairs, which JSON can escape but no tokenizer takes."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{place} has a text with half a surrogate pair; mend it or drop the row.") from error
+
+
+def read_label_names(path: Path) -> tuple[str, ...]:
+    """Reads ``labels.json``, a list of label names in the order of their indices."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it must be a JSON list of label names.") from error
+    if not (isinstance(names, list) and all(isinstance(name, str) and name for name in names)):
+        raise UserError(f"{path} holds {shorten(names)}; it must be a JSON list of label names.")
+    return check_label_names(tuple(names), str(path))
+
+
+def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not all(names) or len(names) < 2:
+        problem = f'names "{twice[0]}" twice' if twice else f"has {list(names)}"
+        raise UserError(f"{place} {problem}; give at least two different label names.")
+    return names
+
+
+def find_label_names(columns: Columns) -> tuple[str, ...]:
+    """The label names that occur, sorted; integers in their numeric order.
+
+    Raises:
+      UserError: There are no labels, or one is missing, with its place.
+    """
+    if columns.labels is None:
+        raise UserError(no_labels(columns))
+    names = {label_key(columns, row) for row in range(len(columns.labels))}
+    if all(is_integer(name) for name in names):
+        return tuple(sorted(names, key=int))
+    return tuple(sorted(names))
+
+
+def class_labels(columns: Columns, names: tuple[str, ...]) -> np.ndarray:
+    """int32 [rows]: the index in ``names`` of every label, given as a name or as an index.
+
+    Where the names themselves are integers, labels are names only.
+
+    Raises:
+      UserError: There are no labels, or one is missing or unknown, with its place.
+    """
+    if columns.labels is None:
+        raise UserError(no_labels(columns))
+    index_of = {str(index): index for index in range(len(names))}
+    if any(is_integer(name) for name in names):
+        index_of = {}
+    index_of |= {name: index for index, name in enumerate(names)}
+    indices = np.empty(len(columns.labels), np.int32)
+    for row in range(len(columns.labels)):
+        key = label_key(columns, row)
+        if key not in index_of:
+            shown = names if len(names) <= 20 else (*names[:20], "...")
+            raise UserError(
+                f"{columns.place(row)} has the label {shorten(key)}; the labels are {', '.join(shown)}"
+                f"{'' if is_integer(names[0]) else f', or their indices 0 to {len(names) - 1}'}."
+                f"{did_you_mean(key, names)}"
+            )
+        indices[row] = index_of[key]
+    return indices
+
+
+def number_labels(columns: Columns) -> np.ndarray:
+    """float32 [rows]: the labels of a regression task.
+
+    Raises:
+      UserError: There are no labels, or one is missing, not a number or not finite, with its place.
+    """
+    if columns.labels is None:
+        raise UserError(no_labels(columns))
+    numbers = np.empty(len(columns.labels), np.float32)
+    for row, label in enumerate(columns.labels):
+        try:
+            number = math.nan if isinstance(label, bool) else float(label)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        # A number beyond float32 would turn into infinity below.
+        if not abs(number) <= float(np.finfo(np.float32).max):
+            raise UserError(f"{columns.place(row)} has the label {shorten(label)}; it must be a finite number.")
+        numbers[row] = number
+    return numbers
+
+
+def label_key(columns: Columns, row: int) -> str:
+    """A class label as a string."""
+    assert columns.labels is not None
+    label = columns.labels[row]
+    if isinstance(label, str) and label:
+        return label
+    if isinstance(label, bool):
+        return str(label).lower()  # as JSON spells it
+    if isinstance(label, (int, np.integer)):
+        return str(label)
+    if label is None or label == "":
+        raise UserError(f"{columns.place(row)} has no label; give it one or drop the row.")
+    raise UserError(
+        f"{columns.place(row)} has the label {shorten(label)}; a class label is a name or an integer index."
+    )
+
+
+def is_integer(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
+def no_labels(columns: Columns) -> str:
+    return f'{columns.source} has no column "label"; add one, or name it in the task\'s "label" setting.'

@@ -1,0 +1,126 @@
+"""Reads splits of TFDS datasets: prepared array_record ones without TensorFlow, others with it."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from afjax.config import TaskConfig
+from afjax.data.columns import Columns, pick_columns
+from afjax.errors import UserError
+
+# What text columns are called in TFDS datasets, pairs before single ones.
+TEXT_COLUMNS = (
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("sentence_A", "sentence_B"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("text",),
+    ("sentence",),
+)
+
+# What each split is called in TFDS datasets.
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+
+
+def read_tfds(task: TaskConfig, split: str) -> tuple[Columns, tuple[str, ...]]:
+    """Reads one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
+
+    Returns:
+      The columns, and the names of the label column's ClassLabel feature (empty: it is none). Where all
+      labels are -1, as in GLUE's test splits, there are none.
+
+    Raises:
+      UserError: No such dataset, split or column; or a package that is not installed is needed.
+    """
+    builder = open_builder(task.source)
+    name = find_tfds_split(task, split)
+    if not name:
+        raise UserError(
+            f"{task.source} has no {split} split, but {', '.join(builder.info.splits) or 'none at all'}; name one in "
+            f'the task\'s "{split}" setting.'
+        )
+    columns = pick_columns(
+        f"{task.source} {name}",
+        enumerate(decode(open_split(builder, task.source, name), f"{task.source} {name}"), start=1),
+        text_a=task.text_a,
+        text_b=task.text_b,
+        label=task.label,
+        known=TEXT_COLUMNS,
+    )
+    if columns.labels is not None and all(label == -1 for label in columns.labels):
+        columns = dataclasses.replace(columns, labels=None)
+    feature = dict(builder.info.features.items()).get(task.label or "label")
+    return columns, tuple(getattr(feature, "names", None) or ())
+
+
+def find_tfds_split(task: TaskConfig, split: str) -> str:
+    """What the dataset calls a split: the task's own choice, else a usual name that it has, else empty."""
+    splits = open_builder(task.source).info.splits
+    chosen = getattr(task, split)
+    # "train[:10%]" is a part of "train".
+    names = (chosen,) if chosen else SPLIT_NAMES[split]
+    return next((name for name in names if name.partition("[")[0] in splits), "")
+
+
+def open_builder(source: str) -> Any:
+    """The dataset's builder, not yet prepared where it comes by name."""
+    import tensorflow_datasets
+    from etils import epath
+
+    name = source.removeprefix("tfds:")
+    folder = epath.Path(name).expanduser()
+    if (folder / "dataset_info.json").exists():
+        return tensorflow_datasets.builder_from_directory(folder)
+    if name.startswith(("/", "~", ".")) or "://" in name:
+        raise UserError(f"{folder} has no dataset_info.json; give the version folder of a prepared TFDS dataset.")
+    try:
+        return tensorflow_datasets.builder(name)
+    except tensorflow_datasets.core.DatasetNotFoundError as error:
+        raise UserError(
+            f'TFDS knows no dataset "{name}", or only with TensorFlow; check the name, run pip install "afjax[tfds]", '
+            "or give the folder of a dataset prepared as array_record."
+        ) from error
+    except ImportError as error:
+        raise UserError(missing_package(source, error)) from error
+
+
+def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]]:
+    """The rows of a split, after a download where the dataset is not prepared yet."""
+    import tensorflow_datasets
+
+    try:
+        builder.download_and_prepare()
+        try:
+            return builder.as_data_source(split=split)
+        except NotImplementedError:  # not in a format with random access
+            return tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
+    except ImportError as error:
+        raise UserError(missing_package(source, error)) from error
+    except OSError as error:
+        raise UserError(
+            f"{source} could not be fetched or read ({error}); check network and disk, or give the folder of a "
+            "prepared dataset."
+        ) from error
+
+
+def missing_package(source: str, error: ImportError) -> str:
+    return (
+        f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
+        "give the folder of a dataset prepared as array_record."
+    )
+
+
+def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[dict[str, Any]]:
+    """Rows with strings for bytes and Python numbers for NumPy ones."""
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield {
+                name: value.decode() if isinstance(value, bytes) else value.item() if hasattr(value, "item") else value
+                for name, value in row.items()
+                if getattr(value, "ndim", 0) == 0
+            }
+        except UnicodeDecodeError as error:
+            raise UserError(f"{source}:{number} is not UTF-8; mend the dataset or drop the row.") from error

@@ -1,0 +1,52 @@
+"""Task heads on the pooled output.
+
+A head's tree::
+
+    pooler/{kernel [d, d], bias [d]}      only with a pooler of its own
+    output/{kernel [d, num_outputs], bias [num_outputs]}
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.config import HeadConfig
+from afjax.errors import UserError
+from afjax.model.encoder import pool
+from afjax.model.layers import dense, dropout
+from afjax.trees import Tree, named_key
+
+
+def init_head(key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, init_scale: float = 0.02) -> Tree:
+    """A head's parameters at the start, float32.
+
+    Args:
+      key: Of this head alone.
+      config: The architecture.
+      num_outputs: Number of labels; 1 for regression.
+      trunk: The trunk's tree: a head's own pooler starts as the trunk's, where it has one.
+      init_scale: Standard deviation of what starts at random.
+
+    Raises:
+      UserError: The trunk's pooler is asked for, but the trunk has none.
+    """
+    hidden_size = trunk["embeddings"]["word"].shape[-1]
+    kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
+    head: Tree = {"output": {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+    if config.pooler == "trunk":
+        if "pooler" not in trunk:
+            raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
+        return head
+    if "pooler" in trunk:
+        head["pooler"] = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), trunk["pooler"])
+    else:
+        kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (hidden_size, hidden_size))
+        head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}
+    return head
+
+
+def apply_head(head: Tree, trunk: Tree, hidden: Array, *, dropout_rate: float, key: Array | None) -> Array:
+    """From the last hidden state ``[batch, length, hidden_size]``, logits ``[batch, num_outputs]``, at least float32."""
+    pooled = pool(head["pooler"] if "pooler" in head else trunk["pooler"], hidden)
+    logits = dense(head["output"], dropout(key, pooled, dropout_rate))
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

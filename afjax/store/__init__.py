@@ -1,0 +1,40 @@
+"""The adapter store: one folder per artefact, atomic on write, strict on read.
+
+A store is a folder (local or ``gs://``)::
+
+    STORE/adapters/<name>/{manifest.json, params/}
+    STORE/fusion/<name>/{manifest.json, params/}
+    STORE/heads/<name>/{manifest.json, params/}
+
+``params/`` is an Orbax checkpoint of the artefact's own tree, readable without afjax; ``manifest.json``
+says what it is, on which trunk it was trained and the SHA-256 of every leaf.
+"""
+
+from afjax.store.artefacts import (
+    Artefact,
+    entries,
+    exists,
+    folders,
+    load,
+    names,
+    read_manifest,
+    save,
+)
+from afjax.store.checks import adapter_problems, problems, verify
+from afjax.store.manifest import KINDS, Manifest
+
+__all__ = [
+    "KINDS",
+    "Artefact",
+    "Manifest",
+    "adapter_problems",
+    "entries",
+    "exists",
+    "folders",
+    "load",
+    "names",
+    "problems",
+    "read_manifest",
+    "save",
+    "verify",
+]

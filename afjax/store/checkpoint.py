@@ -1,0 +1,151 @@
+"""A tree of host arrays as an Orbax checkpoint, written and strictly read by this process alone."""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from afjax.errors import UserError
+from afjax.store import files
+from afjax.store.manifest import REPAIR, Manifest, describe, names_difference
+from afjax.trees import Tree, flatten, map_with_path
+
+
+def write(folder: epath.Path, params: Tree) -> dict[str, str]:
+    """Writes a tree of host arrays to ``folder``, which is not there yet.
+
+    Returns:
+      ``{path in folder: SHA-256}`` of all files written.
+
+    Raises:
+      OSError: Something could not be written.
+    """
+    import orbax.checkpoint as ocp
+
+    size = sum(leaf.nbytes for leaf in flatten(params).values())
+    # Asked first, as Orbax prints tracebacks from its threads when it finds out by itself.
+    if not files.is_remote(folder) and shutil.disk_usage(folder.parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        with _quiet_orbax():
+            _checkpointer().save(folder, args=ocp.args.PyTreeSave(params))
+    except OSError:
+        raise
+    except Exception as error:  # TensorStore raises ValueError, whatever the system said.
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        reason = os.strerror(int(code[1])) if code else str(error).partition("\n")[0]
+        raise OSError(reason) from error
+    return {path: _file_digest(folder / path) for path in _files(folder)}
+
+
+def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
+    """Reads a checkpoint as NumPy arrays, if it is exactly what the manifest says.
+
+    Raises:
+      UserError: A leaf or file is missing (``-``) or extra (``+``), has other bytes, another shape or
+        dtype, or cannot be read. ``where`` names the artefact in the message.
+    """
+    import orbax.checkpoint as ocp
+
+    try:
+        # First, as Orbax prints tracebacks from its threads when it comes upon damaged files.
+        _check_files(folder, manifest, where)
+        with _quiet_orbax():
+            checkpointer = _checkpointer()
+            metadata = checkpointer.metadata(folder).item_metadata.tree
+            # As NumPy, so that neither the devices it was trained on nor those here matter.
+            as_numpy = map_with_path(lambda path, leaf: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
+            params = checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    except UserError:
+        raise
+    except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where} cannot be read ({reason}); {REPAIR}.") from error
+    _check_leaves(params, manifest, where)
+    return params
+
+
+def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
+    leaf_of_folder = {path.replace("/", "."): path for path in manifest.leaves}
+
+    def part(file: str) -> str:
+        first = file.partition("/")[0]
+        return leaf_of_folder.get(first, first)
+
+    found = _files(folder)
+    missing = {part(file) for file in manifest.files.keys() - set(found)}
+    extra = {part(file) for file in set(found) - manifest.files.keys()}
+    if missing or extra:
+        difference = names_difference(missing, extra)
+        raise UserError(f"{where}: leaves or files missing (-) or too many (+): {difference}; {REPAIR}.")
+    for file in found:
+        if _file_digest(folder / file) != manifest.files[file]:
+            raise UserError(
+                f'{where}: "{part(file)}" was changed after it was written, the SHA-256 of {folder / file} is '
+                f"not the manifest's; {REPAIR}."
+            )
+
+
+def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
+    found = {path: describe(np.asarray(leaf)) for path, leaf in flatten(params).items()}
+    difference = names_difference(manifest.leaves, found)
+    if difference:
+        raise UserError(f"{where}: leaves missing (-) or not in the manifest (+): {difference}; {REPAIR}.")
+    for path, leaf in found.items():
+        for key, value in leaf.items():
+            if value != manifest.leaves[path][key]:
+                raise UserError(
+                    f'{where}: the leaf "{path}" has {key} {value}, by the manifest it is '
+                    f"{manifest.leaves[path][key]}; {REPAIR}."
+                )
+
+
+def _checkpointer() -> Any:
+    """A checkpointer with one folder per leaf that waits for no other process of a multi-host run."""
+    import orbax.checkpoint as ocp
+
+    this = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"afjax_store_{this}"
+    )
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+@contextlib.contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Drops what Orbax logs meanwhile; what is worth a word comes as an exception."""
+
+    def not_orbax(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(not_orbax)
+    try:
+        yield
+    finally:
+        logger.removeFilter(not_orbax)
+
+
+def _files(folder: epath.Path) -> list[str]:
+    """Paths of all files below ``folder``, relative to it, sorted."""
+    paths: list[str] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            paths.extend(f"{entry.name}/{path}" for path in _files(entry))
+        else:
+            paths.append(entry.name)
+    return sorted(paths)
+
+
+def _file_digest(file: epath.Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

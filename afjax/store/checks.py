@@ -1,0 +1,37 @@
+"""Checking what a store holds."""
+
+from afjax.errors import UserError
+from afjax.store.artefacts import StorePath, folders, load, read_manifest, title
+from afjax.store.manifest import Manifest
+
+
+def verify(store: StorePath) -> list[str]:
+    """Reads every artefact wholly and gives the problems found, one sentence each; none: all is well."""
+    return [problem for kind, name in folders(store) for problem in problems(store, kind, name)]
+
+
+def problems(store: StorePath, kind: str, name: str) -> list[str]:
+    """What is wrong with one artefact, read wholly, one sentence each."""
+    try:
+        manifest = load(store, kind, name).manifest
+    except UserError as error:
+        return [str(error)]
+    return adapter_problems(store, manifest)
+
+
+def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
+    """Which of a fusion's adapters are not in the store as they were when it was trained, one sentence each."""
+    found = []
+    for adapter in fusion.adapters:
+        needs = f'{title(fusion.kind, fusion.name)} needs the adapter "{adapter["name"]}"'
+        try:
+            digest = read_manifest(store, "adapters", adapter["name"]).digest
+        except UserError as error:
+            found.append(f"{needs}: {error}")
+            continue
+        if digest != adapter["sha256"]:
+            found.append(
+                f"{needs} with SHA-256 {adapter['sha256']}, the store has one with {digest}; "
+                "restore that adapter, or train the fusion again."
+            )
+    return found

@@ -1,0 +1,155 @@
+"""What ``manifest.json`` holds, and how it is written and strictly read."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from afjax import config, trees
+from afjax.errors import UserError
+
+KINDS = ("adapters", "fusion", "heads")
+FORMAT_VERSION = 1
+
+# The last key of the file: SHA-256 over all others, so that a flipped bit in a label or a setting shows.
+CHECKSUM = "manifest_sha256"
+REPAIR = "restore the artefact from a copy, or train it again"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """All about one artefact but its arrays.
+
+    Attributes:
+      format_version: Version of this format.
+      kind: One of ``KINDS``.
+      name: The artefact's name, also that of its folder.
+      config: Its architecture.
+      task: The task it was trained on, as a dict; may be empty.
+      labels: The task's label names in order; empty for regression or without a task.
+      trunk: Of the trunk it was trained on: ``name`` (hub id or path), ``sha256`` (over the weights),
+        ``hidden_size``, ``num_layers``, ``family``.
+      leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
+      files: ``{path in params/: SHA-256}`` of the checkpoint's files.
+      metrics: Scores on the dev set; None stands for a score that is not a finite number.
+      seed: The seed it was trained with.
+      versions: Of afjax, jax, flax, orbax and numpy.
+      adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in the order they are fused, the digest
+        being that of the adapter's manifest.
+      created: When it was saved, UTC, ISO 8601 with microseconds.
+    """
+
+    format_version: int
+    kind: str
+    name: str
+    config: dict
+    task: dict
+    labels: tuple[str, ...]
+    trunk: dict
+    leaves: dict
+    files: dict
+    metrics: dict
+    seed: int
+    versions: dict
+    adapters: list
+    created: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the artefact's tree, equal to ``trees.tree_digest`` of its parameters."""
+        leaves = trees.unflatten({path: leaf["sha256"] for path, leaf in self.leaves.items()})
+        lines = (f"{path}:{digest}\n" for path, digest in trees.flatten(leaves).items())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(leaf["shape"]) for leaf in self.leaves.values())
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(math.prod(leaf["shape"]) * np.dtype(leaf["dtype"]).itemsize for leaf in self.leaves.values())
+
+
+def describe(array: np.ndarray) -> dict[str, Any]:
+    """A leaf's entry in the manifest."""
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": trees.array_digest(array)}
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON gives it back: lists for tuples, Python's numbers, None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_json(manifest: Manifest) -> str:
+    values = config.to_dict(manifest)
+    return json.dumps({**values, CHECKSUM: _checksum(values)}, indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str, where: str) -> Manifest:
+    """Reads a manifest; ``where`` names the file in messages.
+
+    Raises:
+      UserError: It is no JSON, of another format version, has a missing or extra key (printed with ``-``
+        and ``+``) or a value of another type.
+    """
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}, line {error.lineno}: this is not JSON ({error.msg}); {REPAIR}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: this is not a JSON object; {REPAIR}.")
+    if values.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+        raise UserError(
+            f"{where}: format_version is {values['format_version']!r}, this afjax reads {FORMAT_VERSION}; "
+            "use the afjax that wrote it."
+        )
+    difference = names_difference([field.name for field in dataclasses.fields(Manifest)] + [CHECKSUM], values)
+    if difference:
+        raise UserError(f"{where}: keys missing (-) or unknown (+): {difference}; {REPAIR}.")
+    del values[CHECKSUM]
+    try:
+        manifest = config.from_dict(Manifest, values, "manifest")
+    except UserError as error:
+        raise UserError(f"{where}: {str(error).rstrip('.')}; {REPAIR}.") from error
+    for path, leaf in manifest.leaves.items():
+        if not _is_leaf(leaf):
+            raise UserError(f'{where}: the entry of the leaf "{path}" is not a shape, dtype and sha256; {REPAIR}.')
+    return manifest
+
+
+def check_unchanged(text: str, where: str) -> None:
+    """Raises UserError unless the manifest, already read by :func:`from_json`, is as it was written."""
+    values = json.loads(text)
+    if values.pop(CHECKSUM) != _checksum(values):
+        raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not fit; {REPAIR}.")
+
+
+def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
+    """``-name`` for each expected name that is not found, ``+name`` for each found that is not expected."""
+    expected, found = set(expected), set(found)
+    return ", ".join(
+        [f"-{name}" for name in sorted(expected - found)] + [f"+{name}" for name in sorted(found - expected)]
+    )
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _is_leaf(leaf: Any) -> bool:
+    if not isinstance(leaf, dict) or leaf.keys() != {"shape", "dtype", "sha256"}:
+        return False
+    sizes = leaf["shape"]
+    if not isinstance(sizes, list) or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        return False
+    return isinstance(leaf["dtype"], str) and isinstance(leaf["sha256"], str)

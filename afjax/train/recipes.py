@@ -1,0 +1,211 @@
+"""The two recipes: one partition on one task, and a fusion of stored adapters for a target task."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from afjax import metrics, partition
+from afjax.config import (
+    AdapterConfig,
+    FusionConfig,
+    HeadConfig,
+    Partition,
+    TaskConfig,
+    TrainConfig,
+)
+from afjax.data.rows import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+from afjax.model.bottleneck import init_adapter
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import init_head
+from afjax.model.model import Model, trunk_layer_norms
+from afjax.task_model import TaskModel, check_length, load_adapters
+from afjax.train.loop import train
+from afjax.trees import Tree, merge, named_key, tree_digest
+from afjax.trunk import Trunk
+
+
+def train_single(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Rows],
+    *,
+    workdir: str | Path,
+    name: str = "",
+    partition_name: Partition = "adapter",
+    top_k: int = 0,
+    adapter: AdapterConfig = AdapterConfig(),
+    head: HeadConfig = HeadConfig(),
+    config: TrainConfig = TrainConfig(),
+    seed: int = 0,
+    scan_layers: bool = False,
+    cache_dir: Path | None = None,
+) -> TaskModel:
+    """Trains one adapter and its head, or another partition, on one task.
+
+    Args:
+      trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
+      task: Name, kind and metric.
+      data: ``train`` and ``dev`` rows, of ``load_task`` or ``rows_from_lists``.
+      workdir: The run's folder; a run that was stopped there goes on.
+      name: Of the adapter and the head; empty: the task's.
+      partition_name: What is trained; the head always is.
+      top_k: Number of layers of the ``top_k`` partition.
+      adapter, head, config: Architectures and the run's settings.
+      seed: All randomness follows from it.
+      scan_layers: One compiled loop over the layers.
+      cache_dir: Where tokenised rows are kept; None: nowhere.
+
+    Raises:
+      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+    """
+    name = name or task.name
+    has_adapter = partition_name == "adapter"
+    model = Model(
+        trunk=trunk.config,
+        head_name=name,
+        head=head,
+        adapters=((name, adapter),) if has_adapter else (),
+        scan_layers=scan_layers,
+    )
+    key = jax.random.key(seed)
+    trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
+    params = {
+        "trunk": trunk_params,
+        "adapters": {name: new_adapter(key, name, adapter, trunk)} if has_adapter else {},
+        "fusion": {},
+        "heads": {name: new_head(key, name, head, data["train"], trunk)},
+    }
+    rules = partition.preset(partition_name, head)
+    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+
+
+def train_fusion(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Rows],
+    adapters: Sequence[str],
+    *,
+    store_folder: str | Path,
+    workdir: str | Path,
+    name: str = "",
+    fusion: FusionConfig = FusionConfig(),
+    head: HeadConfig = HeadConfig(),
+    config: TrainConfig = TrainConfig(),
+    seed: int = 0,
+    scan_layers: bool = False,
+    cache_dir: Path | None = None,
+) -> TaskModel:
+    """Trains the attention over stored adapters, and a head, for a target task; trunk and adapters stay frozen.
+
+    Args:
+      adapters: Names of the adapters in the store, in order.
+      store_folder: The store that has them.
+      name: Of the fusion and the head; empty: the task's name with ``-fusion`` behind it.
+      trunk, task, data, workdir, fusion, head, config, seed, scan_layers, cache_dir: As in :func:`train_single`.
+
+    Raises:
+      UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot.
+    """
+    if not adapters:
+        raise UserError("A fusion needs at least one adapter; name some that the store has.")
+    name = name or f"{task.name}-fusion"
+    members = load_adapters(store_folder, adapters, trunk)
+    model = Model(
+        trunk=trunk.config,
+        head_name=name,
+        head=head,
+        adapters=tuple((member, architecture) for member, (architecture, _) in members.items()),
+        fusion_name=name,
+        fusion=fusion,
+        scan_layers=scan_layers,
+    )
+    key = jax.random.key(seed)
+    size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+    params = {
+        "trunk": trunk.params,
+        "adapters": {member: tree for member, (_, tree) in members.items()},
+        "fusion": {name: init_fusion(named_key(key, "fusion", name), fusion, model.adapters[0][1], **size)},
+        "heads": {name: new_head(key, name, head, data["train"], trunk)},
+    }
+    rules = partition.preset("fusion")
+    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+
+
+def new_adapter(key: jax.Array, name: str, config: AdapterConfig, trunk: Trunk) -> Tree:
+    """An adapter at the start; its randomness depends on the seed's key and its name alone."""
+    tree = init_adapter(
+        named_key(key, "adapters", name),
+        config,
+        hidden_size=trunk.config.hidden_size,
+        num_layers=trunk.config.num_layers,
+    )
+    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if config.layer_norms else tree
+
+
+def new_head(key: jax.Array, name: str, config: HeadConfig, rows: Rows, trunk: Trunk) -> Tree:
+    """A head at the start, with as many outputs as the rows have label names."""
+    return init_head(named_key(key, "heads", name), config, len(rows.label_names) or 1, trunk=trunk.params)
+
+
+def _train(
+    trunk: Trunk,
+    model: Model,
+    params: Tree,
+    rules: tuple[partition.Rule, ...],
+    task: TaskConfig,
+    data: Mapping[str, Rows],
+    config: TrainConfig,
+    seed: int,
+    workdir: Path,
+    cache_dir: Path | None,
+) -> TaskModel:
+    """Tokenises, trains, and puts the best parameters together again."""
+    check_length(config.max_length, trunk)
+    labels = data["train"].label_names
+    metrics.check_metric(task.main_metric, task.kind, len(labels))
+    tokenised = tokenise_splits(trunk, data, config.max_length, cache_dir)
+    result = train(
+        model,
+        params,
+        rules,
+        tokenised,
+        task,
+        config,
+        seed=seed,
+        folder=workdir,
+        title=model.head_name,
+        pad_id=trunk.config.pad_id,
+    )
+    _, frozen = partition.split(params, partition.label(params, rules))
+    whole = merge(result.trained, frozen)
+    new_trunk = trunk
+    if "trunk" in result.trained:
+        trained_trunk = partition.join_layers(whole["trunk"])
+        new_trunk = dataclasses.replace(
+            trunk, name=str(workdir / "trunk"), params=trained_trunk, sha256=tree_digest(trained_trunk)
+        )
+    return TaskModel(
+        trunk=new_trunk,
+        model=model,
+        params={root: whole.get(root, {}) for root in ("adapters", "fusion", "heads")},
+        task=task,
+        labels=labels,
+        metrics=result.metrics,
+        seed=seed,
+        max_length=config.max_length,
+    )
+
+
+def tokenise_splits(
+    trunk: Trunk, data: Mapping[str, Rows], max_length: int, cache_dir: Path | None
+) -> dict[str, TokenisedRows]:
+    """Train and dev, tokenised."""
+    tokenizer = trunk.tokenizer()
+    return {
+        split: tokenise(data[split], tokenizer, max_length=max_length, cache_dir=cache_dir)
+        for split in ("train", "dev")
+    }

@@ -1,0 +1,118 @@
+"""One training step and one evaluation step, as pure functions to be compiled.
+
+The learning rate is an input of the step: runs that differ in it alone share one compiled program.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from afjax.config import TaskKind, TrainConfig
+from afjax.model.model import Model
+from afjax.trees import Tree, map_with_path, merge
+
+Batch = Mapping[str, Any]
+# {"trained": tree, "optimizer": optax state, "step": int32, "failed": bool}
+State = dict[str, Any]
+
+
+def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
+    """The rate of step 0, 1, ...: linear warm-up over ``warmup * num_steps`` steps, then linear decay to zero."""
+    warmup = round(config.warmup * num_steps)
+    if step < warmup:
+        return config.learning_rate * step / warmup
+    return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - warmup))
+
+
+def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+    """Clipping by the global norm and AdamW's direction, without the learning rate; decay acts on kernels alone.
+
+    It is made for the trained tree and never meets a frozen leaf.
+    """
+
+    def adamw(weight_decay: float) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon),
+            optax.add_decayed_weights(weight_decay),
+        )
+
+    kinds = map_with_path(lambda path, _: "kernel" if path.endswith("/kernel") else "other", trained)
+    by_kind = optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, kinds)
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), by_kind) if config.clip_norm else by_kind
+
+
+def task_loss(logits: Array, labels: Array, weights: Array, kind: TaskKind) -> Array:
+    """The weighted mean over rows of the cross-entropy, or of the squared error.
+
+    Args:
+      logits: ``[batch, num_outputs]``.
+      labels: int32 ``[batch]`` classes, or float ``[batch]`` values.
+      weights: float ``[batch]``; rows of weight zero count for nothing.
+      kind: Classification or regression.
+    """
+    if kind == "classification":
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    else:
+        losses = jnp.square(logits[:, 0] - labels)
+    return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+
+
+def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
+    """The state in front of the first step."""
+    return {
+        "trained": trained,
+        "optimizer": optimizer.init(trained),
+        "step": jnp.zeros((), jnp.int32),
+        "failed": jnp.zeros((), bool),
+    }
+
+
+TrainStep = Callable[[State, Tree, Batch, Array, Array], tuple[State, dict[str, Array]]]
+
+
+def make_train_step(
+    model: Model, optimizer: optax.GradientTransformation, kind: TaskKind, *, dropout: bool
+) -> TrainStep:
+    """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``.
+
+    Each step's dropout follows from the key and the step's number. The metrics are the scalars ``loss`` (the task's,
+    plus the model's penalty), ``gradient_norm`` (of the trained leaves) and ``failed``. From the first step on whose
+    loss or gradients are not finite the state stays as it was in front of that step.
+    """
+
+    def step(
+        state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array
+    ) -> tuple[State, dict[str, Array]]:
+        step_key = jax.random.fold_in(key, state["step"]) if dropout else None
+
+        def loss_fn(trained: Tree) -> Array:
+            params = merge(trained, frozen)
+            logits = model(params, batch, key=step_key).logits
+            return task_loss(logits, batch["labels"], batch["weights"], kind) + model.penalty(params)
+
+        loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
+        norm = optax.global_norm(gradients)
+        directions, optimizer_state = optimizer.update(gradients, state["optimizer"], state["trained"])
+        trained = jax.tree.map(
+            lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), state["trained"], directions
+        )
+        failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
+        new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
+        old = {name: state[name] for name in new}
+        kept = jax.tree.map(lambda before, after: jnp.where(failed, before, after), old, new)
+        return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
+
+    return step
+
+
+def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:
+    """Makes ``step(params, batch) -> logits [batch, num_outputs]``, without dropout."""
+
+    def step(params: Tree, batch: Batch) -> Array:
+        return model(params, batch).logits
+
+    return step

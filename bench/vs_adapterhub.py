@@ -1,0 +1,207 @@
+"""Compares the speed and memory of afjax with the library `adapters` 1.3.0 on CPU PyTorch, in one run.
+
+    python bench/vs_adapterhub.py                        all cases, about fifteen minutes on two cores
+    python bench/vs_adapterhub.py --cases=adapter_train,fusion_eval --repeats=3
+
+BERT-base with random weights, batch 8, length 128, float32, two threads a side, dropout on in training. Two processes
+stand ready, one a side, and take turns step by step, so that whatever else the machine does falls on both. Prints a
+Markdown table, and the same as JSON on the last line.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("worker.py")
+REQUIREMENTS = ("torch==2.13.0", "adapters==1.3.0")
+DEFAULT_VENV = Path("~/.cache/afjax/adapterhub").expanduser()
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What one process runs. ``num_adapters`` counts for fusion only."""
+
+    library: str
+    method: str
+    mode: str
+    num_adapters: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Two sides, and the bounds of median(first) / median(second) that are asked for."""
+
+    first: Side
+    second: Side
+    at_least: float = 0.0
+    at_most: float = float("inf")
+
+    def wanted(self) -> str:
+        return f"at least {self.at_least}" if self.at_least else f"at most {self.at_most}"
+
+
+def against_adapterhub(method: str, mode: str, num_adapters: int, at_least: float) -> Case:
+    first, second = (Side(library, method, mode, num_adapters) for library in ("adapters", "afjax"))
+    return Case(first, second, at_least=at_least)
+
+
+CASES = {
+    "fusion_train": against_adapterhub("fusion", "train", 16, at_least=5),
+    "fusion_eval": against_adapterhub("fusion", "eval", 16, at_least=6),
+    "adapter_train": against_adapterhub("adapter", "train", 1, at_least=1.3),
+    "adapter_eval": against_adapterhub("adapter", "eval", 1, at_least=1.6),
+    "full_train": against_adapterhub("full", "train", 1, at_least=1.1),
+    "fusion_growth": Case(Side("afjax", "fusion", "train", 64), Side("afjax", "fusion", "train", 4), at_most=1.6),
+}
+
+
+def main() -> None:
+    flags = parse_flags()
+    adapterhub_python = ready_environment(flags.venv)
+    pythons = {"afjax": sys.executable, "adapters": str(adapterhub_python)}
+    results = []
+    for name in flags.cases:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        results.append({"case": name, **compare(CASES[name], pythons, flags.repeats, flags.threads)})
+    print(table(results))
+    machine = {"processor": processor_name(), "cores": os.cpu_count(), "threads": flags.threads}
+    print(json.dumps({"machine": machine, "results": results}))
+
+
+def parse_flags() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES), help="default: all")
+    parser.add_argument("--repeats", type=int, default=7, help="measured steps a side and case")
+    parser.add_argument("--threads", type=int, default=2, help="threads a side; the steps run on as many cores")
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="where adapters is, or is to be, installed")
+    flags = parser.parse_args()
+    if unknown := set(flags.cases) - set(CASES):
+        parser.error(f"--cases has {', '.join(sorted(unknown))}; known are {', '.join(CASES)}.")
+    if flags.repeats < 1:
+        parser.error(f"--repeats is {flags.repeats}; it must be at least 1.")
+    return flags
+
+
+def ready_environment(venv: Path) -> Path:
+    """Returns the Python of the virtual environment that holds the reference, made first where there is none."""
+    python = venv / "bin" / "python"
+    if not python.exists():
+        print(f"making {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    have = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
+    installed = {line.split("+")[0].strip() for line in have.splitlines()}
+    if not installed.issuperset(REQUIREMENTS):
+        subprocess.run([python, "-m", "pip", "install", *REQUIREMENTS], check=True, stdout=sys.stderr)
+    return python
+
+
+def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> dict[str, Any]:
+    """Runs both sides in turn; returns what was measured."""
+    with contextlib.ExitStack() as stack:
+        # The second side is prepared once the first stands still.
+        workers = [
+            stack.enter_context(worker(side, pythons[side.library], threads)) for side in (case.first, case.second)
+        ]
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(repeats):
+            for process, times in zip(workers, seconds, strict=True):
+                times.append(ask(process, "step")["seconds"])
+        memory = [ask(process, "stop")["peak_memory_gb"] for process in workers]
+    medians = [statistics.median(times) for times in seconds]
+    ratio = medians[0] / medians[1]
+    return {
+        "first": dataclasses.asdict(case.first),
+        "second": dataclasses.asdict(case.second),
+        "median_s": medians,
+        "seconds": seconds,
+        "ratio": ratio,
+        "wanted": case.wanted(),
+        "met": case.at_least <= ratio <= case.at_most,
+        "peak_memory_gb": memory,
+        "steps": repeats,
+    }
+
+
+@contextlib.contextmanager
+def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that has prepared its step and waits; gone at the end, whatever happened."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        # Threads of the side that waits must sleep. Not OMP_WAIT_POLICY=PASSIVE, which also slows PyTorch's own step.
+        "GOMP_SPINCOUNT": "30000",
+        "KMP_BLOCKTIME": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+    }
+    flags = [f"--{name}={value}" for name, value in dataclasses.asdict(side).items()]
+    process = subprocess.Popen(
+        [python, str(WORKER), *flags, f"--threads={threads}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        ready = ask(process, "")
+        print(f"  {ready['version']}: ready after {ready['prepare_s']:.0f} s", file=sys.stderr, flush=True)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
+    """Sends one request (none: waits for the greeting) and returns the answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if request:
+        print(request, file=process.stdin, flush=True)
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"A worker ended with code {process.wait()}; its error is above.")
+    return json.loads(line)
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    rows = [
+        "| case | first | second | first, median s | second, median s | ratio | wanted | first / second, GB | steps |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        cells = [
+            result["case"],
+            *(describe(result[side]) for side in ("first", "second")),
+            *(f"{median:.3f}" for median in result["median_s"]),
+            f"{result['ratio']:.2f}",
+            f"{result['wanted']}: {'met' if result['met'] else 'not met'}",
+            " / ".join(f"{peak:.2f}" for peak in result["peak_memory_gb"]),
+            str(result["steps"]),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def describe(side: dict[str, Any]) -> str:
+    return f"{side['library']}, N={side['num_adapters']}" if side["method"] == "fusion" else side["library"]
+
+
+def processor_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""One side of a comparison: prepares a step, then runs one at a time as it is asked to over standard input.
+
+Started by ``vs_adapterhub.py``, under the Python of the library it measures; needs nothing but that library. It answers
+each line of its standard input, `step` or `stop`, with one line of JSON. Between lines it waits without working.
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+BATCH_SIZE, MAX_LENGTH, VOCABULARY_SIZE = 8, 128, 30522
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True, choices=["adapters", "afjax"])
+    parser.add_argument("--method", required=True, choices=["adapter", "fusion", "full"])
+    parser.add_argument("--mode", required=True, choices=["train", "eval"])
+    parser.add_argument("--num_adapters", required=True, type=int)
+    parser.add_argument("--threads", required=True, type=int)
+    flags = parser.parse_args()
+
+    # Libraries print to standard output now and then: the answers keep it for themselves.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if hasattr(os, "sched_setaffinity"):  # XLA makes as many threads as the process may use cores.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
+
+    prepare = adapters_step if flags.library == "adapters" else afjax_step
+    start = time.perf_counter()
+    step, version = prepare(flags.method, flags.mode, flags.num_adapters, flags.threads)
+    step()
+    answer(answers, version=version, prepare_s=time.perf_counter() - start)
+    for line in sys.stdin:
+        if line.strip() == "stop":
+            break
+        start = time.perf_counter()
+        step()
+        answer(answers, seconds=time.perf_counter() - start)
+    answer(answers, peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
+
+
+def answer(stream: Any, **fields: float | str) -> None:
+    print(json.dumps(fields), file=stream, flush=True)
+
+
+def afjax_step(method: str, mode: str, num_adapters: int, threads: int) -> tuple[Callable[[], object], str]:
+    """afjax: what ``afjax bench`` measures. The number of threads follows from the process's cores."""
+    import jax
+
+    from afjax import bench
+
+    prepared = bench.prepare(
+        trunk="bert-base",
+        method=method,
+        mode=mode,
+        num_adapters=num_adapters,
+        batch_size=BATCH_SIZE,
+        max_length=MAX_LENGTH,
+    )
+    return prepared.run, f"afjax, jax {jax.__version__}"
+
+
+def adapters_step(method: str, mode: str, num_adapters: int, threads: int) -> tuple[Callable[[], object], str]:
+    """AdapterHub's library as its users run it: its model, its freezing, and the steps of its trainer."""
+    import adapters
+    import torch
+    from adapters.composition import Fuse
+    from transformers import BertConfig
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = adapters.BertAdapterModel(BertConfig(vocab_size=VOCABULARY_SIZE))
+    model.add_classification_head("task", num_labels=2)
+    names = [f"task{index}" for index in range({"full": 0, "adapter": 1, "fusion": num_adapters}[method])]
+    for name in names:
+        model.add_adapter(name, config=adapters.SeqBnConfig(reduction_factor=16))
+    if method == "adapter":
+        model.train_adapter(names[0])
+    elif method == "fusion":
+        model.add_adapter_fusion(Fuse(*names), "dynamic")
+        model.train_adapter_fusion(Fuse(*names))
+    model.active_head = "task"
+
+    batch = {
+        "input_ids": torch.randint(5, VOCABULARY_SIZE, (BATCH_SIZE, MAX_LENGTH)),
+        "token_type_ids": torch.zeros((BATCH_SIZE, MAX_LENGTH), dtype=torch.long),
+        "attention_mask": torch.ones((BATCH_SIZE, MAX_LENGTH), dtype=torch.long),
+    }
+    labels = torch.randint(0, 2, (BATCH_SIZE,))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # The optimizer and the clipping are the defaults of transformers' Trainer, which the library's own extends.
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)
+
+    def train_step() -> None:
+        loss = model(**batch, labels=labels).loss
+        if method == "fusion":
+            loss = loss + model.base_model.get_fusion_regularization_loss()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def eval_step() -> None:
+        with torch.no_grad():
+            model(**batch)
+
+    model.train(mode == "train")
+    version = f"adapters {adapters.__version__}, torch {torch.__version__}"
+    return (train_step if mode == "train" else eval_step), version
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Splits from folders and lists: columns, labels, and one sentence for every row that is not as it must be."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.config import TaskConfig
+from afjax.data.rows import load_split, load_task, read_prediction_rows, rows_from_lists
+from afjax.errors import UserError
+
+PAIRS = [{"text_a": "one", "text_b": "two", "label": 0}, {"text_a": "three", "text_b": "four", "label": 1}]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def make_folder(folder: Path, names: list[str] | None = None, **splits: list[Any]) -> Path:
+    for split, rows in splits.items():
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    if names:
+        (folder / "labels.json").write_text(json.dumps(names))
+    return folder
+
+
+def texts(*labels: Any) -> list[dict[str, Any]]:
+    return [{"text": f"text {row}", "label": label} for row, label in enumerate(labels)]
+
+
+def refused(task: TaskConfig, split: Any, *words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_split(task, split)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_pairs_with_label_indices(tmp_path: Path) -> None:
+    make_folder(tmp_path, ["no", "yes"], train=PAIRS, dev=PAIRS[::-1])
+    splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
+    assert list(splits) == ["train", "dev"]
+    assert splits["dev"].text_a == ["three", "one"]
+    assert splits["dev"].text_b == ["four", "two"]
+    assert splits["dev"].label_names == ("no", "yes")
+    assert splits["dev"].labels is not None
+    assert splits["dev"].labels.dtype == np.int32
+    assert splits["dev"].labels.tolist() == [1, 0]
+    assert len(splits["dev"]) == 2
+
+
+def test_label_names_are_found_in_train_and_sorted(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts("b", "c", "a"), dev=texts("b", "a"))
+    splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
+    assert splits["train"].label_names == splits["dev"].label_names == ("a", "b", "c")
+    assert splits["dev"].labels is not None
+    assert splits["dev"].labels.tolist() == [1, 0]
+    assert load_split(TaskConfig(name="t", source=str(tmp_path)), "dev").label_names == ("a", "b", "c")
+
+
+def test_integer_labels_sort_as_numbers(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts(10, 9, -1))
+    rows = load_split(TaskConfig(name="t", source=str(tmp_path)), "train")
+    assert rows.label_names == ("-1", "9", "10")
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [2, 1, 0]
+
+
+def test_integer_names_are_names_not_indices(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts(1, 2, 3))
+    rows = load_split(TaskConfig(name="t", source=str(tmp_path), labels=("3", "2", "1")), "train")
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [2, 1, 0]
+    make_folder(tmp_path, train=texts(1, 0))
+    refused(TaskConfig(name="t", source=str(tmp_path), labels=("3", "2", "1")), "train", ":2 ", "'0'", "3, 2, 1")
+
+
+def test_tsv_takes_names_and_indices(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\none\tyes\ntwo\t0\n")
+    rows = load_split(TaskConfig(name="t", source=str(tmp_path), labels=("no", "yes")), "train")
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [1, 0]
+
+
+def test_boolean_labels(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts(True, False))
+    assert load_split(TaskConfig(name="t", source=str(tmp_path)), "train").label_names == ("false", "true")
+
+
+def test_named_columns_and_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("gold,second,first\nx,B,A\ny,D,C\n")
+    task = TaskConfig(name="t", source=str(tmp_path), train="mine.csv", text_a="first", text_b="second", label="gold")
+    rows = load_split(task, "train")
+    assert (rows.text_a, rows.text_b, rows.label_names) == (["A", "C"], ["B", "D"], ("x", "y"))
+    task = TaskConfig(name="t", train=str(tmp_path / "mine.csv"), text_a="first", label="gold")
+    assert load_split(task, "train").text_b is None
+
+
+def test_regression(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts(1, 2.5, "3"))
+    rows = load_split(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train")
+    assert rows.labels is not None
+    assert rows.labels.dtype == np.float32
+    assert rows.labels.tolist() == [1.0, 2.5, 3.0]
+    assert rows.label_names == ()
+
+
+@pytest.mark.parametrize("label", [float("nan"), float("inf"), 1e39, "", None, "high", True, [1]])
+def test_regression_labels_that_are_no_numbers(tmp_path: Path, label: Any) -> None:
+    make_folder(tmp_path, train=texts(1.0, label))
+    refused(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train", "train.jsonl:2 ", "finite number")
+
+
+@pytest.mark.parametrize("label", [float("nan"), 1.5, [1], {}])
+def test_class_labels_that_are_no_labels(tmp_path: Path, label: Any) -> None:
+    make_folder(tmp_path, train=texts("a", "b", label))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "name or an integer")
+
+
+@pytest.mark.parametrize("label", [None, ""])
+def test_empty_label(tmp_path: Path, label: Any) -> None:
+    make_folder(tmp_path, train=texts("a", "b", label))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "has no label")
+
+
+@pytest.mark.parametrize("label", [2, -1, "yess"])
+def test_unknown_label(tmp_path: Path, label: Any) -> None:
+    make_folder(tmp_path, ["no", "yes"], train=texts(0, label))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", str(label), "no, yes", "0 to 1")
+
+
+def test_label_of_dev_that_train_lacks(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts("yes", "no"), dev=texts("yes", "yess"))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "dev", "dev.jsonl:2 ", 'Did you mean "yes"?')
+
+
+def test_row_without_label_column(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=[*texts("a"), {"text": "one", "lable": "a"}])
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", ":2 ", "text, lable", 'Did you mean "lable"?')
+
+
+def test_split_without_labels(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts("a", "b"), dev=[{"text": "one"}], test=[{"text": "two"}])
+    task = TaskConfig(name="t", source=str(tmp_path))
+    refused(task, "dev", "dev.jsonl", '"label"')
+    assert load_split(task, "dev", labelled=False).labels is None
+    make_folder(tmp_path, dev=texts("b", "a"))
+    assert load_task(task)["test"].labels is None
+
+
+def test_missing_text_column(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=[{"sentence": "one", "label": "a"}])
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:1 ", "text_a and text_b", "sentence")
+    task = TaskConfig(name="t", source=str(tmp_path), text_a="sentense")
+    refused(task, "train", "train.jsonl:1 ", "sentense", 'Did you mean "sentence"?')
+    refused(TaskConfig(name="t", source=str(tmp_path), text_b="sentence"), "train", "text_a")
+
+
+@pytest.mark.parametrize("text", [None, 3, ["one"], {}])
+def test_text_that_is_no_string(tmp_path: Path, text: Any) -> None:
+    make_folder(tmp_path, train=[*texts("a"), {"text": text, "label": "b"}])
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "must be a string")
+
+
+def test_half_a_surrogate_pair(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=[*texts("a"), {"text": "\ud800", "label": "b"}])
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "surrogate")
+
+
+def test_missing_split(tmp_path: Path) -> None:
+    make_folder(tmp_path, training=texts("a"))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "no train split", 'Did you mean "training.jsonl"?')
+    refused(TaskConfig(name="t", source=str(tmp_path), train="trainin.jsonl"), "train", "trainin.jsonl", "Did you")
+    refused(TaskConfig(name="t"), "train", "no source")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["a", "a"]', '["a"]', '["a", ""]', "\xff"])
+def test_bad_labels_file(tmp_path: Path, content: str) -> None:
+    make_folder(tmp_path, train=texts("a", "b"))
+    (tmp_path / "labels.json").write_bytes(content.encode("latin-1"))
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "labels.json")
+
+
+def test_one_class_only_warns_once(tmp_path: Path) -> None:
+    make_folder(tmp_path, ["a", "b"], train=texts("a", "a"), dev=texts("a", "b"))
+    with pytest.warns(UserWarning, match=r"train\.jsonl.*\"a\"") as caught:
+        load_task(TaskConfig(name="t", source=str(tmp_path)))
+    assert len(caught) == 1
+
+
+def test_one_class_only_and_no_label_names(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts("a", "a"), dev=texts("a", "a"))
+    with pytest.warns(UserWarning, match="nothing can be learnt") as caught:
+        splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
+    assert len(caught) == 2
+    assert splits["dev"].label_names == ("a",)
+
+
+def test_builtin_tasks_load_like_any_other() -> None:
+    splits = load_task(TaskConfig(name="t", source="builtin:target"))
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 200, "dev": 600, "test": 600}
+    refused(TaskConfig(name="t", source="builtin:targt"), "train", 'Did you mean "target"?')
+
+
+def test_lists_of_texts() -> None:
+    rows = rows_from_lists(["one", "two", "three"], ["b", "a", "b"])
+    assert (rows.text_a, rows.text_b, rows.label_names) == (["one", "two", "three"], None, ("a", "b"))
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [1, 0, 1]
+
+
+def test_lists_of_pairs_with_indices_and_numbers() -> None:
+    rows = rows_from_lists([("one", "two"), ("three", "four")], np.array([1, 0]), label_names=["no", "yes"])
+    assert rows.text_b == ["two", "four"]
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [1, 0]
+    rows = rows_from_lists(["one", "two"], np.array([0.5, 1.0]), kind="regression")
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [0.5, 1.0]
+    assert rows_from_lists(["one"]).labels is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([], None), "empty"),
+        ((["one"], ["a", "b"]), "1 texts and 2 labels"),
+        ((["one", ("two", "three")], None), "texts:1 "),
+        (([("one", "two"), "three"], None), "texts:1 "),
+        (([("one", "two", "three")], None), "texts:0 "),
+        (([None], None), "texts:0 "),
+        ((["one", "two"], ["a", None]), "texts:1 has no label"),
+    ],
+)
+def test_bad_lists(arguments: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        rows_from_lists(*arguments)
+
+
+def test_prediction_rows(tmp_path: Path) -> None:
+    assert read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", texts("a"))) == [("text 0", None)]
+    assert read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", PAIRS)) == [("one", "two"), ("three", "four")]
+
+
+@pytest.mark.parametrize("row", [{"context": "one", "choices": ["a"]}, {"question": "one", "context": "two"}, {}])
+def test_prediction_rows_of_other_forms(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r'a\.jsonl:1 .*this version.*\{"text"\} or \{"text_a", "text_b"\}'):
+        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [row]))
+
+
+def test_prediction_row_without_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.jsonl:2 "):
+        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [*texts("a"), {"label": "a"}]))
+    with pytest.raises(UserError, match="JSONL"):
+        read_prediction_rows(tmp_path / "a.tsv")
+
+
+def test_nothing_warns_on_sound_data(tmp_path: Path) -> None:
+    make_folder(tmp_path, train=texts("a", "b"), dev=texts("b", "a"), test=texts("b", "a"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(load_task(TaskConfig(name="t", source=str(tmp_path)))) == 3

@@ -1,0 +1,170 @@
+"""Token ids equal those of the tokenizer's own call, and the cache is found, told apart and never trusted blindly."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from afjax.data import tokenise as tokenise_module
+from afjax.data.columns import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "four", "five", "##s", "é"]
+
+
+def make_tokenizer(*, types: bool = True, words: list[str] = WORDS) -> Any:
+    backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    second = 1 if types else 0
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A [SEP] $B:{second} [SEP]:{second}",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_input_names=names,
+    )
+
+
+PAIRS = Rows(
+    ["One two", "three", "five fives five five five five", ""],
+    ["four", "one two three four five", "two two", "é six"],
+    np.array([1, 0, 1, 0], np.int32),
+    ("no", "yes"),
+)
+SINGLES = Rows(PAIRS.text_a, None, PAIRS.labels, PAIRS.label_names)
+
+
+def same(one: TokenisedRows, other: TokenisedRows) -> bool:
+    arrays = zip((one.tokens, one.types, one.offsets), (other.tokens, other.types, other.offsets), strict=True)
+    return one.truncated == other.truncated and all(np.array_equal(first, second) for first, second in arrays)
+
+
+@pytest.mark.parametrize("rows", [PAIRS, SINGLES])
+@pytest.mark.parametrize("types", [True, False])
+@pytest.mark.parametrize("max_length", [4, 7, 64])
+def test_equals_the_tokenizers_own_call(rows: Rows, types: bool, max_length: int) -> None:
+    tokenizer = make_tokenizer(types=types)
+    before = tokenizer.backend_tokenizer.to_str()
+    data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
+    assert tokenizer.backend_tokenizer.to_str() == before
+    assert (data.tokens.dtype, data.types.dtype, data.offsets.dtype) == (np.int32, np.int8, np.int64)
+    texts = (rows.text_a,) if rows.text_b is None else (rows.text_a, rows.text_b)
+    expected = tokenizer(*texts, truncation="longest_first", max_length=max_length)
+    whole = tokenizer(*texts)["input_ids"]
+    for row, ids in enumerate(expected["input_ids"]):
+        part = slice(data.offsets[row], data.offsets[row + 1])
+        assert data.tokens[part].tolist() == ids
+        assert data.types[part].tolist() == (expected["token_type_ids"][row] if types else [0] * len(ids))
+    assert data.truncated == sum(len(ids) > max_length for ids in whole)
+    assert len(data) == len(rows)
+    assert data.labels is rows.labels
+
+
+def test_many_chunks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None)
+    monkeypatch.setattr(tokenise_module, "CHUNK", 3)
+    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None), whole)
+
+
+def refuse_to_run(*_: Any) -> None:
+    raise AssertionError("tokenised again")
+
+
+def test_second_call_reads_the_cache_with_the_labels_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
+    monkeypatch.setattr(tokenise_module, "run_tokenizer", refuse_to_run)
+    unlabelled = Rows(PAIRS.text_a, PAIRS.text_b, None, ())
+    second = tokenise(unlabelled, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
+    assert same(first, second)
+    assert second.labels is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_length": 8},
+        {"tokenizer": make_tokenizer(words=[*WORDS, "six"])},
+        {"tokenizer": make_tokenizer(types=False)},
+        {"rows": SINGLES},
+        {"rows": Rows(["One two f", *PAIRS.text_a[1:]], ["our", *(PAIRS.text_b or [])[1:]], None, ())},
+        {"rows": Rows([f"{PAIRS.text_a[0]}three", "", *PAIRS.text_a[2:]], PAIRS.text_b, None, ())},
+    ],
+)
+def test_all_that_token_ids_depend_on_is_in_the_key(tmp_path: Path, change: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"rows": PAIRS, "tokenizer": make_tokenizer(), "max_length": 7}
+    tokenise(**settings, cache_dir=tmp_path)
+    changed = tokenise(**(settings | change), cache_dir=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert same(changed, tokenise(**(settings | change), cache_dir=None))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other", "short"])
+def test_a_damaged_cache_is_made_again(tmp_path: Path, damage: str) -> None:
+    expected = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+    (path,) = tmp_path.iterdir()
+    raw = path.read_bytes()
+    at = raw.index(expected.tokens.tobytes())
+    if damage == "short":
+        np.savez(path, tokens=expected.tokens, types=expected.types, offsets=expected.offsets[:-1], truncated=0)
+    else:
+        path.write_bytes(
+            {
+                "empty": b"",
+                "cut": raw[:-200],
+                "flipped": raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :],
+                "other": b"nothing of the kind",
+            }[damage]
+        )
+    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
+    assert path.read_bytes() != b""
+    assert list(tmp_path.iterdir()) == [path]
+    assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be cached in .*file"):
+        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "file")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room_for_text() -> None:
+    with pytest.raises(UserError, match="max_length is 3, but special tokens alone take 3"):
+        tokenise(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
+
+
+def test_a_slow_tokenizer() -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        tokenise(PAIRS, object(), max_length=7, cache_dir=None)
+
+
+def test_nothing_warns(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)

@@ -1,0 +1,233 @@
+"""Golden outputs of the `adapters` library on tiny models: ``adapterhub_*.npz`` beside this script.
+
+Run by hand, in an environment of its own, and only when a case is added:
+
+    python -m venv /tmp/golden
+    /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
+    /tmp/golden/bin/python tests/golden/make_adapterhub.py
+
+For each family (`bert`, `roberta`) there are three files. Everything is float32, in evaluation mode, on one padded
+batch of three rows of twelve tokens; state keys and configs are the library's own, as in a checkpoint it saves.
+
+`adapterhub_base_<family>.npz`, the trunk and the heads that all cases share:
+    config                  config.json of the trunk, a string
+    state/<torch key>       weights of the trunk
+    tokens, types, mask     int32 [3, 12]
+    heads/<head>/config     the flex head's config, JSON
+    heads/<head>/state/...  its weights
+    heads/<head>/logits     [3, labels] without any adapter
+
+`adapterhub_adapters_<family>.npz`, one adapter named `a` per case, under the head `two_layers`:
+    <case>/config           the BnConfig, JSON
+    <case>/state/...        weights of the adapter
+    <case>/logits           [3, labels]
+
+`adapterhub_fusion_<family>.npz`, fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
+    <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
+    <case>/temperature      what the scores were divided by
+    <case>/state/...        weights of the three adapters and of the fusion
+    <case>/logits           [3, labels]
+    <case>/regularization   the library's fusion loss term, its weight of 0.01 included; 0 without a value matrix
+    <case>/attention/<layer>/<attention or ffn>    [3, 12, 3], softmax scores over a, b, c
+
+Running the script again gives equal arrays. While it runs it checks that every case is within a third of 1e-5 of
+float64, that adapters change the logits, that no two cases of a file give the same logits (so that none of
+the knobs can be mixed up unseen), and that fusion attention is far from uniform.
+"""
+
+import itertools
+import json
+import logging
+from typing import Any
+
+import adapters
+import numpy as np
+import torch
+from adapters.composition import Fuse
+from adapters.methods.modeling import BertFusion
+from reference import TRUNK, model_inputs, padded_batch, randomize, run_checked, save, state_arrays
+from transformers import BertConfig, RobertaConfig
+
+LIMIT = 1e-5
+LAYERS = {**TRUNK, "num_hidden_layers": 2}
+FAMILIES = {
+    "bert": (adapters.BertAdapterModel, BertConfig, LAYERS),
+    "roberta": (
+        adapters.RobertaAdapterModel,
+        RobertaConfig,
+        {**LAYERS, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    ),
+}
+HEADS = {
+    "two_layers": {"num_labels": 3, "layers": 2},
+    "one_layer": {"num_labels": 2, "layers": 1},
+    "pooler": {"num_labels": 4, "layers": 1, "use_pooler": True},
+    "regression": {"num_labels": 1, "layers": 2},
+}
+SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
+
+# Each case is a preset of the library and what differs from it.
+Case = tuple[type[adapters.BnConfig], dict[str, Any]]
+PFEIFFER, HOULSBY = adapters.SeqBnConfig, adapters.DoubleSeqBnConfig
+BOTH = {"mh_adapter": True, "output_adapter": True}
+ADAPTERS: dict[str, Case] = {
+    "pfeiffer": (PFEIFFER, {}),
+    "pfeiffer_attention": (PFEIFFER, {"mh_adapter": True, "output_adapter": False}),
+    "pfeiffer_both": (PFEIFFER, BOTH),
+    "houlsby": (HOULSBY, {}),
+    "original_ln_after": (PFEIFFER, {"original_ln_before": False}),
+    "original_ln_before": (PFEIFFER, {"original_ln_after": False}),
+    "original_ln_before_residual_input": (PFEIFFER, {"original_ln_after": False, "residual_before_ln": False}),
+    "original_ln_before_residual_sum": (PFEIFFER, {"original_ln_after": False, "residual_before_ln": "post_add"}),
+    "original_ln_none": (PFEIFFER, {"original_ln_before": False, "original_ln_after": False}),
+    "residual_input": (PFEIFFER, {"residual_before_ln": False}),
+    "residual_sum": (PFEIFFER, {"residual_before_ln": "post_add"}),
+    "ln_before": (PFEIFFER, {"ln_before": True}),
+    "ln_after": (PFEIFFER, {"ln_after": True}),
+    "ln_after_residual_first": (PFEIFFER, {"ln_after": True, "adapter_residual_before_ln": True}),
+    "ln_both": (PFEIFFER, {"ln_before": True, "ln_after": True}),
+    "houlsby_ln_both": (HOULSBY, {"ln_before": True, "ln_after": True, "adapter_residual_before_ln": True}),
+    "leakyrelu": (PFEIFFER, {"non_linearity": "leakyrelu"}),
+    "swish": (PFEIFFER, {"non_linearity": "swish"}),
+    "gelu": (PFEIFFER, {"non_linearity": "gelu"}),
+    "gelu_new": (PFEIFFER, {"non_linearity": "gelu_new"}),
+    "tanh": (PFEIFFER, {"non_linearity": "tanh"}),
+    "scaling": (PFEIFFER, {"scaling": 2.5}),
+    "scaling_ln_after": (PFEIFFER, {"scaling": 2.5, "ln_after": True, "adapter_residual_before_ln": True}),
+    "leave_out": (PFEIFFER, {"leave_out": [0]}),
+    "one_unit": (PFEIFFER, {"reduction_factor": 64}),
+    "everything": (
+        PFEIFFER,
+        {**BOTH, "ln_before": True, "ln_after": True, "residual_before_ln": "post_add", "scaling": 0.5},
+    ),
+}
+FUSED = {"a": 2, "b": 4, "c": 8}  # The fused adapters and their reduction factors.
+# Fusion cases add the kind of fusion and its temperature.
+FUSIONS: dict[str, tuple[Case, str, float]] = {
+    "pfeiffer": ((PFEIFFER, {}), "dynamic", 1.0),
+    "houlsby": ((HOULSBY, {}), "dynamic", 1.0),
+    "static": ((PFEIFFER, {}), "static", 1.0),
+    "temperature": ((PFEIFFER, {}), "dynamic", 2.5),
+    "ln_before": ((PFEIFFER, {"ln_before": True}), "dynamic", 1.0),
+    "scaling_ln_after": ((PFEIFFER, {"scaling": 0.5, "ln_after": True}), "dynamic", 1.0),
+    "residual_input": ((PFEIFFER, {"residual_before_ln": False}), "dynamic", 1.0),
+    "original_ln_before_residual_sum": (
+        (PFEIFFER, {"residual_before_ln": "post_add", "original_ln_after": False}),
+        "dynamic",
+        1.0,
+    ),
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("adapters").setLevel(logging.ERROR)  # set_active_adapters warns that nothing is active yet.
+    for family in FAMILIES:
+        base = base_arrays(family)
+        save(f"adapterhub_base_{family}", base)
+        for kind, cases, make in (("adapters", ADAPTERS, adapter_arrays), ("fusion", FUSIONS, fusion_arrays)):
+            arrays = {case: make(family, *spec) for case, spec in cases.items()}
+            logits = {case: arrays[case]["logits"] for case in cases} | {"none": base["heads/two_layers/logits"]}
+            check_distinct(logits)
+            save(f"adapterhub_{kind}_{family}", {f"{case}/{k}": v for case in cases for k, v in arrays[case].items()})
+
+
+def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The family's model with its heads, the same weights at every call, and its inputs."""
+    model_class, config_class, sizes = FAMILIES[family]
+    model = model_class(config_class(**sizes))
+    for head, options in HEADS.items():
+        model.add_classification_head(head, **options)
+    randomize(model, seed=0)
+    model.active_head = "two_layers"
+    return model, model_inputs(batch_of(model))
+
+
+def batch_of(model: Any) -> dict[str, np.ndarray]:
+    return padded_batch(model.config.pad_token_id, model.config.type_vocab_size)
+
+
+def base_arrays(family: str) -> dict[str, Any]:
+    model, inputs = build(family)
+
+    def compute() -> dict[str, np.ndarray]:
+        return {f"heads/{head}/logits": model(**inputs, head=head).logits.numpy() for head in HEADS}
+
+    _, config_class, sizes = FAMILIES[family]
+    arrays = {"config": config_class(**sizes).to_json_string(), **batch_of(model)}
+    arrays |= run_checked(model, compute, LIMIT)
+    arrays |= state_arrays(model, f"{model.base_model_prefix}.")
+    for head in HEADS:
+        arrays[f"heads/{head}/config"] = json.dumps(model.heads[head].config)
+        arrays |= {f"heads/{head}/{key}": value for key, value in state_arrays(model, f"heads.{head}.").items()}
+    return arrays
+
+
+def adapter_arrays(family: str, preset: type[adapters.BnConfig], changes: dict[str, Any]) -> dict[str, Any]:
+    model, inputs = build(family)
+    config = preset(**{"reduction_factor": 4, **changes})
+    add_adapter(model, "a", config)
+    model.set_active_adapters("a")
+    computed = run_checked(model, lambda: {"logits": model(**inputs).logits.numpy()}, LIMIT)
+    return {"config": json.dumps(config.to_dict()), **state_arrays(model, ".adapters."), **computed}
+
+
+def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dict[str, Any]:
+    model, inputs = build(family)
+    preset, changes = case
+    configs = {name: preset(**changes, reduction_factor=factor) for name, factor in FUSED.items()}
+    for name, config in configs.items():
+        add_adapter(model, name, config)
+    fusion_config = adapters.AdapterFusionConfig.load(kind, temperature=temperature != 1)
+    model.add_adapter_fusion(Fuse(*configs), fusion_config)
+    model.set_active_adapters(Fuse(*configs))
+    fusions = [module for module in model.modules() if isinstance(module, BertFusion)]
+    for seed, fusion in enumerate(fusions):
+        randomize(fusion, 1000 + seed, scale=0.1)
+        if hasattr(fusion, "value"):
+            with torch.no_grad():
+                fusion.value.weight += torch.eye(model.config.hidden_size)
+
+    def compute() -> dict[str, np.ndarray]:
+        for fusion in fusions:
+            fusion.T = temperature  # The library's own falls from 50 with every call.
+        outputs = model(**inputs, output_adapter_fusion_attentions=True)
+        attention = {
+            f"attention/{layer}/{SLOTS[slot]}": scores
+            for layer, slots in outputs.adapter_fusion_attentions["a,b,c"].items()
+            for slot, scores in slots.items()
+        }
+        regularization = model.base_model.get_fusion_regularization_loss()
+        regularization = torch.zeros(()) if regularization is None else regularization.detach().to(outputs.logits.dtype)
+        return {"logits": outputs.logits.numpy(), "regularization": regularization.numpy(), **attention}
+
+    computed = run_checked(model, compute, LIMIT)
+    scores = np.concatenate([computed[name] for name in computed if name.startswith("attention/")])
+    largest = scores.max(axis=-1).mean()
+    assert 0.5 < largest < 0.95, f"fusion attention is too even or too sharp: {largest:.2f}"
+    config = {**configs, "fusion": fusion_config}
+    return {
+        "config": json.dumps({name: part.to_dict() for name, part in config.items()}),
+        "temperature": np.float32(temperature),
+        **state_arrays(model, ".adapters.", ".adapter_fusion_layer."),
+        **computed,
+    }
+
+
+def add_adapter(model: Any, name: str, config: adapters.BnConfig) -> None:
+    """Adds an adapter whose weights depend on its name, layer and slot, and on no other part of its config."""
+    model.add_adapter(name, config=config)
+    for path, module in model.named_modules():
+        if path.endswith(f".adapters.{name}"):
+            layer = int(path.split(".layer.")[1].split(".")[0])
+            randomize(module, seed=100 * ord(name) + 10 * layer + (".attention." in path), scale=0.3)
+
+
+def check_distinct(logits: dict[str, np.ndarray]) -> None:
+    for (first, one), (second, other) in itertools.combinations(logits.items(), 2):
+        difference = np.abs(one - other).max()
+        assert difference > 10 * LIMIT, f"cases {first} and {second} differ by {difference:.1e} only"
+
+
+if __name__ == "__main__":
+    main()

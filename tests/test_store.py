@@ -1,0 +1,614 @@
+"""The adapter store: round trips, damage, full disks, killed writers, readers beside a writer."""
+
+import contextlib
+import errno
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax import store, trees
+from afjax.cli.store import list_lines, show_lines, verify_lines
+from afjax.config import AdapterConfig, TaskConfig, to_dict
+from afjax.errors import UserError
+from afjax.store import checkpoint, files
+
+TRUNK = {"name": "minilm", "sha256": "ab" * 32, "hidden_size": 4, "num_layers": 2, "family": "bert"}
+
+
+def make_params(seed: int = 0) -> trees.Tree:
+    """A tree with a leaf of every dtype that matters, whose keys sort differently as paths."""
+    draw = np.random.default_rng(seed)
+    return {
+        "ffn": {
+            "down": {"kernel": draw.normal(size=(2, 4, 3)).astype(np.float32), "bias": jnp.ones((2, 3), "bfloat16")}
+        },
+        "ffn-scale": draw.normal(size=()).astype(np.float16),
+        "layers": np.array([0, 1, seed], np.int32),
+    }
+
+
+def save(path: pathlib.Path, params: trees.Tree, kind: str = "adapters", name: str = "rte", **kwargs) -> store.Manifest:
+    return store.save(path, kind, name, params, **{"config": to_dict(AdapterConfig()), "trunk": TRUNK, **kwargs})
+
+
+def same(left: trees.Tree, right: trees.Tree) -> bool:
+    return trees.tree_digest(left) == trees.tree_digest(right)
+
+
+@pytest.fixture
+def saved(tmp_path: pathlib.Path) -> pathlib.Path:
+    save(tmp_path, make_params())
+    return tmp_path
+
+
+@pytest.fixture
+def folder(saved: pathlib.Path) -> pathlib.Path:
+    return saved / "adapters" / "rte"
+
+
+def load_error(path: pathlib.Path, *, kind: str = "adapters", name: str = "rte", **kwargs) -> str:
+    with pytest.raises(UserError) as raised:
+        store.load(path, kind, name, **kwargs)
+    return str(raised.value)
+
+
+# Round trip
+
+
+def test_round_trip_keeps_every_bit_and_all_that_was_said(tmp_path: pathlib.Path) -> None:
+    params = make_params()
+    manifest = save(
+        tmp_path,
+        params,
+        task=to_dict(TaskConfig(name="rte")),
+        labels=("entailment", "not_entailment"),
+        metrics={"accuracy": np.float32(0.5), "matthews": float("nan")},
+        seed=7,
+        adapters=[{"name": "mnli", "sha256": "cd" * 32}],
+    )
+    artefact = store.load(tmp_path, "adapters", "rte", trunk_sha256=TRUNK["sha256"])
+
+    assert artefact.manifest == manifest
+    assert manifest.metrics == {"accuracy": 0.5, "matthews": None}
+    assert manifest.digest == trees.tree_digest(params)
+    found, expected = trees.flatten(artefact.params), trees.flatten(params)
+    assert list(found) == list(expected)
+    for path, leaf in found.items():
+        assert type(leaf) is np.ndarray
+        assert (leaf.dtype, leaf.shape) == (expected[path].dtype, expected[path].shape)
+        assert leaf.tobytes() == np.asarray(expected[path]).tobytes()
+
+
+def test_a_folder_holds_the_manifest_and_the_checkpoint_only(folder: pathlib.Path) -> None:
+    assert sorted(os.listdir(folder)) == ["manifest.json", "params"]
+    assert os.listdir(folder.parent) == ["rte"]
+    assert json.loads((folder / "manifest.json").read_text())["trunk"] == TRUNK
+
+
+def test_orbax_alone_restores_on_another_number_of_devices(folder: pathlib.Path) -> None:
+    script = """
+import sys
+sys.modules["afjax"] = None  # From here on "import afjax" fails.
+import jax, numpy as np, orbax.checkpoint as ocp
+assert jax.device_count() == 3
+tree = ocp.StandardCheckpointer().restore(sys.argv[1])
+leaves = [tree["ffn"]["down"]["bias"], tree["ffn"]["down"]["kernel"], tree["layers"]]
+print(*[f"{leaf.dtype.name} {np.asarray(leaf).tobytes().hex()}" for leaf in leaves], sep="\\n")
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    command = [sys.executable, "-c", script, str(folder / "params")]
+    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    params = make_params()
+    leaves = [params["ffn"]["down"]["bias"], params["ffn"]["down"]["kernel"], params["layers"]]
+    assert printed.splitlines() == [f"{leaf.dtype.name} {np.asarray(leaf).tobytes().hex()}" for leaf in leaves]
+
+
+def test_nothing_is_printed(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, make_params())
+    store.load(tmp_path, "adapters", "rte")
+    assert capfd.readouterr() == ("", "")
+
+
+# Names
+
+
+def test_names_and_entries(saved: pathlib.Path) -> None:
+    save(saved, make_params(1), name="cb.v2")
+    save(saved, make_params(2), kind="heads")
+    (saved / "adapters" / ".mrpc,new").mkdir()
+    (saved / "adapters" / "half").mkdir()
+    (saved / "adapters" / "notes.txt").write_text("")
+    assert store.names(saved, "adapters") == ["cb.v2", "rte"]
+    assert store.names(saved, "fusion") == []
+    assert store.names(saved / "nowhere", "adapters") == []
+    assert [(entry.kind, entry.name) for entry in store.entries(saved)] == [
+        ("adapters", "cb.v2"),
+        ("adapters", "rte"),
+        ("heads", "rte"),
+    ]
+
+
+def test_a_name_that_is_not_there_gives_the_nearest(saved: pathlib.Path) -> None:
+    assert 'Did you mean "rte"?' in load_error(saved, name="rtee")
+
+
+@pytest.mark.parametrize("name", ["../rte", "a/b", "..", "", ".hidden", "a,b"])
+def test_bad_names_are_refused_and_nothing_is_written(tmp_path: pathlib.Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot be used"):
+        save(tmp_path / "store", make_params(), name=name)
+    assert "cannot be used" in load_error(tmp_path / "store", name=name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unknown_kind_is_refused(saved: pathlib.Path) -> None:
+    assert 'Did you mean "adapters"?' in load_error(saved, kind="adapter")
+
+
+def test_an_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="is there already"):
+        save(saved, make_params(1))
+    assert same(store.load(saved, "adapters", "rte").params, make_params())
+    save(saved, make_params(1), overwrite=True)
+    assert same(store.load(saved, "adapters", "rte").params, make_params(1))
+    assert os.listdir(saved / "adapters") == ["rte"]
+
+
+# What does not fit
+
+
+def test_another_trunk_names_both(saved: pathlib.Path) -> None:
+    message = load_error(saved, trunk_sha256="ef" * 32)
+    assert "minilm" in message
+    assert TRUNK["sha256"] in message
+    assert "ef" * 32 in message
+
+
+def test_shapes_of_another_model_name_the_leaves(saved: pathlib.Path) -> None:
+    shapes = {path: leaf.shape for path, leaf in trees.flatten(make_params()).items()}
+    store.load(saved, "adapters", "rte", shapes=shapes)
+    assert '"ffn/down/kernel" is (2, 4, 3), in the model (2, 4, 5)' in load_error(
+        saved, shapes={**shapes, "ffn/down/kernel": (2, 4, 5)}
+    )
+    del shapes["layers"]
+    message = load_error(saved, shapes={**shapes, "ffn/up/bias": (2, 4)})
+    assert "-ffn/up/bias" in message
+    assert "+layers" in message
+
+
+def test_a_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    shutil.copytree(folder, saved / "heads" / "rte")
+    shutil.copytree(folder, saved / "adapters" / "cb")
+    assert 'holds "rte" of adapters' in load_error(saved, kind="heads")
+    assert 'holds "rte" of adapters' in load_error(saved, name="cb")
+
+
+# Damage
+
+
+def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [path for path in sorted((folder / "params").rglob("*")) if path.is_file()]
+
+
+def test_a_flipped_bit_in_any_file_is_found_and_the_leaf_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    paths = {path.replace("/", "."): path for path in trees.flatten(make_params())}
+    damaged = leaf_files(folder)
+    assert len(damaged) > 2 * len(paths)
+    for file in damaged:
+        contents = file.read_bytes()
+        for position in {0, len(contents) // 2, len(contents) - 1}:
+            changed = bytearray(contents)
+            changed[position] ^= 1
+            file.write_bytes(changed)
+            message = load_error(saved)
+            assert f'"{paths.get(file.parent.name, file.name)}" was changed' in message
+        file.write_bytes(contents)
+    store.load(saved, "adapters", "rte")
+
+
+def test_a_flipped_bit_anywhere_in_the_manifest_is_found(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    file = folder / "manifest.json"
+    contents = file.read_bytes()
+    intact = store.load(saved, "adapters", "rte")
+    draw = random.Random(0)
+    for _ in range(60):
+        changed = bytearray(contents)
+        changed[draw.randrange(len(contents))] ^= 1 << draw.randrange(8)
+        file.write_bytes(changed)
+        try:
+            artefact = store.load(saved, "adapters", "rte")
+        except UserError:
+            continue
+        assert artefact.manifest == intact.manifest  # White space.
+        assert same(artefact.params, intact.params)
+
+
+def test_a_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    paths = {path.replace("/", "."): path for path in trees.flatten(make_params())}
+    for file in leaf_files(folder):
+        contents = file.read_bytes()
+        file.unlink()
+        assert f"-{paths.get(file.parent.name, file.name)}" in load_error(saved)
+        file.write_bytes(contents)
+    shutil.rmtree(folder / "params" / "layers")
+    assert "-layers" in load_error(saved)
+
+
+def test_an_extra_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    shutil.copytree(folder / "params" / "layers", folder / "params" / "more")
+    assert "+more" in load_error(saved)
+
+
+def test_a_missing_manifest_or_checkpoint(saved: pathlib.Path, folder: pathlib.Path) -> None:
+    shutil.move(folder / "params", saved / "params")
+    assert "cannot be read" in load_error(saved)
+    shutil.move(saved / "params", folder / "params")
+    (folder / "manifest.json").unlink()
+    assert "has no manifest.json" in load_error(saved)
+    assert store.names(saved, "adapters") == []
+    assert len(store.verify(saved)) == 1
+
+
+@pytest.mark.parametrize("contents", ["", "[]", "null", '{"kind": "adapters"}', b"\xff\xfe", "half"])
+def test_a_malformed_manifest(saved: pathlib.Path, folder: pathlib.Path, contents: str | bytes) -> None:
+    file = folder / "manifest.json"
+    whole = file.read_bytes()
+    contents = contents.encode() if isinstance(contents, str) else contents
+    file.write_bytes(whole[: len(whole) // 2] if contents == b"half" else contents)
+    message = load_error(saved)
+    assert str(file) in message
+    assert "train it again" in message
+    assert len(list_lines(saved)) == 2
+
+
+def set_format_version(values: dict) -> None:
+    values["format_version"] = 99
+
+
+def remove_key(values: dict) -> None:
+    del values["seed"]
+
+
+def add_key(values: dict) -> None:
+    values["sead"] = 1
+
+
+def change_type(values: dict) -> None:
+    values["labels"] = "ab"
+
+
+def add_leaf(values: dict) -> None:
+    values["leaves"]["ffn/up/bias"] = values["leaves"]["layers"]
+
+
+def remove_leaf(values: dict) -> None:
+    del values["leaves"]["layers"]
+
+
+def change_shape(values: dict) -> None:
+    values["leaves"]["layers"]["shape"] = [4]
+
+
+def break_leaf(values: dict) -> None:
+    values["leaves"]["layers"] = [3]
+
+
+def change_leaf_digest(values: dict) -> None:
+    values["leaves"]["layers"]["sha256"] = "0" * 64
+
+
+def swap_labels(values: dict) -> None:
+    values["labels"] = ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (set_format_version, "format_version is 99"),
+        (remove_key, "-seed"),
+        (add_key, "+sead"),
+        (change_type, "labels"),
+        (add_leaf, "-ffn/up/bias"),
+        (remove_leaf, "+layers"),
+        (change_shape, '"layers" has shape [3], by the manifest it is [4]'),
+        (break_leaf, '"layers"'),
+        (change_leaf_digest, '"layers" has sha256'),
+        (swap_labels, "was changed after it was written"),
+    ],
+)
+def test_an_edited_manifest(
+    saved: pathlib.Path, folder: pathlib.Path, edit: Callable[[dict], None], expected: str
+) -> None:
+    file = folder / "manifest.json"
+    values = json.loads(file.read_text())
+    edit(values)
+    file.write_text(json.dumps(values))
+    assert expected in load_error(saved)
+
+
+# Disks that fail
+
+
+def test_a_full_disk_loses_nothing(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match=r'adapter "rte" cannot be written to .*: No space left on device'):
+            save(saved, make_params(1), overwrite=True)
+        with pytest.raises(UserError, match="No space left"):
+            save(saved, make_params(1), name="new")
+    assert os.listdir(saved / "adapters") == ["rte"]
+    assert same(store.load(saved, "adapters", "rte").params, make_params())
+
+
+def test_a_swap_that_fails_is_undone(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def failing(source: os.PathLike[str], target: os.PathLike[str]) -> None:
+        if os.fspath(source).endswith(",new"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing)
+        with pytest.raises(UserError, match="cannot be written"):
+            save(saved, make_params(1), overwrite=True)
+    assert os.listdir(saved / "adapters") == ["rte"]
+    assert same(store.load(saved, "adapters", "rte").params, make_params())
+
+
+def test_a_file_where_the_store_should_be(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "store").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        save(tmp_path / "store", make_params())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_read_only_store_is_readable_and_refuses_writers(saved: pathlib.Path) -> None:
+    (saved / "adapters").chmod(0o555)
+    try:
+        with pytest.raises(UserError, match="Permission denied"):
+            save(saved, make_params(1), overwrite=True)
+        assert same(store.load(saved, "adapters", "rte").params, make_params())
+    finally:
+        (saved / "adapters").chmod(0o755)
+
+
+# Processes: writers that are killed or run out of space, readers beside a writer. They start from a
+# server that has done the imports, which takes milliseconds where a fresh interpreter takes seconds.
+
+
+@pytest.fixture(scope="module")
+def processes() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["afjax.store", "orbax.checkpoint", "pytest"])
+    return context
+
+
+@contextlib.contextmanager
+def running(
+    processes: multiprocessing.context.ForkServerContext, target: Callable[..., None], *arguments: object
+) -> Iterator[multiprocessing.process.BaseProcess]:
+    """A process with SIGKILL at the end of the block."""
+    process = processes.Process(target=target, args=arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def write_again_and_again(path: pathlib.Path) -> None:
+    for count in range(1_000_000):
+        save(path, make_params(count % 2), overwrite=True)
+
+
+def write_until(path: pathlib.Path, last_step: int) -> None:
+    """Overwrites the artefact and is killed before the given call that moves or deletes folders."""
+    steps = iter(range(1_000_000))
+
+    def killing(function: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(*args: object, **kwargs: object) -> None:
+            if next(steps) == last_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            function(*args, **kwargs)
+
+        return wrapper
+
+    os.rename, shutil.rmtree = killing(os.rename), killing(shutil.rmtree)
+    save(path, make_params(1), overwrite=True)
+
+
+def write_with_little_space(path: pathlib.Path, messages: "multiprocessing.Queue[str]") -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+    try:
+        save(path, {"kernel": np.random.default_rng(0).normal(size=10_000)}, overwrite=True)
+    except UserError as error:
+        messages.put(str(error))
+
+
+def whole(path: pathlib.Path) -> int:
+    """The seed of the artefact that is there; fails unless it is whole."""
+    params = store.load(path, "adapters", "rte").params
+    seed = int(params["layers"][2])
+    assert same(params, make_params(seed))
+    return seed
+
+
+def test_killed_at_any_step_of_the_swap(
+    saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
+) -> None:
+    seeds = []
+    for step in range(20):
+        with running(processes, write_until, saved, step) as writer:
+            writer.join()
+        assert store.names(saved, "adapters") == ["rte"]
+        seeds.append(whole(saved))
+        if writer.exitcode == 0:
+            break
+        save(saved, make_params(), overwrite=True)
+        assert os.listdir(saved / "adapters") == ["rte"]
+    assert writer.exitcode == 0
+    assert seeds == sorted(seeds)
+    assert seeds.count(0) >= 2  # Before the old one is moved aside and after; then the new one is there.
+    assert seeds.count(1) >= 2
+
+
+def test_killed_at_random_moments(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+    draw = random.Random(0)
+    for _ in range(10):
+        before = store.read_manifest(saved, "adapters", "rte")
+        with running(processes, write_again_and_again, saved):
+            while store.read_manifest(saved, "adapters", "rte") == before:
+                time.sleep(0.002)
+            time.sleep(draw.uniform(0, 0.1))
+        whole(saved)
+    save(saved, make_params(), overwrite=True)
+    assert os.listdir(saved / "adapters") == ["rte"]
+
+
+def test_readers_beside_a_writer(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+    seeds = []
+    with running(processes, write_again_and_again, saved):
+        deadline = time.monotonic() + 20
+        while len(seeds) < 40 or (len(set(seeds)) < 2 and time.monotonic() < deadline):
+            seeds.append(whole(saved))
+            assert store.names(saved, "adapters") == ["rte"]
+    assert set(seeds) == {0, 1}
+
+
+def test_two_writers_take_turns(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+    with running(processes, write_again_and_again, saved) as writer:
+        for seed in range(2, 8):
+            save(saved, make_params(seed), overwrite=True)
+        assert writer.is_alive()
+    whole(saved)
+
+
+def test_a_disk_that_fills_up_under_the_checkpoint(
+    saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
+) -> None:
+    messages = processes.Queue()
+    with running(processes, write_with_little_space, saved, messages):
+        assert "File too large" in messages.get(timeout=60)
+    assert os.listdir(saved / "adapters") == ["rte"]
+    assert same(store.load(saved, "adapters", "rte").params, make_params())
+
+
+# Object stores, where no folder can be renamed
+
+
+@pytest.fixture
+def object_store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setattr(files, "is_remote", lambda path: True)
+    return tmp_path
+
+
+def test_object_store_round_trip_and_overwrite(object_store: pathlib.Path) -> None:
+    save(object_store, make_params())
+    with pytest.raises(UserError, match="is there already"):
+        save(object_store, make_params(1))
+    assert same(store.load(object_store, "adapters", "rte").params, make_params())
+    save(object_store, make_params(1), overwrite=True)
+    assert same(store.load(object_store, "adapters", "rte").params, make_params(1))
+    assert os.listdir(object_store / "adapters") == ["rte"]
+
+
+def test_object_store_gives_the_old_one_until_the_new_is_whole(
+    object_store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(object_store, make_params())
+    write = checkpoint.write
+
+    def write_and_fail(folder: pathlib.Path, params: trees.Tree) -> dict[str, str]:
+        write(folder, params)
+        assert whole(object_store) == 0
+        assert store.names(object_store, "adapters") == ["rte"]
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write", write_and_fail)
+        for _ in range(2):
+            with pytest.raises(UserError, match="No space left"):
+                save(object_store, make_params(1), overwrite=True)
+            assert whole(object_store) == 0
+    with pytest.raises(UserError, match="is there already"):
+        save(object_store, make_params(1))
+    save(object_store, make_params(1), overwrite=True)
+    assert whole(object_store) == 1
+    assert os.listdir(object_store / "adapters") == ["rte"]
+
+
+# Checks and commands
+
+
+@pytest.fixture
+def fused(saved: pathlib.Path) -> pathlib.Path:
+    adapter = store.read_manifest(saved, "adapters", "rte")
+    task = to_dict(TaskConfig(name="cb", metric="f1"))
+    sources = [{"name": "rte", "sha256": adapter.digest}]
+    save(saved, make_params(1), kind="fusion", name="cb", adapters=sources, task=task, metrics={"f1": 0.75})
+    return saved
+
+
+def test_verify_finds_nothing_in_a_sound_store(fused: pathlib.Path) -> None:
+    assert store.verify(fused) == []
+    assert verify_lines(fused) == (["adapters/rte: ok", "fusion/cb: ok"], True)
+
+
+def test_verify_names_a_fusion_whose_adapter_is_gone_or_another(fused: pathlib.Path) -> None:
+    save(fused, make_params(5), overwrite=True)
+    (problem,) = store.verify(fused)
+    assert 'fusion "cb" needs the adapter "rte"' in problem
+    assert "train the fusion again" in problem
+    shutil.rmtree(fused / "adapters" / "rte")
+    (problem,) = store.verify(fused)
+    assert "is not in the store" in problem
+    lines, all_well = verify_lines(fused)
+    assert not all_well
+    assert lines[0].startswith("fusion/cb: ")
+
+
+def test_verify_finds_damage(fused: pathlib.Path) -> None:
+    file = fused / "adapters" / "rte" / "params" / "layers" / "0"
+    file.write_bytes(file.read_bytes()[:-1])
+    (problem,) = store.verify(fused)
+    assert '"layers" was changed' in problem
+
+
+def test_list_shows_one_line_per_artefact(fused: pathlib.Path) -> None:
+    heading, adapter, fusion = list_lines(fused)
+    assert heading.split()[:4] == ["kind", "name", "task", "metric"]
+    assert adapter.split()[:4] == ["adapters", "rte", "-", "-"]
+    assert fusion.split()[:5] == ["fusion", "cb", "cb", "f1", "0.7500"]
+    assert store.read_manifest(fused, "fusion", "cb").digest[:12] in fusion
+
+
+def test_show_prints_the_manifest_of_every_kind_of_that_name(fused: pathlib.Path) -> None:
+    save(fused, make_params(2), kind="heads", name="cb", labels=("yes", "no"))
+    text = "\n".join(show_lines(fused, "cb"))
+    for part in ("fusion/cb", "heads/cb", "yes, no", "minilm", "ffn/down/kernel", "bfloat16", "f1 0.7500"):
+        assert part in text
+    with pytest.raises(UserError, match='Did you mean "rte"'):
+        show_lines(fused, "rtee")
+
+
+@pytest.mark.parametrize("command", [list_lines, verify_lines])
+def test_commands_refuse_a_store_that_is_not_there(tmp_path: pathlib.Path, command: Callable[..., object]) -> None:
+    with pytest.raises(UserError, match="There is no store"):
+        command(tmp_path / "nowhere")
