@@ -1,0 +1,62 @@
+"""Adapters on BERT-family encoders in JAX.
+
+The names below are the public ones; each is loaded when it is first used, so ``import afjax`` costs little.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from afjax.config import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig
+    from afjax.data.rows import load_task, rows_from_lists
+    from afjax.errors import UserError
+    from afjax.model.bottleneck import bottleneck
+    from afjax.model.fusion import fuse
+    from afjax.task_model import Predictions, TaskModel, load_task_model
+    from afjax.train.recipes import train_fusion, train_single
+    from afjax.trunk import Trunk, load_trunk
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "afjax.config": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "TaskConfig", "TrainConfig"),
+    "afjax.data.rows": ("load_task", "rows_from_lists"),
+    "afjax.errors": ("UserError",),
+    "afjax.model.bottleneck": ("bottleneck",),
+    "afjax.model.fusion": ("fuse",),
+    "afjax.task_model": ("Predictions", "TaskModel", "load_task_model"),
+    "afjax.train.recipes": ("train_fusion", "train_single"),
+    "afjax.trunk": ("Trunk", "load_trunk"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ADAPTER_PRESETS",
+    "AdapterConfig",
+    "FusionConfig",
+    "HeadConfig",
+    "Predictions",
+    "TaskConfig",
+    "TaskModel",
+    "TrainConfig",
+    "Trunk",
+    "UserError",
+    "bottleneck",
+    "fuse",
+    "load_task",
+    "load_task_model",
+    "load_trunk",
+    "rows_from_lists",
+    "train_fusion",
+    "train_single",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'afjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -278,6 +278,7 @@ class ExperimentConfig:
       adapter: The adapters' architecture (of every source, for the fusion recipe).
       fusion, head, train: As their names say; ``train`` is that of the target's run.
       sources: The fusion recipe's source tasks.
+      fused: Which of them are fused, by name; empty: all. The others are trained to compare with.
       scan_layers: Whether the layers are one compiled loop (compiles faster) or unrolled (runs faster
         on CPU).
     """
@@ -294,6 +295,7 @@ class ExperimentConfig:
     head: HeadConfig = HeadConfig()
     train: TrainConfig = TrainConfig()
     sources: tuple[SourceConfig, ...] = ()
+    fused: tuple[str, ...] = ()
     scan_layers: bool = False
 
     def __post_init__(self) -> None:
@@ -305,6 +307,12 @@ class ExperimentConfig:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UserError(f"config.sources has two tasks named {', '.join(twice)}; give each its own name.")
+        for name in self.fused:
+            if name not in names:
+                raise UserError(
+                    f'config.fused names "{name}", which is no source; sources: {", ".join(names)}.'
+                    f"{did_you_mean(name, names)}"
+                )
         if (self.partition == "top_k") != (self.top_k > 0):
             raise UserError(
                 f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from afjax import metrics as task_metrics
@@ -127,9 +128,9 @@ class TaskModel:
             outputs = self.model(params, batch)
             if not fusion_attention:
                 return outputs.logits, {}
-            present = batch["mask"] / np.maximum(batch["mask"].sum(-1, keepdims=True), 1)
+            present = batch["mask"] / jnp.maximum(batch["mask"].sum(-1, keepdims=True), 1)
             means = {
-                slot: jax.numpy.einsum("lbtn,bt->bln", attention, present)
+                slot: jnp.einsum("lbtn,bt->bln", attention, present)
                 for slot, attention in outputs.fusion_attention.items()
             }
             return outputs.logits, means

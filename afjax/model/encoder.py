@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
+from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
 from afjax.trees import Tree, named_key
 
 # What stands between a sub-layer and the next: from the sub-layer's output, its residual input (both
@@ -262,7 +262,9 @@ def encode(
                 held_by_layer = unstack(held, length)
                 for index in range(begin, end):
                     layer_key = None if keys is None else keys[index]
-                    x, of_layer = run_filled(x, (layer_params(run, index - first), held_by_layer[index - begin], layer_key))
+                    x, of_layer = run_filled(
+                        x, (layer_params(run, index - first), held_by_layer[index - begin], layer_key)
+                    )
                     maps.append({name: attention[None] for name, attention in of_layer.items()})
             used += length if filled else 0
         first += depth
@@ -285,4 +287,4 @@ def _take(tree: Any, begin: int, end: int) -> Any:
 
 def pool(pooler: Tree, hidden: Array) -> Array:
     """``tanh(dense(first token))``: from ``[batch, length, hidden_size]`` to ``[batch, hidden_size]``."""
-    return jnp.tanh(hidden[:, 0] @ pooler["kernel"] + pooler["bias"])
+    return jnp.tanh(dense(pooler, hidden[:, 0]))

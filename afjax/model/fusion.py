@@ -131,7 +131,7 @@ def init_fusion(key: Array, config: FusionConfig, adapter: AdapterConfig, *, hid
         }
         if config.value:
             noise = config.value_init_scale * jax.random.normal(named_key(key, slot, "value"), shape)
-            tree[slot]["value"] = {"kernel": jnp.eye(hidden_size) + noise}
+            tree[slot]["value"] = {"kernel": jnp.eye(hidden_size)[None] + noise}
     return tree
 
 
@@ -249,5 +249,5 @@ def value_penalty(fusion: Tree) -> Array:
     for params in fusion.values():
         if "value" in params:
             kernel = params["value"]["kernel"]
-            penalty = penalty + jnp.square(kernel - jnp.eye(kernel.shape[-1], dtype=kernel.dtype)).sum()
+            penalty = penalty + jnp.square(kernel - jnp.eye(kernel.shape[-1], dtype=kernel.dtype)[None]).sum()
     return penalty

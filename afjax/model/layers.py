@@ -37,7 +37,7 @@ def dense(params: Tree, x: Array) -> Array:
     """
     rows = x.reshape(-1, x.shape[-1]) @ params["kernel"]
     if "bias" in params:
-        rows = rows + params["bias"]
+        rows = rows + params["bias"][None]
     return rows.reshape(*x.shape[:-1], rows.shape[-1])
 
 
@@ -50,7 +50,8 @@ def normalise(x: Array, epsilon: float) -> Array:
 
 def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
     """LayerNorm with ``{"scale": [d], "bias": [d]}``, computed in float32 or wider, returned as ``x.dtype``."""
-    return (normalise(x, epsilon) * params["scale"] + params["bias"]).astype(x.dtype)
+    scale, bias = (jnp.broadcast_to(params[name], x.shape) for name in ("scale", "bias"))
+    return (normalise(x, epsilon) * scale + bias).astype(x.dtype)
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:

@@ -79,7 +79,7 @@ def run_experiment(
         "cache_dir": cache_dir,
     }
     if config.recipe == "fusion":
-        names = [source.task.name for source in config.sources]
+        names = config.fused or [source.task.name for source in config.sources]
         task_model = train_fusion(
             trunk, config.task, data[config.task.name], names, store_folder=store_folder, fusion=config.fusion, **shared
         )

@@ -1,0 +1,104 @@
+"""Config files and their overrides: from ``--config=FILE.py:key=value --config.a.b=value`` to an ExperimentConfig."""
+
+import ast
+import inspect
+import runpy
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax.config import ExperimentConfig, from_dict
+from afjax.errors import UserError, did_you_mean
+
+
+def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Runs a config file's ``get_config`` and applies overrides.
+
+    Args:
+      config: ``FILE.py`` or ``FILE.py:key=value,key=value``; the keys are arguments of ``get_config``.
+      overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
+        are Python literals; what is none is a string.
+
+    Raises:
+      UserError: A file that is not there or fails, an unknown argument or key, a value of another type.
+    """
+    path, _, arguments = config.partition(":")
+    values = _run_config(Path(path), _parse_arguments(arguments))
+    for override in overrides:
+        _override(values, override)
+    sources = values.get("sources", ())
+    if isinstance(sources, Mapping):
+        # In files and overrides sources go by their task's name.
+        values["sources"] = [
+            {**source, "task": {"name": name, **source.get("task", {})}} for name, source in sources.items()
+        ]
+    return from_dict(ExperimentConfig, values)
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    arguments = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier():
+            raise UserError(f'The config argument "{part}" is not of the form key=value; write FILE.py:key=value,...')
+        arguments[key] = _literal(value)
+    return arguments
+
+
+def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    if not path.is_file():
+        near = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise UserError(f"The config {path} does not exist; give a Python file.{did_you_mean(str(path), near)}")
+    try:
+        get_config = runpy.run_path(str(path)).get("get_config")
+    except Exception as error:
+        raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
+    if not callable(get_config):
+        raise UserError(f"The config {path} has no function get_config; define one that returns a ConfigDict.")
+    allowed = inspect.signature(get_config).parameters
+    for key in arguments:
+        if key not in allowed:
+            takes = ", ".join(allowed) or "none"
+            raise UserError(
+                f'The config {path} has no argument "{key}"; it takes: {takes}.{did_you_mean(key, allowed)}'
+            )
+    try:
+        config = get_config(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, dict):
+        raise UserError(f"get_config of {path} returns {type(config).__name__}; it must return a ConfigDict.")
+    return config
+
+
+def _line(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" in line {lines[-1]}" if lines else ""
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise UserError(f"--config.{override} has no value; write --config.{override}=VALUE.")
+    *parents, last = key.split(".")
+    node = values
+    for parent in parents:
+        # Whether such a setting exists at all is from_dict's to say.
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise UserError(f"--config.{key}: {parent} holds no further settings.")
+    node[last] = _literal(text)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,243 @@
+"""The ``afjax`` command."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax.errors import UserError
+
+TRAIN_EXAMPLE = """\
+examples:
+  afjax train --config=configs/quickstart.py --workdir=runs/quickstart
+  afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
+      --config.train.learning_rate=3e-4 --config.seed=1
+
+A run that was stopped goes on when the same command is given again."""
+
+EVAL_EXAMPLE = """\
+example:
+  afjax eval --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --source=builtin:target --split=test"""
+
+PREDICT_EXAMPLE = """\
+example:
+  afjax predict --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --input=rows.jsonl --output=predictions.jsonl
+
+A row is {"text": ...} or {"text_a": ..., "text_b": ...}; each gives, in order,
+{"logits": [...], "label": ..., "probabilities": [...]}."""
+
+STORE_EXAMPLE = """\
+examples:
+  afjax store ls --store=store
+  afjax store show rte --store=store
+  afjax store verify --store=store"""
+
+BENCH_EXAMPLE = """\
+example:
+  afjax bench --trunk=bert-base --method=fusion --mode=train --num_adapters=16 --batch_size=8 --max_length=128 --json"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0, or 2 with one sentence for a mistake the user can put right."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and not (arguments.command is _train and all(word.startswith("--config.") for word in rest)):
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    if arguments.command is _train:
+        arguments.overrides = [word.removeprefix("--config.") for word in rest]
+    try:
+        return arguments.command(arguments)
+    except UserError as error:
+        print(f"afjax: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="afjax", description="Adapters on BERT-family encoders: train, fuse, store, predict.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = _command(commands, "train", _train, "run an experiment's config, or go on with it", TRAIN_EXAMPLE)
+    train.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
+    train.add_argument("--workdir", required=True, type=Path, help="the run's own folder")
+    train.add_argument("--store", type=Path, help="where adapters, fusions and heads are kept (WORKDIR/store)")
+    train.add_argument(
+        "--config.SETTING",
+        dest="_",
+        metavar="VALUE",
+        help="overrides one setting, as in --config.train.epochs=3",
+    )
+
+    evaluate = _command(commands, "eval", _eval, "score a stored model on labelled rows", EVAL_EXAMPLE)
+    _add_model_flags(evaluate)
+    evaluate.add_argument("--source", required=True, help="a folder, builtin:NAME or tfds:NAME, as in configs")
+    evaluate.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which split (dev)")
+
+    predict = _command(commands, "predict", _predict, "predict the rows of a file", PREDICT_EXAMPLE)
+    _add_model_flags(predict)
+    predict.add_argument("--input", required=True, type=Path, help="rows, .jsonl or .jsonl.gz")
+    predict.add_argument("--output", required=True, type=Path, help="predictions, .jsonl")
+
+    store = _command(commands, "store", _store, "list, show or verify what a store holds", STORE_EXAMPLE)
+    store.add_argument("action", choices=("ls", "show", "verify"))
+    store.add_argument("name", nargs="?", help="of what to show")
+    store.add_argument("--store", required=True, type=Path, help="the store's folder")
+
+    bench = _command(commands, "bench", _bench, "time one step on random weights", BENCH_EXAMPLE)
+    bench.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
+    bench.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
+    bench.add_argument("--mode", required=True, choices=("train", "eval"))
+    bench.add_argument("--num_adapters", type=int, default=1, help="how many adapters are fused (1)")
+    bench.add_argument("--batch_size", type=int, default=8, help="rows a step (8)")
+    bench.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
+    bench.add_argument("--num_steps", type=int, default=5, help="timed steps (5)")
+    bench.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop")
+    bench.add_argument("--json", action="store_true", help="print JSON on the last line")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, function: Callable[[argparse.Namespace], int], summary: str, example: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", required=True, type=Path, help="the store's folder")
+    parser.add_argument("--trunk", required=True, help="minilm, a local folder or a Hugging Face id")
+    parser.add_argument("--adapter", default="", help="an adapter's name")
+    parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
+    parser.add_argument("--head", required=True, help="the head's name")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+
+
+def cache_folder() -> Path:
+    """Where tokenised rows and compiled programs are kept: ``$AFJAX_CACHE``, else ``~/.cache/afjax``."""
+    return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
+
+
+def _keep_compiled_programs() -> None:
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from afjax.cli.configs import load_experiment
+    from afjax.train.experiment import run_experiment
+
+    config = load_experiment(arguments.config, arguments.overrides)
+    _keep_compiled_programs()
+    store = arguments.store or arguments.workdir / "store"
+    results = run_experiment(
+        config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
+    )
+    print(f"\n{'trained':32} {'on':20} {'dev metric':>24}")
+    for result in results:
+        score = f"{result.main_metric} {result.metrics[result.main_metric]:.4f}"
+        print(f"{result.name + ' (' + result.kind + ')':32} {result.task:20} {score:>24}")
+    print(f"\nStore: {store}")
+    return 0
+
+
+def _load_task_model(arguments: argparse.Namespace) -> Any:
+    from afjax.task_model import load_task_model
+    from afjax.trunk import load_trunk
+
+    _keep_compiled_programs()
+    trunk = load_trunk(arguments.trunk)
+    return load_task_model(
+        arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
+    )
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    import dataclasses
+
+    from afjax.data.rows import load_split
+
+    task_model = _load_task_model(arguments)
+    task = dataclasses.replace(task_model.task, source=arguments.source, train="", dev="", test="")
+    rows = load_split(task, arguments.split, label_names=task_model.labels)
+    scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
+    print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
+    return 0
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from afjax.cli.predictions import write_predictions
+    from afjax.data.rows import read_prediction_rows
+
+    pairs = read_prediction_rows(arguments.input)
+    task_model = _load_task_model(arguments)
+    write_predictions(
+        arguments.output, task_model, pairs, batch_size=arguments.batch_size, max_length=arguments.max_length
+    )
+    return 0
+
+
+def _store(arguments: argparse.Namespace) -> int:
+    from afjax.cli import store
+
+    if (arguments.action == "show") != (arguments.name is not None):
+        raise UserError('Give a NAME with "store show", and none with "store ls" and "store verify".')
+    if arguments.action == "verify":
+        lines, well = store.verify_lines(arguments.store)
+        print("\n".join(lines))
+        return 0 if well else 2
+    lines = (
+        store.list_lines(arguments.store)
+        if arguments.action == "ls"
+        else store.show_lines(arguments.store, arguments.name)
+    )
+    print("\n".join(lines))
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from afjax import bench
+
+    if arguments.num_steps < 1:
+        raise UserError(f"--num_steps is {arguments.num_steps}; it must be at least 1.")
+    prepared = bench.prepare(
+        trunk=arguments.trunk,
+        method=arguments.method,
+        mode=arguments.mode,
+        num_adapters=arguments.num_adapters,
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        scan_layers=arguments.scan_layers,
+    )
+    figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
+    print(
+        f"{arguments.trunk}, {arguments.method}, {arguments.mode}: median step {figures['median_step_s']:.3f} s, "
+        f"{figures['examples_per_s']:.1f} examples/s, compiled in {figures['compile_s']:.1f} s, "
+        f"peak memory {figures['peak_memory_gb']:.2f} GB"
+    )
+    if arguments.json:
+        print(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Both stages on built-in tasks: an adapter for each of two sources, then their fusion for a target of 200 rows.
+
+afjax train --config=configs/quickstart.py --workdir=runs/quickstart
+
+The target's own adapter is trained to compare with. It is not fused: it knows its 200 rows by heart, so the fusion
+would listen to it alone.
+"""
+
+import ml_collections
+
+
+def get_config(seed: int = 0) -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.recipe = "fusion"
+    config.trunk = "minilm"
+    config.seed = seed
+    config.task = {"name": "target", "source": "builtin:target"}
+    config.adapter = {"reduction_factor": 16.0}
+    # Rows of these tasks have at most 32 tokens.
+    shared = {"max_length": 32, "buckets": (32,), "learning_rate": 2e-3}
+    of_target = {**shared, "batch_size": 16, "eval_every": 39}
+    config.sources = {
+        "entail": {"task": {"source": "builtin:entail"}, "train": {**shared, "epochs": 2.0}},
+        "paraphrase": {"task": {"source": "builtin:paraphrase"}, "train": {**shared, "epochs": 4.0}},
+        "target": {"task": {"source": "builtin:target"}, "train": {**of_target, "epochs": 12.0}},
+    }
+    config.fused = ("entail", "paraphrase")
+    config.train = {**of_target, "learning_rate": 1e-3, "epochs": 6.0}
+    return config

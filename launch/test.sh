@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Lint, format, types and tests; arguments go to pytest.
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
+ruff check .
+ruff format --check .
+mypy
+python -m pytest --numprocesses=2 "$@"

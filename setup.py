@@ -1,0 +1,52 @@
+"""Package metadata; the tools' settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="afjax",
+    version="0.1.0",
+    description="Adapters on BERT-family encoders in JAX: train, fuse, store and reuse them, on TPUs first.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["afjax", "afjax.*"]),
+    install_requires=[
+        "absl-py>=2.1",
+        "array_record>=0.8; sys_platform == 'linux'",
+        "etils[epath]>=1.12",
+        "flax>=0.12",
+        "huggingface_hub>=1.0",
+        "importlib_resources>=6.4",
+        "jax>=0.10",
+        "ml_collections>=1.1",
+        "numpy>=2.0",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12",
+        "safetensors>=0.5",
+        "scikit-learn>=1.5",
+        "scipy>=1.13",
+        "tensorboardX>=2.6",
+        "tensorflow-datasets>=4.9.9",
+        "tokenizers>=0.22",
+        "tqdm>=4.66",
+        "transformers>=5.0",
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]>=0.10"],
+        "gpu": ["jax[cuda13]>=0.10"],
+        "tfds": ["tensorflow>=2.20"],
+        "gcs": ["gcsfs>=2024.6"],
+        "dev": ["hypothesis>=6.100", "mypy>=1.18", "pytest>=8.3", "pytest-xdist>=3.6", "ruff>=0.14", "types-tqdm"],
+    },
+    entry_points={"console_scripts": ["afjax = afjax.cli.main:main"]},
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

