@@ -124,9 +124,7 @@ def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Pr
     compiled = jax.jit(make_eval_step(model)).lower(params, batch).compile()
     seconds = time.perf_counter() - begin
     return Prepared(
-        run=lambda: jax.block_until_ready(compiled(params, batch)),
-        compile_s=seconds,
-        flops=compiled.cost_analysis()["flops"],
+        run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, flops=_flops(compiled)
     )
 
 
@@ -143,7 +141,12 @@ def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, j
     def run() -> None:
         holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, rate))
 
-    return Prepared(run=run, compile_s=seconds, flops=compiled.cost_analysis()["flops"])
+    return Prepared(run=run, compile_s=seconds, flops=_flops(compiled))
+
+
+def _flops(compiled: jax.stages.Compiled) -> float:
+    analysis = compiled.cost_analysis()
+    return float(analysis["flops"]) if analysis else float("nan")
 
 
 def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str, Any]:

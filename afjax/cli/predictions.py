@@ -4,8 +4,8 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from afjax.data.rows import rows_from_lists
 from afjax.errors import UserError
 from afjax.task_model import TaskModel
 
@@ -36,8 +36,8 @@ def write_predictions(
             chosen = [index for index, (_, second) in enumerate(rows) if (second is not None) == paired]
             if not chosen:
                 continue
-            texts = [rows[index] if paired else rows[index][0] for index in chosen]
-            predictions = task_model.predict_rows(rows_from_lists(texts), batch_size=batch_size, max_length=max_length)
+            texts: Any = [rows[index] if paired else rows[index][0] for index in chosen]
+            predictions = task_model.predict(texts, batch_size=batch_size, max_length=max_length)
             for place, index in enumerate(chosen):
                 lines[index] = json.dumps(
                     {

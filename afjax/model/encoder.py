@@ -191,9 +191,11 @@ def num_stacked(layers: Tree) -> int:
     return len(layers) if "0" in layers else jax.tree.leaves(layers)[0].shape[0]
 
 
-def layer_params(layers: Tree, index: int) -> Tree:
-    """One layer's tree, of stacked layers or not."""
-    return layers[str(index)] if "0" in layers else unstack(layers, num_stacked(layers))[index]
+def each_layer(layers: Tree) -> list[Tree]:
+    """Every layer's tree, of stacked layers or not."""
+    if "0" in layers:
+        return [layers[str(index)] for index in range(len(layers))]
+    return unstack(layers, num_stacked(layers))
 
 
 SlotMaker = Callable[[Any, Array | None], Mapping[str, Slot]]
@@ -238,18 +240,20 @@ def encode(
     runs = [trunk[name] for name in ("layers", "top_layers") if name in trunk]
     embeddings_key, layers_key = split_key(key, 2)
     keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
-    x = Embeddings(config).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
+    x: Any = Embeddings(config).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
 
     def run_layer(x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool) -> tuple[Array, dict[str, Array]]:
         params, held, layer_key = inputs
         trunk_key, slots_key = split_key(layer_key, 2)
         slots = make_slots(held, slots_key) if filled else {}
-        return EncoderLayer(config).apply({"params": params}, x, mask, slots=slots, key=trunk_key)  # type: ignore[return-value]
+        output: Any = EncoderLayer(config).apply({"params": params}, x, mask, slots=slots, key=trunk_key)
+        return output
 
     maps: list[dict[str, Array]] = []
     first = used = 0
     for run in runs:
         depth = num_stacked(run)
+        by_layer = [] if scan else each_layer(run)
         for begin, end, filled in _segments(first, first + depth, layers):
             length = end - begin
             held = _take(contents, used, used + length) if filled else {}
@@ -262,9 +266,7 @@ def encode(
                 held_by_layer = unstack(held, length)
                 for index in range(begin, end):
                     layer_key = None if keys is None else keys[index]
-                    x, of_layer = run_filled(
-                        x, (layer_params(run, index - first), held_by_layer[index - begin], layer_key)
-                    )
+                    x, of_layer = run_filled(x, (by_layer[index - first], held_by_layer[index - begin], layer_key))
                     maps.append({name: attention[None] for name, attention in of_layer.items()})
             used += length if filled else 0
         first += depth

@@ -65,8 +65,8 @@ class RunCheckpoints:
             )
         except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} cannot be read ({error}); remove that folder to go "
-                "on from the one before it."
+                f"The checkpoint {self._manager.directory / str(step)} cannot be read ({error}); remove it to go on "
+                "from the one before."
             ) from error
         return restored["state"], restored["best"], restored["progress"]
 

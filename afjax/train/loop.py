@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from afjax.config import TaskConfig, TrainConfig
 from afjax.data.batches import batches_per_epoch, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
+from afjax.model.encoder import stack_layers, unstack_layers
 from afjax.model.model import Model
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.evaluate import split_logits
@@ -137,7 +139,8 @@ def train(
     finally:
         log.close()
         checkpoints.close()
-    return Trained(jax.tree.map(np.asarray, best), progress.best, count(best))
+    kept = jax.tree.map(np.asarray, map_layers(best, stack_layers))
+    return Trained(kept, progress.best, count(kept))
 
 
 class _Run:
@@ -157,7 +160,10 @@ class _Run:
     ) -> None:
         self._data, self._task, self._config, self._seed, self._pad_id = data, task, config, seed, pad_id
         self._lengths = config.lengths
+        if not model.scan_layers:
+            params = map_layers(params, unstack_layers)
         trained, frozen = partition.split(params, partition.label(params, rules))
+        self._model = model
         self.frozen = jax.tree.map(jax.numpy.asarray, frozen)
         # The step donates the state: it must own its buffers.
         self.trained_at_start = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), trained)
@@ -166,7 +172,6 @@ class _Run:
         self.key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
         self.step = jax.jit(make_train_step(model, optimizer, task.kind, dropout=config.dropout), donate_argnums=0)
         self._eval_step = jax.jit(make_eval_step(model))
-        self._fold = jax.jit(lambda trained, frozen: model.fold(merge(trained, frozen)))
 
     def batches(self, epoch: int, start: int) -> Any:
         return train_batches(
@@ -183,13 +188,22 @@ class _Run:
         """Every metric on the dev split."""
         logits = split_logits(
             self._eval_step,
-            self._fold(trained, self.frozen),
+            self._model.fold(merge(trained, self.frozen)),
             self._data["dev"],
             batch_size=self._config.batch_size,
             lengths=self._lengths,
             pad_id=self._pad_id,
         )
-        return metrics.scores(logits, self._data["dev"].labels, self._task.kind)
+        labels = self._data["dev"].labels
+        assert labels is not None, "load_task gives dev its labels"
+        return metrics.scores(logits, labels, self._task.kind)
+
+
+def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
+    """Applies a function to the trunk's stacked (or unstacked) layers, where the tree has them."""
+    trunk = params.get("trunk", {})
+    layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
+    return {**params, "trunk": {**trunk, **layers}} if layers else params
 
 
 def _not_finite(step: int, rows: np.ndarray, loss: float, state: State, folder: Path) -> UserError:
