@@ -14,7 +14,7 @@ from afjax import partition
 from afjax.config import ADAPTER_PRESETS, FusionConfig, HeadConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.model.bottleneck import init_adapter
-from afjax.model.encoder import init_trunk, unstack_layers
+from afjax.model.encoder import init_trunk
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
@@ -82,10 +82,8 @@ def prepare(
         fusion=FusionConfig(),
         scan_layers=scan_layers,
     )
-    params = jax.jit(lambda key: _init(key, model))(jax.random.key(0))
+    params = _init(jax.random.key(0), model)
     batch = _synthetic_batch(config.vocab_size, batch_size, max_length)
-    if not scan_layers:
-        params["trunk"]["layers"] = unstack_layers(params["trunk"]["layers"])
     if mode == "eval":
         params = model.fold(params)
         return _prepare_eval(model, params, batch)
@@ -94,7 +92,7 @@ def prepare(
 
 
 def _init(key: jax.Array, model: Model) -> Tree:
-    trunk = init_trunk(named_key(key, "trunk"), model.trunk)
+    trunk = init_trunk(named_key(key, "trunk"), model.trunk, stacked=model.scan_layers)
     shape = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
     params: Tree = {
         "trunk": trunk,

@@ -101,8 +101,10 @@ class AdapterConfig:
             raise UserError(f"adapter.size is {self.size}; it must be at least 1.")
         if not (math.isfinite(self.reduction_factor) and self.reduction_factor > 0):
             raise UserError(f"adapter.reduction_factor is {self.reduction_factor}; it must be above 0.")
-        if self.init_scale < 0:
-            raise UserError(f"adapter.init_scale is {self.init_scale}; it must be 0 or more.")
+        if not (math.isfinite(self.init_scale) and self.init_scale >= 0):
+            raise UserError(f"adapter.init_scale is {self.init_scale}; it must be finite and 0 or more.")
+        if not math.isfinite(self.scaling):
+            raise UserError(f"adapter.scaling is {self.scaling}; it must be finite.")
         if self.layers is not None:
             if not self.layers or len(set(self.layers)) != len(self.layers) or min(self.layers) < 0:
                 raise UserError(
@@ -167,8 +169,12 @@ class FusionConfig:
     regularization: float = 0.01
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise UserError(f"fusion.temperature is {self.temperature}; it must be above 0.")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")
+        for field in ("init_scale", "value_init_scale", "regularization"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value >= 0):
+                raise UserError(f"fusion.{field} is {value}; it must be finite and 0 or more.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UserError(f"fusion.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
@@ -186,6 +192,10 @@ class HeadConfig:
 
     pooler: Literal["head", "trunk"] = "head"
     dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise UserError(f"head.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,6 +251,11 @@ class TrainConfig:
         for field in ("max_steps", "eval_every", "patience", "checkpoint_every"):
             if getattr(self, field) < 0:
                 raise UserError(f"train.{field} is {getattr(self, field)}; it must be 0 or more.")
+        for field in ("adam_b1", "adam_b2"):
+            if not 0 <= getattr(self, field) < 1:
+                raise UserError(f"train.{field} is {getattr(self, field)}; it must be at least 0 and below 1.")
+        if not (math.isfinite(self.adam_epsilon) and self.adam_epsilon > 0):
+            raise UserError(f"train.adam_epsilon is {self.adam_epsilon}; it must be finite and above 0.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"train.warmup is {self.warmup}; it is a share of the steps, at least 0 and below 1.")
         if any(not 0 < length <= self.max_length for length in self.buckets):
@@ -325,7 +340,8 @@ class ExperimentConfig:
 
 def check_name(name: str, kind: str) -> None:
     """Raises UserError unless ``name`` can be a folder's name and a key of a tree."""
-    if not name or name.startswith(".") or any(sign in name for sign in "/\\,:") or name != name.strip():
+    unusable = name.startswith(".") or any(sign in name for sign in "/\\,:") or not name.isprintable()
+    if not name or unusable or name != name.strip():
         raise UserError(
             f'The {kind} name "{name}" cannot be used; take letters, digits, "_", "-" and "." (not in front), '
             'without "/", "\\", ":" or a comma.'
@@ -372,7 +388,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             )
         return value
     if origin is tuple:
-        if isinstance(value, str) or not hasattr(value, "__iter__"):
+        if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
             raise UserError(f"{path} is {value!r}; give a list.")
         return tuple(_convert(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
     if dataclasses.is_dataclass(hint):

@@ -80,7 +80,7 @@ class TaskModel:
           fusion_attention: Whether to return the attention over adapters.
 
         Raises:
-          UserError: Not a list of texts, or a length the trunk cannot take.
+          UserError: Not a list of texts, a length the trunk cannot take, or no rows a step.
         """
         return self.predict_rows(
             rows_from_lists(texts),
@@ -93,7 +93,7 @@ class TaskModel:
         self, rows: Rows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
     ) -> Predictions:
         """:meth:`predict` for rows that a file gave."""
-        logits, attention = self._run(rows, batch_size, max_length or self.max_length, fusion_attention)
+        logits, attention = self._run(rows, batch_size, max_length, fusion_attention)
         if self.task.kind == "regression":
             return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist(), attention)
         shifted = np.exp(logits - logits.max(-1, keepdims=True))
@@ -110,16 +110,19 @@ class TaskModel:
             raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
         if rows.label_names != self.labels:
             raise UserError(
-                f"The rows have the labels {list(rows.label_names)}, but the head was trained for {list(self.labels)}; "
-                "give a task with the same labels in the same order."
+                f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '
+                f"for {list(self.labels)}; give a task with the same labels in the same order."
             )
-        logits, _ = self._run(rows, batch_size, max_length or self.max_length, False)
+        logits, _ = self._run(rows, batch_size, max_length, False)
         return task_metrics.scores(logits, rows.labels, self.task.kind)
 
     def _run(
-        self, rows: Rows, batch_size: int, max_length: int, fusion_attention: bool
+        self, rows: Rows, batch_size: int, max_length: int | None, fusion_attention: bool
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         data = tokenise(rows, self.trunk.tokenizer(), max_length=max_length, cache_dir=None)
         params = jax.jit(self.model.fold)({"trunk": self.trunk.params, **self.params})
 

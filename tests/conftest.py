@@ -1,5 +1,7 @@
 """Settings of every test, and a tiny trunk on disk."""
 
+# ruff: noqa: E402 (jax reads its environment when it is imported)
+
 import dataclasses
 import json
 import os
@@ -18,6 +20,7 @@ os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS)
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -25,8 +28,8 @@ from afjax.data.builtin import GRAMMARS, builtin_rows
 from afjax.model.encoder import init_trunk
 from afjax.trunk import Trunk, load_trunk, to_hugging_face, trunk_config
 
+# Strict promotion of dtypes as well would be too much: optax's Adam raises a float to an integer power.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -63,6 +66,22 @@ def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
     return load_trunk(str(tiny_trunk_folder))
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``AFJAX_CACHE`` names in tests that train: they compile the same tiny programs again and again."""
+    folder = tmp_path_factory.mktemp("cache")
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    compilation_cache.reset_cache()
+    return folder
+
+
+@pytest.fixture
+def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of tests that train."""
+    monkeypatch.setenv("AFJAX_CACHE", str(cache_folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def builtin_words() -> list[str]:

@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.command(arguments)
     except UserError as error:
-        print(f"afjax: {error}", file=sys.stderr)
+        # One line, whatever a library's message inside looks like.
+        print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     train = _command(commands, "train", _train, "run an experiment's config, or go on with it", TRAIN_EXAMPLE)
     train.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
     train.add_argument("--workdir", required=True, type=Path, help="the run's own folder")
-    train.add_argument("--store", type=Path, help="where adapters, fusions and heads are kept (WORKDIR/store)")
+    train.add_argument("--store", help="where adapters, fusions and heads are kept (WORKDIR/store)")
     train.add_argument(
         "--config.SETTING",
         dest="_",
@@ -90,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     store = _command(commands, "store", _store, "list, show or verify what a store holds", STORE_EXAMPLE)
     store.add_argument("action", choices=("ls", "show", "verify"))
     store.add_argument("name", nargs="?", help="of what to show")
-    store.add_argument("--store", required=True, type=Path, help="the store's folder")
+    store.add_argument("--store", required=True, help="the store's folder, or gs://...")
 
     bench = _command(commands, "bench", _bench, "time one step on random weights", BENCH_EXAMPLE)
     bench.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
@@ -121,7 +122,7 @@ def _command(
 
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", required=True, type=Path, help="the store's folder")
+    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     parser.add_argument("--trunk", required=True, help="minilm, a local folder or a Hugging Face id")
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
@@ -154,7 +155,8 @@ def _train(arguments: argparse.Namespace) -> int:
     )
     print(f"\n{'trained':32} {'on':20} {'dev metric':>24}")
     for result in results:
-        score = f"{result.main_metric} {result.metrics[result.main_metric]:.4f}"
+        value = result.metrics.get(result.main_metric)
+        score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
         print(f"{result.name + ' (' + result.kind + ')':32} {result.task:20} {score:>24}")
     print(f"\nStore: {store}")
     return 0
@@ -164,6 +166,10 @@ def _load_task_model(arguments: argparse.Namespace) -> Any:
     from afjax.task_model import load_task_model
     from afjax.trunk import load_trunk
 
+    if arguments.adapter and arguments.fusion:
+        raise UserError(
+            f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
+        )
     _keep_compiled_programs()
     trunk = load_trunk(arguments.trunk)
     return load_task_model(
@@ -174,11 +180,13 @@ def _load_task_model(arguments: argparse.Namespace) -> Any:
 def _eval(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from afjax.data.rows import load_split
+    from afjax.data.rows import make_rows, read_columns
 
     task_model = _load_task_model(arguments)
     task = dataclasses.replace(task_model.task, source=arguments.source, train="", dev="", test="")
-    rows = load_split(task, arguments.split, label_names=task_model.labels)
+    columns, names = read_columns(task, arguments.split)
+    # A source that names its labels must name those of the head, which evaluate sees to.
+    rows = make_rows(columns, task.kind, task.labels or names or task_model.labels, labelled=True)
     scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
     return 0
@@ -188,6 +196,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     from afjax.cli.predictions import write_predictions
     from afjax.data.rows import read_prediction_rows
 
+    if arguments.output.resolve() == arguments.input.resolve():
+        raise UserError(f"--input and --output are both {arguments.input}; give --output another file.")
     pairs = read_prediction_rows(arguments.input)
     task_model = _load_task_model(arguments)
     write_predictions(

@@ -25,6 +25,8 @@ def write_predictions(
     Raises:
       UserError: The file cannot be written.
     """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give --output the name of a file.")
     part = path.with_name(path.name + ".part")
     try:
         part.touch()

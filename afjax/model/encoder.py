@@ -144,17 +144,22 @@ class EncoderLayer(nn.Module):
         return x, {name: attention for name, attention in maps.items() if attention is not None}
 
 
-def init_trunk(key: Array, config: TrunkConfig) -> Tree:
-    """A trunk with random weights, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0."""
+def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree:
+    """A trunk with random weights, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
+
+    Layers are stacked, or as :func:`unstack_layers` gives them.
+    """
     tokens = jnp.zeros((1, 2), jnp.int32)
     mask = jnp.ones((1, 2), bool)
     embeddings = Embeddings(config).init(named_key(key, "embeddings"), tokens, tokens, mask, key=None)
 
+    @jax.jit
     def init_layer(layer_key: Array) -> Tree:
         x = jnp.zeros((1, 2, config.hidden_size))
         return EncoderLayer(config).init(layer_key, x, mask, slots={})["params"]
 
-    layers = jax.vmap(init_layer)(jax.random.split(named_key(key, "layers"), config.num_layers))
+    keys = jax.random.split(named_key(key, "layers"), config.num_layers)
+    layers = jax.vmap(init_layer)(keys) if stacked else {str(index): init_layer(k) for index, k in enumerate(keys)}
     kernel = jax.random.normal(named_key(key, "pooler"), (config.hidden_size, config.hidden_size)) * config.init_scale
     pooler = {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}
     return {"embeddings": embeddings["params"], "layers": layers, "pooler": pooler}

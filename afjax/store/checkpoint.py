@@ -36,14 +36,12 @@ def write(folder: epath.Path, params: Tree) -> dict[str, str]:
     if not files.is_remote(folder) and shutil.disk_usage(folder.parent).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
-        with _quiet_orbax():
+        with quiet_orbax():
             _checkpointer().save(folder, args=ocp.args.PyTreeSave(params))
     except OSError:
         raise
     except Exception as error:  # TensorStore raises ValueError, whatever the system said.
-        code = re.search(r"os_error_code='(\d+)'", str(error))
-        reason = os.strerror(int(code[1])) if code else str(error).partition("\n")[0]
-        raise OSError(reason) from error
+        raise OSError(system_reason(error)) from error
     return {path: _file_digest(folder / path) for path in _files(folder)}
 
 
@@ -59,7 +57,7 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
     try:
         # First, as Orbax prints tracebacks from its threads when it comes upon damaged files.
         _check_files(folder, manifest, where)
-        with _quiet_orbax():
+        with quiet_orbax():
             checkpointer = _checkpointer()
             metadata = checkpointer.metadata(folder).item_metadata.tree
             # As NumPy, so that neither the devices it was trained on nor those here matter.
@@ -121,8 +119,14 @@ def _checkpointer() -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
+def system_reason(error: Exception) -> str:
+    """Why Orbax or TensorStore could not write or read: in the system's words where they have them."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(code[1])) if code else str(error).partition("\n")[0]
+
+
 @contextlib.contextmanager
-def _quiet_orbax() -> Iterator[None]:
+def quiet_orbax() -> Iterator[None]:
     """Drops what Orbax logs meanwhile; what is worth a word comes as an exception."""
 
     def not_orbax(record: logging.LogRecord) -> bool:

@@ -1,12 +1,12 @@
 """A run's checkpoints: all that is needed to go on as if it had never stopped."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from afjax.errors import UserError
+from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.trees import Tree
 
 
@@ -22,26 +22,30 @@ class RunCheckpoints:
 
         self._ocp = ocp
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(
-            folder.absolute(), options=options, item_names=("state", "best", "progress")
-        )
+        names = ("state", "best", "progress")
+        # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
+        with quiet_orbax():
+            self._manager = ocp.CheckpointManager(folder.absolute(), options=options, item_names=names)
 
     def save(self, step: int, state: Any, best: Tree, progress: dict[str, Any]) -> None:
-        """Writes a checkpoint; does nothing where that step has one."""
+        """Writes a checkpoint; does nothing where that step has one.
+
+        Raises:
+          UserError: It cannot be written. The ones before are still there.
+        """
         if self._manager.latest_step() == step:
             return
         args = self._ocp.args
+        items = args.Composite(
+            state=args.StandardSave(state), best=args.StandardSave(best), progress=args.JsonSave(progress)
+        )
         try:
-            self._manager.save(
-                step,
-                args=args.Composite(
-                    state=args.StandardSave(state), best=args.StandardSave(best), progress=args.JsonSave(progress)
-                ),
-            )
-        except OSError as error:
+            with quiet_orbax():
+                self._manager.save(step, args=items)
+        except Exception as error:  # TensorStore raises ValueError, whatever the system said.
             raise UserError(
-                f"The checkpoint of step {step} could not be written to {self._manager.directory} ({error}); make room "
-                "or give another --workdir, then start the same command again."
+                f"The checkpoint of step {step} could not be written to {self._manager.directory} "
+                f"({system_reason(error)}); make room, then start the same command again."
             ) from error
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -54,19 +58,18 @@ class RunCheckpoints:
         if step is None:
             return None
         args = self._ocp.args
+        items = args.Composite(
+            state=args.StandardRestore(jax.tree.map(_abstract, state)),
+            best=args.StandardRestore(jax.tree.map(_abstract, best)),
+            progress=args.JsonRestore(),
+        )
         try:
-            restored = self._manager.restore(
-                step,
-                args=args.Composite(
-                    state=args.StandardRestore(jax.tree.map(_abstract, state)),
-                    best=args.StandardRestore(jax.tree.map(_abstract, best)),
-                    progress=args.JsonRestore(),
-                ),
-            )
-        except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+            with quiet_orbax():
+                restored = self._manager.restore(step, args=items)
+        except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} cannot be read ({error}); remove it to go on "
-                "from the one before."
+                f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
+                "it to go on from the one before."
             ) from error
         return restored["state"], restored["best"], restored["progress"]
 

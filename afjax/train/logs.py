@@ -1,7 +1,9 @@
 """What a run tells while it goes: a progress bar, ``metrics.jsonl`` and TensorBoard files."""
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,13 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, title: str, num_steps: int, first_step: int) -> None:
-        import tensorboardX
         import tqdm
 
         path = folder / "metrics.jsonl"
-        kept = []
         if path.exists():
-            kept = [line for line in path.read_text().splitlines() if _step_of(line) <= first_step]
-        path.write_text("".join(f"{line}\n" for line in kept))
+            _drop_later_lines(path, first_step)
         self._file = path.open("a")
-        self._board = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        self._board = _Board(folder / "tensorboard", first_step)
         self._bar = tqdm.tqdm(
             total=num_steps,
             initial=first_step,
@@ -52,8 +51,11 @@ class RunLog:
         """Records scalars of a step in both files."""
         self._file.write(json.dumps({"step": step, **scalars}) + "\n")
         self._file.flush()
-        for name, value in scalars.items():
-            self._board.add_scalar(name, value, step)
+        self._board.write(step, scalars)
+
+    def flush(self) -> None:
+        """Puts all that was written on the disk; in front of a checkpoint, so that no step behind it is lost."""
+        self._board.flush()
 
     def show(self, name: str, value: float) -> None:
         """Shows a number behind the bar from now on."""
@@ -63,6 +65,43 @@ class RunLog:
         self._bar.close()
         self._file.close()
         self._board.close()
+
+
+class _Board:
+    """A TensorBoard file, written by this thread.
+
+    tensorboardX's own SummaryWriter hands events to a thread, and a run whose disk is full then waits for it for ever.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        self._event, self._scalar = event_pb2.Event, summary.scalar
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = event_file_writer.EventsWriter(str(folder / "events"), f".{first_step}")
+        # Of an earlier file, TensorBoard drops the steps from this one on.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
+
+    def write(self, step: int, scalars: dict[str, Any]) -> None:
+        for name, value in scalars.items():
+            event = self._event(step=step, wall_time=time.time(), summary=self._scalar(name, value))
+            self._writer.write_event(event)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _drop_later_lines(path: Path, last_step: int) -> None:
+    """Keeps the lines up to a step; the file is replaced whole, as a run may be killed here too."""
+    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= last_step]
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(f"{line}\n" for line in kept))
+    os.replace(part, path)
 
 
 def _step_of(line: str) -> float:

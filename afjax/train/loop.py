@@ -1,5 +1,6 @@
 """The training loop: one partition of one model on one task, resumable at any moment."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -79,7 +80,8 @@ def train(
       pad_id: The padding token.
 
     Raises:
-      UserError: Not-finite loss, or files that cannot be read or written.
+      UserError: Not-finite loss, or a checkpoint that cannot be read or written.
+      OSError: The folder cannot be written.
     """
     run = _Run(model, params, rules, data, task, config, seed, folder, pad_id)
     num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
@@ -108,7 +110,7 @@ def train(
             log.advance(loss, rate)
             log.write(done, {"loss": loss, "gradient_norm": float(scalars["gradient_norm"]), "learning_rate": rate})
 
-    try:
+    with contextlib.closing(checkpoints), contextlib.closing(log):
         while step < num_steps and not progress.stopped:
             epoch, start = divmod(step, num_epoch_steps)
             for batch in run.batches(epoch, start):
@@ -133,12 +135,10 @@ def train(
                         progress.stopped = 0 < config.patience <= progress.looks_since_best
                 if looking or step % checkpoint_every == 0:
                     settle()
+                    log.flush()
                     checkpoints.save(step, state, best, dataclasses.asdict(progress))
                 if step == num_steps or progress.stopped:
                     break
-    finally:
-        log.close()
-        checkpoints.close()
     kept = jax.tree.map(np.asarray, map_layers(best, stack_layers))
     return Trained(kept, progress.best, count(kept))
 

@@ -168,18 +168,24 @@ def _train(
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
     tokenised = tokenise_splits(trunk, data, config.max_length, cache_dir)
-    result = train(
-        model,
-        params,
-        rules,
-        tokenised,
-        task,
-        config,
-        seed=seed,
-        folder=workdir,
-        title=model.head_name,
-        pad_id=trunk.config.pad_id,
-    )
+    try:
+        result = train(
+            model,
+            params,
+            rules,
+            tokenised,
+            task,
+            config,
+            seed=seed,
+            folder=workdir,
+            title=model.head_name,
+            pad_id=trunk.config.pad_id,
+        )
+    except OSError as error:
+        raise UserError(
+            f"The run's folder {workdir} cannot be written ({error.strerror or error}); make room there or give "
+            "another workdir, then start the same run again."
+        ) from error
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(result.trained, frozen)
     new_trunk = trunk

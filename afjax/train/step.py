@@ -95,7 +95,7 @@ def make_train_step(
             return task_loss(logits, batch["labels"], batch["weights"], kind) + model.penalty(params)
 
         loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         directions, optimizer_state = optimizer.update(gradients, state["optimizer"], state["trained"])
         trained = jax.tree.map(
             lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), state["trained"], directions

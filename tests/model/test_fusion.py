@@ -1,6 +1,7 @@
 """The factored fusion equals the text-book form, in value and gradient, in float64."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,12 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from afjax.config import AdapterConfig, FusionConfig
-from afjax.errors import UserError
 from afjax.model.bottleneck import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.model.fusion import (
     bank_layout,
-    check_fusible,
     fold_fusion,
     fuse,
     fuse_folded,
@@ -25,10 +23,8 @@ from afjax.model.fusion import (
     make_bank,
     value_penalty,
 )
-from afjax.model.heads import init_head
 from afjax.model.layers import dropout
-from afjax.model.model import Model
-from afjax.trees import Tree, flatten, map_with_path
+from afjax.trees import Tree, map_with_path
 
 LIMIT = 1e-10
 HIDDEN = 12
@@ -44,8 +40,7 @@ PLAIN_ACTIVATIONS = {
 
 @pytest.fixture
 def float64() -> Iterator[None]:
-    # "float32 or wider" is a promotion that the strict rules of the other tests forbid.
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with jax.enable_x64(True):
         yield
 
 
@@ -156,12 +151,11 @@ def bank_of(kinds: Sequence[AdapterConfig], num: int) -> list[AdapterConfig]:
 
 CASES = {
     **{f"{num} equal": (bank_of(SAME, num), {}) for num in (1, 3, 16)},
-    **{f"{num} mixed": (bank_of(MIXED, num), {}) for num in (1, 3, 16)},
-    "mixed sizes": ([AdapterConfig(size=size) for size in (6, 3, 1)], {}),
+    "3 sizes": ([AdapterConfig(size=size) for size in (6, 3, 1)], {}),
+    "7 mixed": (MIXED, {}),
     "static": (bank_of(MIXED, 3), {"value": False}),
     "temperature": (bank_of(MIXED, 3), {"temperature": 2.5}),
     "dropout, 1 equal": (bank_of(SAME, 1), {"rate": 0.3}),
-    "dropout, 16 equal": (bank_of(SAME, 16), {"rate": 0.3}),
     "dropout, 16 mixed": (bank_of(MIXED, 16), {"rate": 0.3, "temperature": 2.5}),
     "dropout, static": (bank_of(MIXED, 3), {"rate": 0.3, "value": False}),
 }
@@ -169,7 +163,7 @@ CASES = {
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_textbook_form_in_value_and_gradient(case: str) -> None:
+def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case: str) -> None:
     configs, options = CASES[case]
     rate, temperature = options.get("rate", 0.0), options.get("temperature", 1.0)
     key = jax.random.key(5) if rate else None
@@ -189,30 +183,22 @@ def test_equals_the_textbook_form_in_value_and_gradient(case: str) -> None:
 
     weights = [np.random.default_rng(seed).normal(size=(2, 5, size)) for seed, size in ((7, HIDDEN), (8, len(configs)))]
 
-    def gradients(function: Any) -> Any:
-        def loss(*inputs: Any) -> jax.Array:
-            return sum((weight * part).sum() for weight, part in zip(weights, function(*inputs), strict=True))
+    def values_and_gradients(function: Any) -> Any:
+        def loss(*inputs: Any) -> Any:
+            parts = function(*inputs)
+            return sum((weight * part).sum() for weight, part in zip(weights, parts, strict=True)), parts
 
-        return jax.grad(loss, argnums=(0, 1, 2))(*inputs)
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*inputs)
 
-    check_close(factored(*inputs), textbook(*inputs))
-    check_close(gradients(factored), gradients(textbook))
-    attention = factored(*inputs)[1]
+    ours, theirs = values_and_gradients(factored), values_and_gradients(textbook)
+    for mine, expected in zip(ours, theirs, strict=True):
+        check_close(mine, expected)
+    if key is None:
+        bank = make_bank(adapters, configs)
+        folded = first_layer(jax.jit(fold_fusion)(fusion, bank)["ffn"])
+        check_close(fuse_folded(folded, inputs[2], layout=layout, temperature=temperature), theirs[1])
+    _, attention = ours[1]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("case", [name for name in CASES if "dropout" not in name])
-def test_folded_equals_the_textbook_form(case: str) -> None:
-    configs, options = CASES[case]
-    temperature = options.get("temperature", 1.0)
-    fusion, adapters = make_inputs(configs, value=options.get("value", True))
-    z = make_z(2, 5, HIDDEN)
-    folded = fold_fusion(fusion, make_bank(adapters, configs))
-    ours = fuse_folded(first_layer(folded["ffn"]), z, layout=bank_layout(configs, HIDDEN), temperature=temperature)
-    alone = [first_layer(adapter["ffn"]) for adapter in adapters]
-    given = {"temperature": temperature, "rate": 0.0, "key": None}
-    check_close(ours, textbook_fusion(first_layer(fusion["ffn"]), alone, configs, z, **given))
 
 
 @pytest.mark.usefixtures("float64")
@@ -223,18 +209,19 @@ def test_folded_equals_the_textbook_form(case: str) -> None:
     shape=st.tuples(st.integers(1, 3), st.integers(2, 4)),
     layers=st.integers(1, 2),
 )
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int, int], layers: int) -> None:
     configs = [dataclasses.replace(MIXED[(kinds + index) % len(MIXED)], size=size) for index, size in enumerate(sizes)]
     fusion, adapters = make_inputs(configs, hidden=hidden, layers=layers)
     z, layout = make_z(*shape, hidden), bank_layout(configs, hidden)
-    bank = make_bank(adapters, configs)["ffn"]
+    bank = jax.jit(make_bank, static_argnums=1)(adapters, tuple(configs))["ffn"]
+    ours = jax.jit(functools.partial(fuse, layout=layout))
+    given = {"temperature": 1.0, "rate": 0.0, "key": None}
+    theirs = jax.jit(lambda params, alone, z: textbook_fusion(params, alone, configs, z, **given))
     for layer in range(layers):
         of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], (fusion["ffn"], adapters, bank))
-        ours = fuse(of_layer[0], of_layer[2], z, layout=layout)
-        alone = [adapter["ffn"] for adapter in of_layer[1]]
-        given = {"temperature": 1.0, "rate": 0.0, "key": None}
-        check_close(ours, textbook_fusion(of_layer[0], alone, configs, z, **given))
+        params, alone, bank_of_layer = of_layer[0], [adapter["ffn"] for adapter in of_layer[1]], of_layer[2]
+        check_close(ours(params, bank_of_layer, z), theirs(params, alone, z))
 
 
 def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
@@ -273,141 +260,3 @@ def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(fusion)) == pytest.approx(expected, rel=1e-12)
     static, _ = make_inputs([config], value=False)
     assert float(value_penalty(static)) == 0.0
-
-
-# In the whole model
-
-TRUNK = TrunkConfig(
-    family="bert",
-    vocab_size=30,
-    hidden_size=HIDDEN,
-    num_layers=3,
-    num_heads=2,
-    intermediate_size=16,
-    max_positions=16,
-    type_vocab_size=2,
-    init_scale=0.3,
-)
-
-
-def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
-    """A fusion of two adapters, with an adapter, a fusion and a head in the tree that it does not use."""
-    configs = {"one": AdapterConfig(size=3, **changes), "two": AdapterConfig(size=2, **changes)}
-    size = {"hidden_size": HIDDEN, "num_layers": 3}
-    key = jax.random.key(1)
-    trunk = jax.jit(init_trunk, static_argnums=1)(key, TRUNK)
-    model = Model(
-        trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both", fusion=FusionConfig()
-    )
-    fusion, adapters = jax.eval_shape(
-        lambda: (
-            init_fusion(key, FusionConfig(), configs["one"], **size),
-            {name: init_adapter(key, config, **size) for name, config in configs.items()},
-        )
-    )
-    adapters, fusion = (
-        jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draw(tree, 3)) for tree in (adapters, fusion)
-    )
-    head = init_head(key, model.head, 3, trunk=trunk)
-    params = {
-        "trunk": trunk,
-        "adapters": {**adapters, "unused": {"ffn": jnp.zeros(())}},
-        "fusion": {"both": fusion, "unused": {}},
-        "heads": {"task": head, "unused": {}},
-    }
-    tokens = jax.random.randint(key, (2, 6), 1, 30)
-    mask = jnp.arange(6)[None] < jnp.array([[6], [4]])
-    return model, params, {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": mask}
-
-
-@pytest.mark.parametrize(
-    ("changes", "slots", "layers"),
-    [
-        ({}, ["ffn"], 3),
-        ({"layers": (0, 2)}, ["ffn"], 2),
-        ({"position": "both", "pretrained_layer_norm": "after"}, ["attention", "ffn"], 3),
-    ],
-)
-def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: list[str], layers: int) -> None:
-    model, params, batch = make_model(**changes)
-    outputs = model(params, batch)
-    assert outputs.logits.shape == (2, 3)
-    assert sorted(outputs.fusion_attention) == slots
-    for attention in outputs.fusion_attention.values():
-        assert attention.shape == (layers, 2, 6, 2)
-        np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-6)
-        assert np.std(attention) > 0.01
-    for other, given in (
-        (dataclasses.replace(model, scan_layers=True), params),
-        (model, model.fold(params)),
-        (dataclasses.replace(model, scan_layers=True), model.fold(params)),
-    ):
-        again = other(given, batch)
-        np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
-        for slot in slots:
-            np.testing.assert_allclose(again.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
-
-
-def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:
-    model, params, batch = make_model()
-    others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
-    one, other = model(params, batch), model(params, others)
-    np.testing.assert_allclose(other.logits, one.logits, atol=1e-6)
-    shown = np.asarray(batch["mask"])
-    np.testing.assert_allclose(
-        other.fusion_attention["ffn"][:, shown], one.fusion_attention["ffn"][:, shown], atol=1e-6
-    )
-
-
-def test_penalty_is_weighted_and_there_is_none_without_a_fusion() -> None:
-    model, params, _ = make_model()
-    weighted = dataclasses.replace(model, fusion=FusionConfig(regularization=0.5))
-    assert float(weighted.penalty(params)) == pytest.approx(0.5 * float(value_penalty(params["fusion"]["both"])))
-    assert Model(trunk=TRUNK, head_name="task").penalty(params) == 0.0
-
-
-def test_a_model_without_a_fusion_has_nothing_to_fold() -> None:
-    _, params, _ = make_model()
-    assert Model(trunk=TRUNK, head_name="task").fold(params) is params
-
-
-def test_folding_leaves_the_given_tree_alone() -> None:
-    model, params, _ = make_model()
-    before = list(flatten(params))
-    folded = model.fold(params)
-    assert list(flatten(params)) == before
-    assert folded["trunk"] is params["trunk"]
-
-
-# What cannot be fused
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"position": "attention"}, 'Adapters "one" and "two" sit in different slots (position "ffn" and "attention")'),
-        (
-            {"pretrained_layer_norm": "after"},
-            'Adapters "one" and "two" sit in different slots (pretrained_layer_norm "both" and "after")',
-        ),
-        (
-            {"residual_from": "input"},
-            'Adapters "one" and "two" sit in different slots (residual_from "sublayer" and "input")',
-        ),
-        ({"layers": (0, 1)}, 'Adapters "one" and "two" sit in different layers (None and (0, 1)'),
-        ({"layer_norms": True}, 'Adapter "two" carries LayerNorms of its own'),
-        ({"layers": (0, 3)}, "adapter.layers names layer 3, but the trunk has layers 0 to 2"),
-    ],
-)
-def test_adapters_that_cannot_be_fused(changes: dict[str, Any], message: str) -> None:
-    configs = {"one": AdapterConfig(), "two": AdapterConfig(**changes)}
-    with pytest.raises(UserError) as raised:
-        check_fusible(configs, 3)
-    assert message in str(raised.value)
-    with pytest.raises(UserError):
-        Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both")
-
-
-def test_adapters_of_one_layout_fuse_whatever_is_inside() -> None:
-    check_fusible({str(index): config for index, config in enumerate(MIXED)}, 3)
-    check_fusible({"one": AdapterConfig(), "two": AdapterConfig(layers=(0, 1, 2))}, 3)

@@ -1,0 +1,101 @@
+"""What would only fail after hours of training is found before anything is written."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from afjax import metrics, partition, store
+from afjax.config import AdapterConfig, ExperimentConfig, TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.errors import UserError
+from afjax.model.bottleneck import adapter_layers
+from afjax.model.fusion import check_fusible
+from afjax.task_model import check_length, load_adapters
+from afjax.train.workdir import TARGET, is_unfinished, source_folder
+from afjax.trunk import Trunk
+
+
+def check_experiment(
+    config: ExperimentConfig,
+    tasks: Mapping[TaskConfig, Mapping[str, Rows]],
+    trunk: Trunk,
+    workdir: Path,
+    store_folder: str | Path,
+) -> None:
+    """Raises UserError where an experiment's data, trunk, store and settings do not fit each other."""
+    trunk.tokenizer()
+    runs: list[tuple[TaskConfig, TrainConfig]] = [(config.task, config.train)]
+    if config.recipe == "fusion":
+        runs += [(source.task, source.train) for source in config.sources]
+    for task, settings in runs:
+        check_length(settings.max_length, trunk)
+        metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
+    adapter_layers(config.adapter, trunk.config.num_layers)
+    if config.partition == "top_k":
+        partition.split_layers(trunk.params, config.top_k)
+    _check_names(config, workdir, store_folder)
+    if config.recipe == "fusion":
+        _check_fused(config, trunk, workdir, store_folder)
+    _check_writable(store_folder)
+
+
+def stored_sources(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> list[str]:
+    """The sources whose adapters the store has; not those that this experiment is about to save there."""
+    if config.recipe != "fusion":
+        return []
+    there = store.names(store_folder, "adapters")
+    names = [source.task.name for source in config.sources]
+    return [name for name in names if name in there and not is_unfinished(source_folder(workdir, name))]
+
+
+def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
+    """Which sources' adapters are fused, in order."""
+    return config.fused or tuple(source.task.name for source in config.sources)
+
+
+def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
+    """The kinds of artefacts that the target's run saves."""
+    if config.recipe == "fusion":
+        return ("fusion", "heads")
+    return ("adapters", "heads") if config.partition == "adapter" else ("heads",)
+
+
+def _check_names(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> None:
+    """Refuses to begin runs whose artefacts' names the store already has from elsewhere."""
+    name = config.artefact_name
+    begun = {} if (workdir / TARGET).exists() else {name: target_kinds(config)}
+    if config.recipe == "fusion":
+        names = [source.task.name for source in config.sources]
+        if name in names:
+            raise UserError(
+                f'The fusion\'s head and that of the source "{name}" would have one name; give another (config.name).'
+            )
+        stored = stored_sources(config, workdir, store_folder)
+        new = [source for source in names if source not in stored and not source_folder(workdir, source).exists()]
+        begun |= dict.fromkeys(new, ("heads",))
+    for name, kinds in begun.items():
+        taken = [kind for kind in kinds if name in store.names(store_folder, kind)]
+        if taken:
+            raise UserError(
+                f'The store {store_folder} already has "{name}" in {" and ".join(taken)}; give this run another name '
+                "(--config.name=NAME, or the source's task another) or another --store."
+            )
+
+
+def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_folder: str | Path) -> None:
+    """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
+    stored = load_adapters(store_folder, stored_sources(config, workdir, store_folder), trunk)
+    configs: dict[str, AdapterConfig] = {
+        name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
+    }
+    check_fusible(configs, trunk.config.num_layers)
+
+
+def _check_writable(store_folder: str | Path) -> None:
+    if "://" in str(store_folder):
+        return
+    folder = Path(store_folder).expanduser().absolute()
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        problem = "cannot be written" if there.is_dir() else "is not a folder"
+        raise UserError(f"The store {store_folder} cannot be used, as {there} {problem}; give another --store.")

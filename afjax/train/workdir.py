@@ -1,0 +1,94 @@
+"""The folder of one experiment: what it belongs to, and files that are written whole or not at all."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from afjax.config import ExperimentConfig, to_dict
+from afjax.errors import UserError
+from afjax.trees import flatten
+
+CONFIG = "config.json"
+# The folder of the target's run.
+TARGET = "target"
+# In a run's folder, when it has been brought to its end.
+RESULT = "result.json"
+
+
+def source_folder(workdir: Path, name: str) -> Path:
+    """The folder of a source's run."""
+    return workdir / "sources" / name
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a run was begun there and not brought to its end."""
+    return folder.exists() and not (folder / RESULT).exists()
+
+
+def check_workdir(workdir: Path, config: ExperimentConfig) -> None:
+    """Raises UserError where a workdir holds a run with another config (the difference is shown), or is no folder."""
+    path = workdir / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(
+            f"The workdir {workdir} cannot be used ({error.strerror or error}); give another --workdir."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
+    there, here = _settings(found), _settings(_plain(config))
+    differences = [
+        f"{key}: {there.get(key, 'not set')!r} there, {here.get(key, 'not set')!r} given"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+    if differences:
+        raise UserError(
+            f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}); take another "
+            "--workdir, or give the same config to go on."
+        )
+
+
+def claim_workdir(workdir: Path, config: ExperimentConfig) -> None:
+    """Writes the config into a new workdir.
+
+    Raises:
+      UserError: It cannot be written.
+    """
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        if not (workdir / CONFIG).exists():
+            write_json(workdir / CONFIG, _plain(config))
+    except OSError as error:
+        raise UserError(
+            f"The workdir {workdir} cannot be written ({error.strerror or error}); give another --workdir."
+        ) from None
+
+
+def _plain(config: ExperimentConfig) -> dict[str, Any]:
+    """The config as its JSON file gives it back."""
+    return json.loads(json.dumps(to_dict(config)))
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config's settings by dotted path, lists of mappings included."""
+
+    def as_tree(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: as_tree(item) for key, item in value.items()}
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            return {str(index): as_tree(item) for index, item in enumerate(value)}
+        return value
+
+    return {path.replace("/", "."): value for path, value in flatten(as_tree(values)).items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(part, path)

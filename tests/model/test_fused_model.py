@@ -1,0 +1,148 @@
+"""A fusion in the whole model: its attention, its folded form, its penalty, and what cannot be fused."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.config import AdapterConfig, FusionConfig
+from afjax.errors import UserError
+from afjax.model.bottleneck import init_adapter
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.model.fusion import check_fusible, init_fusion, value_penalty
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.trees import Tree, flatten, named_key
+
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=12,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+    init_scale=0.3,
+)
+
+
+# Starts that make every leaf matter.
+FUSION = FusionConfig(init_scale=0.4, value_init_scale=0.2)
+
+
+def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
+    """A fusion of two adapters, with an adapter, a fusion and a head in the tree that it does not use."""
+    configs = {name: AdapterConfig(size=size, init_scale=0.5, **changes) for name, size in (("one", 3), ("two", 2))}
+    model = Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both", fusion=FUSION)
+    size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}
+    key = jax.random.key(1)
+    trunk = jax.jit(init_trunk, static_argnums=1)(key, TRUNK)
+    adapters = {
+        name: init_adapter(named_key(key, "adapters", name), config, **size) for name, config in configs.items()
+    }
+    params = {
+        "trunk": trunk,
+        "adapters": {**adapters, "unused": {"ffn": jnp.zeros(())}},
+        "fusion": {"both": init_fusion(key, FUSION, configs["one"], **size), "unused": {}},
+        "heads": {"task": init_head(key, model.head, 3, trunk=trunk), "unused": {}},
+    }
+    tokens = jax.random.randint(key, (2, 6), 1, 30)
+    mask = jnp.arange(6)[None] < jnp.array([[6], [4]])
+    return model, params, {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": mask}
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "layers"),
+    [
+        ({}, ["ffn"], 3),
+        ({"layers": (0, 2)}, ["ffn"], 2),
+        ({"position": "both", "pretrained_layer_norm": "after"}, ["attention", "ffn"], 3),
+    ],
+)
+def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: list[str], layers: int) -> None:
+    model, params, batch = make_model(**changes)
+    outputs = model(params, batch)
+    assert outputs.logits.shape == (2, 3)
+    assert sorted(outputs.fusion_attention) == slots
+    for attention in outputs.fusion_attention.values():
+        assert attention.shape == (layers, 2, 6, 2)
+        np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-6)
+        assert np.std(attention) > 0.01
+    for other, tree in (
+        (dataclasses.replace(model, scan_layers=True), params),
+        (model, model.fold(params)),
+        (dataclasses.replace(model, scan_layers=True), model.fold(params)),
+    ):
+        again = other(tree, batch)
+        np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
+        for slot in slots:
+            np.testing.assert_allclose(again.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
+
+
+def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:
+    model, params, batch = make_model()
+    others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
+    one, other = model(params, batch), model(params, others)
+    np.testing.assert_allclose(other.logits, one.logits, atol=1e-6)
+    shown = np.asarray(batch["mask"])
+    np.testing.assert_allclose(
+        other.fusion_attention["ffn"][:, shown], one.fusion_attention["ffn"][:, shown], atol=1e-6
+    )
+
+
+def test_penalty_is_weighted_and_there_is_none_without_a_fusion() -> None:
+    model, params, _ = make_model()
+    weighted = dataclasses.replace(model, fusion=FusionConfig(regularization=0.5))
+    assert float(weighted.penalty(params)) == pytest.approx(0.5 * float(value_penalty(params["fusion"]["both"])))
+    assert Model(trunk=TRUNK, head_name="task").penalty(params) == 0.0
+
+
+def test_a_model_without_a_fusion_has_nothing_to_fold() -> None:
+    _, params, _ = make_model()
+    assert Model(trunk=TRUNK, head_name="task").fold(params) is params
+
+
+def test_folding_leaves_the_given_tree_alone() -> None:
+    model, params, _ = make_model()
+    before = list(flatten(params))
+    folded = model.fold(params)
+    assert list(flatten(params)) == before
+    assert folded["trunk"] is params["trunk"]
+
+
+# What cannot be fused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position": "attention"}, 'Adapters "one" and "two" sit in different slots (position "ffn" and "attention")'),
+        (
+            {"pretrained_layer_norm": "after"},
+            'Adapters "one" and "two" sit in different slots (pretrained_layer_norm "both" and "after")',
+        ),
+        (
+            {"residual_from": "input"},
+            'Adapters "one" and "two" sit in different slots (residual_from "sublayer" and "input")',
+        ),
+        ({"layers": (0, 1)}, 'Adapters "one" and "two" sit in different layers (None and (0, 1)'),
+        ({"layer_norms": True}, 'Adapter "two" carries LayerNorms of its own'),
+        ({"layers": (0, 3)}, "adapter.layers names layer 3, but the trunk has layers 0 to 2"),
+    ],
+)
+def test_adapters_that_cannot_be_fused(changes: dict[str, Any], message: str) -> None:
+    configs = {"one": AdapterConfig(), "two": AdapterConfig(**changes)}
+    with pytest.raises(UserError) as raised:
+        check_fusible(configs, 3)
+    assert message in str(raised.value)
+    with pytest.raises(UserError):
+        Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both")
+
+
+def test_adapters_of_one_layout_fuse_whatever_is_inside() -> None:
+    other = AdapterConfig(size=3, activation="tanh", new_layer_norm="both", scaling=2.0, layers=(0, 1, 2))
+    check_fusible({"one": AdapterConfig(), "two": other}, 3)

@@ -1,0 +1,202 @@
+"""Whole parameter trees, name by name, and the counts that the papers state."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import pytest
+
+from afjax.config import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
+from afjax.model.bottleneck import init_adapter
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import init_head
+from afjax.model.model import trunk_layer_norms
+from afjax.trees import Tree, count, flatten
+from afjax.trunk import SIZES
+
+BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]
+TINY = TrunkConfig(
+    family="bert",
+    vocab_size=50,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=4,
+    intermediate_size=32,
+    max_positions=20,
+    type_vocab_size=2,
+)
+
+
+@functools.cache
+def trunk_shapes(config: TrunkConfig) -> Tree:
+    """Shapes alone: nothing is allocated."""
+    return jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
+
+
+def adapter_shapes(config: AdapterConfig, trunk: TrunkConfig) -> Tree:
+    def make(params: Tree) -> Tree:
+        size = {"hidden_size": trunk.hidden_size, "num_layers": trunk.num_layers}
+        tree = init_adapter(jax.random.key(0), config, **size)
+        return {**tree, "layer_norms": trunk_layer_norms(params)} if config.layer_norms else tree
+
+    return jax.eval_shape(make, trunk_shapes(trunk))
+
+
+def fusion_shapes(config: FusionConfig, adapter: AdapterConfig, trunk: TrunkConfig) -> Tree:
+    size = {"hidden_size": trunk.hidden_size, "num_layers": trunk.num_layers}
+    return jax.eval_shape(lambda: init_fusion(jax.random.key(0), config, adapter, **size))
+
+
+def shapes(tree: Tree) -> dict[str, Any]:
+    assert {leaf.dtype.name for leaf in flatten(tree).values()} == {"float32"}
+    return {path: leaf.shape for path, leaf in flatten(tree).items()}
+
+
+# Whole trees
+
+
+def test_tree_of_a_trunk() -> None:
+    assert shapes(trunk_shapes(TINY)) == {
+        "embeddings/norm/bias": (16,),
+        "embeddings/norm/scale": (16,),
+        "embeddings/position": (20, 16),
+        "embeddings/type": (2, 16),
+        "embeddings/word": (50, 16),
+        "layers/attention/key/bias": (3, 16),
+        "layers/attention/key/kernel": (3, 16, 16),
+        "layers/attention/norm/bias": (3, 16),
+        "layers/attention/norm/scale": (3, 16),
+        "layers/attention/output/bias": (3, 16),
+        "layers/attention/output/kernel": (3, 16, 16),
+        "layers/attention/query/bias": (3, 16),
+        "layers/attention/query/kernel": (3, 16, 16),
+        "layers/attention/value/bias": (3, 16),
+        "layers/attention/value/kernel": (3, 16, 16),
+        "layers/ffn/intermediate/bias": (3, 32),
+        "layers/ffn/intermediate/kernel": (3, 16, 32),
+        "layers/ffn/norm/bias": (3, 16),
+        "layers/ffn/norm/scale": (3, 16),
+        "layers/ffn/output/bias": (3, 16),
+        "layers/ffn/output/kernel": (3, 32, 16),
+        "pooler/bias": (16,),
+        "pooler/kernel": (16, 16),
+    }
+
+
+PRESET_TREES = {
+    "pfeiffer": {
+        "ffn/down/bias": (3, 1),
+        "ffn/down/kernel": (3, 16, 1),
+        "ffn/up/bias": (3, 16),
+        "ffn/up/kernel": (3, 1, 16),
+    },
+    "houlsby": {
+        "attention/down/bias": (3, 64),
+        "attention/down/kernel": (3, 16, 64),
+        "attention/up/bias": (3, 16),
+        "attention/up/kernel": (3, 64, 16),
+        "ffn/down/bias": (3, 64),
+        "ffn/down/kernel": (3, 16, 64),
+        "ffn/up/bias": (3, 16),
+        "ffn/up/kernel": (3, 64, 16),
+        "layer_norms/attention/bias": (3, 16),
+        "layer_norms/attention/scale": (3, 16),
+        "layer_norms/embeddings/bias": (16,),
+        "layer_norms/embeddings/scale": (16,),
+        "layer_norms/ffn/bias": (3, 16),
+        "layer_norms/ffn/scale": (3, 16),
+    },
+}
+
+
+@pytest.mark.parametrize("name", ADAPTER_PRESETS)
+def test_tree_of_every_preset(name: str) -> None:
+    assert shapes(adapter_shapes(ADAPTER_PRESETS[name], TINY)) == PRESET_TREES[name]
+
+
+def test_tree_of_an_adapter_with_new_layer_norms_in_some_layers() -> None:
+    config = AdapterConfig(position="attention", new_layer_norm="both", size=4, layers=(0, 2))
+    assert shapes(adapter_shapes(config, TINY)) == {
+        "attention/down/bias": (2, 4),
+        "attention/down/kernel": (2, 16, 4),
+        "attention/norm_after/bias": (2, 16),
+        "attention/norm_after/scale": (2, 16),
+        "attention/norm_before/bias": (2, 16),
+        "attention/norm_before/scale": (2, 16),
+        "attention/up/bias": (2, 16),
+        "attention/up/kernel": (2, 4, 16),
+    }
+
+
+def test_tree_of_a_fusion() -> None:
+    assert shapes(fusion_shapes(FusionConfig(), AdapterConfig(), TINY)) == {
+        "ffn/key/bias": (3, 16),
+        "ffn/key/kernel": (3, 16, 16),
+        "ffn/query/bias": (3, 16),
+        "ffn/query/kernel": (3, 16, 16),
+        "ffn/value/kernel": (3, 16, 16),
+    }
+
+
+def test_tree_of_a_head() -> None:
+    def head(config: HeadConfig) -> Tree:
+        return jax.eval_shape(lambda trunk: init_head(jax.random.key(0), config, 5, trunk=trunk), trunk_shapes(TINY))
+
+    output = {"output/bias": (5,), "output/kernel": (16, 5)}
+    assert shapes(head(HeadConfig())) == {**output, "pooler/bias": (16,), "pooler/kernel": (16, 16)}
+    assert shapes(head(HeadConfig(pooler="trunk"))) == output
+
+
+# Counts
+
+
+def test_every_preset_is_pinned() -> None:
+    assert set(PRESET_TREES) == set(ADAPTER_PRESETS)
+    assert {name for name, *_ in ADAPTER_COUNTS} == set(ADAPTER_PRESETS)
+
+
+ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
+    ("pfeiffer", BASE, {"reduction_factor": 2.0}, 7_091_712),
+    ("pfeiffer", BASE, {}, 894_528),
+    ("pfeiffer", BASE, {"reduction_factor": 64.0}, 230_544),
+    ("houlsby", BASE, {}, 2_417_664),
+    ("houlsby", BASE, {"layer_norms": False}, 2_379_264),
+    ("houlsby", LARGE, {"size": 8}, 835_968 + 100_352),
+    ("houlsby", LARGE, {}, 6_343_680 + 100_352),
+    ("houlsby", LARGE, {"size": 256}, 25_227_264 + 100_352),
+]
+
+
+@pytest.mark.parametrize(("name", "trunk", "changes", "expected"), ADAPTER_COUNTS)
+def test_count_of_adapters(name: str, trunk: TrunkConfig, changes: dict[str, Any], expected: int) -> None:
+    config = dataclasses.replace(ADAPTER_PRESETS[name], **changes)
+    assert count(adapter_shapes(config, trunk)) == expected
+
+
+@pytest.mark.parametrize(("size", "expected"), [(48, 74_544), (64, 99_136)])
+def test_count_of_one_bottleneck(size: int, expected: int) -> None:
+    assert count(adapter_shapes(AdapterConfig(size=size, layers=(0,)), BASE)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "preset", "expected"),
+    [
+        (True, "pfeiffer", 21_252_096),
+        (False, "pfeiffer", 14_174_208),
+        (True, "houlsby", 2 * 21_252_096),
+        (False, "houlsby", 2 * 14_174_208),
+    ],
+)
+def test_count_of_fusions(value: bool, preset: str, expected: int) -> None:
+    shapes_of = functools.partial(fusion_shapes, FusionConfig(value=value))
+    assert count(shapes_of(ADAPTER_PRESETS[preset], BASE)) == expected
+    one_layer = dataclasses.replace(AdapterConfig(), layers=(4,))
+    assert count(shapes_of(one_layer, BASE)) == (1_771_008 if value else 1_181_184)
+
+
+def test_count_of_trunks() -> None:
+    base = trunk_shapes(BASE)
+    assert count(base) == 109_482_240
+    assert count(base["layers"]) == 12 * 7_087_872

@@ -1,0 +1,285 @@
+"""What a config takes, what it refuses and in which words, and that it survives JSON."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afjax.config import (
+    ADAPTER_PRESETS,
+    AdapterConfig,
+    ExperimentConfig,
+    FusionConfig,
+    HeadConfig,
+    SourceConfig,
+    TaskConfig,
+    TrainConfig,
+    check_name,
+    from_dict,
+    to_dict,
+)
+from afjax.errors import UserError
+
+TASK = TaskConfig(name="rte")
+
+
+def message(make: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(UserError) as raised:
+        make(*args, **kwargs)
+    return str(raised.value)
+
+
+# Checks of the dataclasses
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({"size": 0}, "adapter.size is 0; it must be at least 1."),
+        ({"reduction_factor": 0.0}, "adapter.reduction_factor is 0.0; it must be above 0."),
+        ({"reduction_factor": float("nan")}, "adapter.reduction_factor is nan; it must be above 0."),
+        ({"init_scale": -0.1}, "adapter.init_scale is -0.1; it must be finite and 0 or more."),
+        ({"init_scale": float("nan")}, "adapter.init_scale is nan; it must be finite and 0 or more."),
+        ({"scaling": float("inf")}, "adapter.scaling is inf; it must be finite."),
+        ({"layers": ()}, "adapter.layers is (); give distinct indices from 0 on, or None for all layers."),
+        ({"layers": (1, 1)}, "adapter.layers is (1, 1); give distinct indices from 0 on, or None for all layers."),
+        ({"layers": (-1, 1)}, "adapter.layers is (-1, 1); give distinct indices from 0 on, or None for all layers."),
+        (
+            {"residual_from": "sum", "pretrained_layer_norm": "after"},
+            'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is the layer\'s '
+            "residual added in front of the adapter.",
+        ),
+    ],
+)
+def test_adapter_checks(kwargs: dict[str, Any], expected: str) -> None:
+    assert message(AdapterConfig, **kwargs) == expected
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({"temperature": 0.0}, "fusion.temperature is 0.0; it must be finite and above 0."),
+        ({"temperature": float("nan")}, "fusion.temperature is nan; it must be finite and above 0."),
+        ({"dropout": 1.0}, "fusion.dropout is 1.0; it must be at least 0 and below 1."),
+        ({"init_scale": -1.0}, "fusion.init_scale is -1.0; it must be finite and 0 or more."),
+        ({"value_init_scale": -1.0}, "fusion.value_init_scale is -1.0; it must be finite and 0 or more."),
+        ({"regularization": -1.0}, "fusion.regularization is -1.0; it must be finite and 0 or more."),
+    ],
+)
+def test_fusion_checks(kwargs: dict[str, Any], expected: str) -> None:
+    assert message(FusionConfig, **kwargs) == expected
+
+
+def test_head_checks() -> None:
+    assert message(HeadConfig, dropout=1.5) == "head.dropout is 1.5; it must be at least 0 and below 1."
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        *(
+            ({field: -1.0}, f"train.{field} is -1.0; it must be finite and at least 0.")
+            for field in ("learning_rate", "epochs", "weight_decay", "clip_norm")
+        ),
+        ({"learning_rate": float("inf")}, "train.learning_rate is inf; it must be finite and at least 0."),
+        ({"batch_size": 0}, "train.batch_size is 0; it must be at least 1."),
+        ({"max_length": 3}, "train.max_length is 3; it must be at least 4."),
+        *(
+            ({field: -1}, f"train.{field} is -1; it must be 0 or more.")
+            for field in ("max_steps", "eval_every", "patience", "checkpoint_every")
+        ),
+        ({"warmup": 1.0}, "train.warmup is 1.0; it is a share of the steps, at least 0 and below 1."),
+        ({"adam_b1": 1.0}, "train.adam_b1 is 1.0; it must be at least 0 and below 1."),
+        ({"adam_b2": -0.1}, "train.adam_b2 is -0.1; it must be at least 0 and below 1."),
+        ({"adam_epsilon": 0.0}, "train.adam_epsilon is 0.0; it must be finite and above 0."),
+        ({"buckets": (8, 129)}, "train.buckets is (8, 129); each must be from 1 to max_length=128."),
+        ({"buckets": (0,)}, "train.buckets is (0,); each must be from 1 to max_length=128."),
+    ],
+)
+def test_train_checks(kwargs: dict[str, Any], expected: str) -> None:
+    assert message(TrainConfig, **kwargs) == expected
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({"recipe": "fusion"}, "The fusion recipe needs config.sources: one {task, train} for every adapter to fuse."),
+        (
+            {"recipe": "fusion", "sources": (SourceConfig(task=TASK), SourceConfig(task=TASK))},
+            "config.sources has two tasks named rte; give each its own name.",
+        ),
+        (
+            {"recipe": "fusion", "sources": (SourceConfig(task=TASK),), "fused": ("rta",)},
+            'config.fused names "rta", which is no source; sources: rte. Did you mean "rte"?',
+        ),
+        ({"partition": "top_k"}, 'partition="top_k" with top_k=0: "top_k" and a top_k above 0 go together.'),
+        ({"top_k": 2}, 'partition="adapter" with top_k=2: "top_k" and a top_k above 0 go together.'),
+    ],
+)
+def test_experiment_checks(kwargs: dict[str, Any], expected: str) -> None:
+    assert message(ExperimentConfig, task=TASK, **kwargs) == expected
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a\\b", "a,b", "a:b", " a", "a\n", "a\0b"])
+def test_names_that_cannot_be_folders_or_keys(name: str) -> None:
+    assert message(check_name, name, "task").startswith(f'The task name "{name}" cannot be used;')
+    assert message(TaskConfig, name=name)
+
+
+@pytest.mark.parametrize("name", ["rte", "RTE-2", "a_b", "v1.0", "größe", "with space"])
+def test_names_that_can(name: str) -> None:
+    check_name(name, "task")
+
+
+# What follows from them
+
+
+def test_experiments_name_their_results() -> None:
+    assert ExperimentConfig(task=TASK).artefact_name == "rte"
+    fusion = {"task": TASK, "recipe": "fusion", "sources": (SourceConfig(task=TASK),)}
+    assert ExperimentConfig(**fusion).artefact_name == "rte-fusion"
+    assert ExperimentConfig(**fusion, name="mine").artefact_name == "mine"
+
+
+def test_main_metric() -> None:
+    assert TASK.main_metric == "accuracy"
+    assert TaskConfig(name="sts", kind="regression").main_metric == "pearson"
+    assert TaskConfig(name="cola", metric="matthews").main_metric == "matthews"
+
+
+def test_lengths_rise_to_the_longest() -> None:
+    assert TrainConfig().lengths == (32, 64, 96, 128)
+    assert TrainConfig(max_length=4).lengths == (1, 2, 3, 4)
+    assert TrainConfig(buckets=(100, 16, 16)).lengths == (16, 100, 128)
+
+
+def test_bottleneck_sizes() -> None:
+    assert AdapterConfig().bottleneck_size(768) == 48
+    assert AdapterConfig(reduction_factor=0.5).bottleneck_size(768) == 1536
+    assert AdapterConfig(reduction_factor=1000.0).bottleneck_size(768) == 1
+    assert AdapterConfig(size=7).bottleneck_size(768) == 7
+
+
+def test_slots_run_in_order() -> None:
+    assert AdapterConfig().slots == ("ffn",)
+    assert AdapterConfig(position="attention").slots == ("attention",)
+    assert ADAPTER_PRESETS["houlsby"].slots == ("attention", "ffn")
+
+
+# From nested mappings
+
+MINIMAL = {"task": {"name": "rte"}}
+
+
+def test_defaults_come_from_the_dataclasses() -> None:
+    assert from_dict(ExperimentConfig, MINIMAL) == ExperimentConfig(task=TASK)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"tsak": {}}, 'config.tsak is not a known setting. Did you mean "task"? config takes: recipe, trunk, task,'),
+        ({"train": {"learn_rate": 1}}, 'config.train.learn_rate is not a known setting. Did you mean "learning_rate"?'),
+        ({"qqqqq": 1}, "config.qqqqq is not a known setting. config takes: recipe,"),
+        ({"task": {}}, "config.task.name is missing; give it a value."),
+        ({"task": "rte"}, "config.task is 'rte'; give its settings as a mapping."),
+        ({"seed": "1"}, "config.seed is '1'; it must be of type int."),
+        ({"seed": 1.0}, "config.seed is 1.0; it must be of type int."),
+        ({"seed": True}, "config.seed is True; it must be of type int."),
+        ({"seed": None}, "config.seed is None; it must be of type int."),
+        ({"scan_layers": 1}, "config.scan_layers is 1; it must be of type bool."),
+        ({"train": {"learning_rate": "1e-4"}}, "config.train.learning_rate is '1e-4'; it must be of type float."),
+        ({"train": {"learning_rate": False}}, "config.train.learning_rate is False; it must be of type float."),
+        ({"train": {"buckets": "8"}}, "config.train.buckets is '8'; give a list."),
+        ({"train": {"buckets": {"8": 8}}}, "config.train.buckets is {'8': 8}; give a list."),
+        ({"train": {"buckets": 8}}, "config.train.buckets is 8; give a list."),
+        ({"train": {"buckets": [8, "9"]}}, "config.train.buckets[1] is '9'; it must be of type int."),
+        ({"adapter": {"size": 1.5}}, "config.adapter.size is 1.5; it must be of type int."),
+        (
+            {"sources": [{"task": {"nam": 1}}]},
+            'config.sources[0].task.nam is not a known setting. Did you mean "name"?',
+        ),
+        (
+            {"partition": "adaptor"},
+            'config.partition is "adaptor"; allowed: adapter, fusion, head, full, layernorm, top_k. '
+            'Did you mean "adapter"?',
+        ),
+        (
+            {"task": {"name": "a", "metric": "acuracy"}},
+            'config.task.metric is "acuracy"; allowed: accuracy, f1, macro_f1, matthews, pearson, spearman. '
+            'Did you mean "accuracy"?',
+        ),
+        ({"adapter": {"activation": ["relu"]}}, "config.adapter.activation is \"['relu']\"; allowed: relu,"),
+    ],
+)
+def test_errors_say_where_and_what_is_allowed(values: dict[str, Any], expected: str) -> None:
+    assert message(from_dict, ExperimentConfig, {**MINIMAL, **values}).startswith(expected)
+
+
+def test_whole_numbers_are_taken_for_floats() -> None:
+    rate = from_dict(TrainConfig, {"learning_rate": 1}).learning_rate
+    assert rate == 1.0
+    assert isinstance(rate, float)
+
+
+def test_errors_name_what_the_caller_says() -> None:
+    assert message(from_dict, HeadConfig, {"x": 1}, 'the config of head "rte"').startswith('the config of head "rte".x')
+
+
+# Back again
+
+
+def optional(strategy: st.SearchStrategy) -> st.SearchStrategy:
+    return st.none() | strategy
+
+
+positive = st.floats(1e-6, 1e6)
+rates = st.floats(0, 0.99)
+adapters = st.builds(
+    AdapterConfig,
+    position=st.sampled_from(["attention", "ffn", "both"]),
+    pretrained_layer_norm=st.sampled_from(["before", "both"]),
+    residual_from=st.sampled_from(["sublayer", "sum", "input"]),
+    reduction_factor=positive,
+    size=optional(st.integers(1, 99)),
+    layer_norms=st.booleans(),
+    layers=optional(st.lists(st.integers(0, 30), min_size=1, unique=True).map(tuple)),
+)
+trains = st.builds(
+    TrainConfig,
+    learning_rate=positive,
+    buckets=st.lists(st.integers(1, 128), max_size=3).map(tuple),
+    warmup=rates,
+    dropout=st.booleans(),
+)
+tasks = st.builds(
+    TaskConfig,
+    name=st.sampled_from(["rte", "cb", "größe"]),
+    labels=st.lists(st.text(), max_size=3).map(tuple),
+    metric=st.sampled_from(["", "f1"]),
+)
+experiments = st.builds(
+    ExperimentConfig,
+    task=tasks,
+    seed=st.integers(),
+    adapter=adapters,
+    fusion=st.builds(FusionConfig, dropout=optional(rates), temperature=positive),
+    head=st.builds(HeadConfig, pooler=st.sampled_from(["head", "trunk"]), dropout=optional(rates)),
+    train=trains,
+    sources=st.lists(
+        st.builds(SourceConfig, task=tasks, train=trains), max_size=3, unique_by=lambda source: source.task.name
+    ).map(tuple),
+)
+
+
+@given(experiments)
+def test_from_dict_undoes_to_dict_through_json(config: ExperimentConfig) -> None:
+    assert from_dict(ExperimentConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize("name", ADAPTER_PRESETS)
+def test_presets_survive_json(name: str) -> None:
+    preset = ADAPTER_PRESETS[name]
+    assert from_dict(AdapterConfig, json.loads(json.dumps(to_dict(preset)))) == preset

@@ -1,0 +1,117 @@
+"""Imports point down only, every module imports, and `import afjax` is light."""
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "afjax"
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+)
+# From the bottom up: a module imports from its own layer's folder or from layers below.
+LAYERS = (
+    ("errors",),
+    ("trees", "config"),
+    ("data", "metrics", "model", "partition", "store"),
+    ("trunk",),
+    ("task_model",),
+    ("train",),
+    ("bench",),
+    ("cli",),
+    ("__main__",),
+)
+HEAVY = (
+    "matplotlib",
+    "orbax",
+    "scipy",
+    "sklearn",
+    "tensorboardX",
+    "tensorflow",
+    "tensorflow_datasets",
+    "torch",
+    "transformers",
+)
+
+
+def part(module: str) -> str:
+    """``afjax.model.fusion`` belongs to ``model``."""
+    return module.split(".")[1]
+
+
+def layer(name: str) -> int:
+    return next(index for index, names in enumerate(LAYERS) if name in names)
+
+
+def imported(module: str) -> Iterator[tuple[int, str]]:
+    """The line and the full name of everything of ours that a module imports, also inside functions."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno} has a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "afjax")
+
+
+def test_every_part_of_the_package_has_a_layer() -> None:
+    parts = {part(module) for module in MODULES if module != "afjax"}
+    assert parts == {name for names in LAYERS for name in names}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "afjax"])
+def test_imports_point_down(module: str) -> None:
+    here = part(module)
+    upward = [
+        f"{module}:{line} imports {name}"
+        for line, name in imported(module)
+        if name != "afjax.__version__" and part(name) != here and layer(part(name)) >= layer(here)
+    ]
+    assert upward == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "afjax.__main__"])
+def test_every_module_imports(module: str) -> None:
+    importlib.import_module(module)
+
+
+def run_python(code: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return result.stdout
+
+
+def test_import_is_quick() -> None:
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        run_python("import afjax")
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 2
+
+
+@pytest.mark.parametrize("code", ["import afjax", "import afjax; [getattr(afjax, name) for name in afjax.__all__]"])
+def test_import_loads_nothing_heavy(code: str) -> None:
+    loaded = run_python(f"{code}; import sys; print(*sys.modules)").split()
+    assert "afjax" in loaded
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_every_public_name_is_there_and_described() -> None:
+    import afjax
+
+    for name in afjax.__all__:
+        public = getattr(afjax, name)
+        assert name == "ADAPTER_PRESETS" or public.__doc__, f"afjax.{name} has no docstring"
+    with pytest.raises(AttributeError, match="no attribute 'adaptor'"):
+        _ = afjax.adaptor

@@ -1,0 +1,265 @@
+"""What is trained and what is frozen, and that frozen leaves cost nothing and stay as they are."""
+
+import dataclasses
+import functools
+import typing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.config import AdapterConfig, FusionConfig, HeadConfig, Partition, TrainConfig
+from afjax.errors import UserError
+from afjax.model.bottleneck import init_adapter
+from afjax.model.encoder import TrunkConfig, init_trunk, unstack_layers
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.partition import Rule, join_layers, label, preset, split, split_layers
+from afjax.train.step import init_state, make_optimizer, make_train_step
+from afjax.trees import Tree, count, flatten, merge, tree_digest
+
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=8,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+)
+PRESETS = typing.get_args(Partition)
+
+
+def make_model(name: str, trunk: TrunkConfig = TRUNK, num_adapters: int = 2) -> Model:
+    adapters = {"adapter": ("a0",), "fusion": tuple(f"a{n}" for n in range(num_adapters))}.get(name, ())
+    return Model(
+        trunk=trunk,
+        head_name="task",
+        adapters=tuple((adapter, AdapterConfig(reduction_factor=4.0)) for adapter in adapters),
+        fusion_name="mix" if name == "fusion" else "",
+    )
+
+
+def init_params(model: Model) -> Tree:
+    key = jax.random.key(0)
+    trunk = init_trunk(key, model.trunk)
+    size = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
+    fusion = [model.fusion_name] if model.fusion_name else []
+    return {
+        "trunk": trunk,
+        "adapters": {name: init_adapter(key, config, **size) for name, config in model.adapters},
+        "fusion": {name: init_fusion(key, FusionConfig(), model.adapters[0][1], **size) for name in fusion},
+        "heads": {"task": init_head(key, model.head, 2, trunk=trunk)},
+    }
+
+
+@functools.cache
+def made_params(name: str) -> Tree:
+    params = jax.jit(init_params, static_argnums=0)(make_model(name))
+    return {**params, "trunk": split_layers(params["trunk"], 1)} if name == "top_k" else params
+
+
+# Presets
+
+HEAD = {f"heads/task/{layer}/{leaf}" for layer in ("pooler", "output") for leaf in ("kernel", "bias")}
+NORMS = {
+    f"trunk/{part}/norm/{leaf}"
+    for part in ("embeddings", "layers/attention", "layers/ffn")
+    for leaf in ("scale", "bias")
+}
+TRAINED = {
+    "adapter": {f"adapters/a0/ffn/{layer}/{leaf}" for layer in ("down", "up") for leaf in ("kernel", "bias")} | HEAD,
+    "fusion": {
+        "fusion/mix/ffn/key/bias",
+        "fusion/mix/ffn/key/kernel",
+        "fusion/mix/ffn/query/bias",
+        "fusion/mix/ffn/query/kernel",
+        "fusion/mix/ffn/value/kernel",
+    }
+    | HEAD,
+    "head": HEAD,
+    "layernorm": NORMS | HEAD,
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_label_every_leaf_once(name: str) -> None:
+    params = made_params(name)
+    labels = label(params, preset(name))
+    assert sorted(labels) == sorted(flatten(params))
+    trained = {path for path, train in labels.items() if train}
+    if name == "full":
+        expected = {path for path in labels if not path.startswith("trunk/pooler")}
+    elif name == "top_k":
+        expected = {path for path in labels if path.startswith("trunk/top_layers/")} | HEAD
+    else:
+        expected = TRAINED[name]
+    assert trained == expected
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_label_unstacked_layers_alike(name: str) -> None:
+    stacked = made_params(name)
+    runs = [run for run in ("layers", "top_layers") if run in stacked["trunk"]]
+    trunk = {**stacked["trunk"], **{run: unstack_layers(stacked["trunk"][run]) for run in runs}}
+    params = {**stacked, "trunk": trunk}
+    before, after = (split(tree, label(tree, preset(name)))[0] for tree in (stacked, params))
+    assert count(before) == count(after)
+
+
+@pytest.mark.parametrize("name", ["full", "top_k"])
+def test_a_shared_pooler_is_trained_with_the_trunk(name: str) -> None:
+    params = made_params(name)
+    head = HeadConfig(pooler="trunk")
+    assert label(params, preset(name, head))["trunk/pooler/kernel"]
+    without = {**params, "trunk": {key: tree for key, tree in params["trunk"].items() if key != "pooler"}}
+    assert "trunk/pooler/kernel" not in label(without, preset(name, head))
+
+
+def test_errors_name_the_leaves_and_the_rules() -> None:
+    params = {"heads": {"a": jnp.zeros(1), "b": jnp.zeros(1)}, "trunk": {"x": jnp.zeros(1)}}
+    rules = (Rule("heads/.*", True), Rule("heads/b", False), Rule("adapters/.*", True), Rule("fusion/.*", True, True))
+    with pytest.raises(UserError) as raised:
+        label(params, rules)
+    assert str(raised.value) == (
+        "The partition does not cover the parameters exactly once: heads/b matches two rules; "
+        'rule "adapters/.*" matches no leaf; trunk/x matches no rule. Mend the rules.'
+    )
+
+
+def test_errors_list_a_few_and_count_the_rest() -> None:
+    with pytest.raises(UserError, match=r"leaf5 matches no rule; and 4 more\. Mend"):
+        label({f"leaf{index}": jnp.zeros(1) for index in range(10)}, ())
+
+
+def test_rules_match_whole_paths() -> None:
+    with pytest.raises(UserError, match='rule "head" matches no leaf; heads/a matches no rule'):
+        label({"heads": {"a": jnp.zeros(1)}}, (Rule("head", True),))
+
+
+# Splitting
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_merge_undoes_split(name: str) -> None:
+    params = made_params(name)
+    trained, frozen = split(params, label(params, preset(name)))
+    assert not flatten(trained).keys() & flatten(frozen).keys()
+    assert tree_digest(merge(trained, frozen)) == tree_digest(params)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_join_undoes_split_layers(top_k: int) -> None:
+    trunk = made_params("head")["trunk"]
+    parts = split_layers(trunk, top_k)
+    assert ("layers" in parts) == (top_k < 2)
+    assert parts["top_layers"]["ffn"]["output"]["kernel"].shape == (top_k, 16, 8)
+    assert tree_digest(join_layers(parts)) == tree_digest(trunk)
+    assert join_layers(trunk) is trunk
+
+
+@pytest.mark.parametrize("top_k", [0, 3, -1])
+def test_no_more_layers_than_there_are(top_k: int) -> None:
+    with pytest.raises(UserError, match=f"top_k is {top_k}, but the trunk has 2 layers; take 1 to 2."):
+        split_layers(made_params("head")["trunk"], top_k)
+
+
+# The training step
+
+
+def make_batch(model: Model, rows: int, length: int) -> dict[str, jax.Array]:
+    tokens = jax.random.randint(jax.random.key(1), (rows, length), 1, model.trunk.vocab_size)
+    return {
+        "tokens": tokens,
+        "types": jnp.zeros_like(tokens),
+        "mask": jnp.ones(tokens.shape, bool),
+        "labels": jnp.arange(rows) % 2,
+        "weights": jnp.ones(rows),
+    }
+
+
+def make_step(model: Model, params: Tree, trained_paths: dict[str, bool]) -> tuple[Any, Any, Tree]:
+    """The step, its state and the frozen tree; of shapes alone where ``params`` are shapes."""
+    trained, frozen = split(params, trained_paths)
+    optimizer = make_optimizer(TrainConfig(), trained)
+    return make_train_step(model, optimizer, "classification", dropout=False), (trained, optimizer), frozen
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str) -> None:
+    model, params = make_model(name), made_params(name)
+    before = tree_digest(params)
+    step, (trained, optimizer), frozen = make_step(model, params, label(params, preset(name)))
+    state = init_state(trained, optimizer)
+    moments = [leaf for leaf in jax.tree.leaves(state["optimizer"]) if leaf.ndim]
+    assert sum(leaf.size for leaf in moments) == 2 * count(trained)
+
+    given = (state, frozen, make_batch(model, 2, 4), jax.random.key(0), jnp.float32(0.1))
+    new, metrics = jax.jit(step)(*given)
+    assert not new["failed"]
+    assert new["step"] == 1
+    assert new.keys() == state.keys()
+    assert metrics.keys() == {"loss", "gradient_norm", "failed"}
+    assert flatten(new["trained"]).keys() == flatten(trained).keys()
+    kernels = [path for path in flatten(trained) if path.startswith("heads/task/output") or "/up/" in path]
+    assert all(not np.array_equal(flatten(new["trained"])[path], flatten(trained)[path]) for path in kernels)
+    assert tree_digest(merge(trained, frozen)) == before
+
+
+# The compiled step's floating-point operations
+
+LARGE = dataclasses.replace(TRUNK, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=64)
+ROWS, LENGTH, ADAPTERS = 8, 64, 3
+
+
+@functools.cache
+def compiled_flops(name: str, *, everything: bool = False) -> float:
+    """XLA's count for one training step; nothing is allocated or run."""
+    model = make_model(name, LARGE, ADAPTERS)
+    params = jax.eval_shape(lambda: init_params(model))
+    params["trunk"]["layers"] = jax.eval_shape(unstack_layers, params["trunk"]["layers"])
+    labels = dict.fromkeys(flatten(params), True) if everything else label(params, preset(name))
+    step, (trained, optimizer), frozen = make_step(model, params, labels)
+    state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
+    batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
+    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), jnp.float32))
+    return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
+
+
+def matmul(rows: int, *sizes: int) -> int:
+    """Of ``[rows, sizes[0]] @ [sizes[0], sizes[1]]``."""
+    return 2 * rows * sizes[0] * sizes[1]
+
+
+def expected_flops(name: str) -> int:
+    """Matmuls alone: forward; backward towards activations where something trained lies below; backward towards
+    weights where they are trained."""
+    hidden, inner, tokens = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH
+    square = matmul(tokens, hidden, hidden)
+    attention = 2 * matmul(tokens, LENGTH, hidden)  # Scores and mixture.
+    layer = 4 * square + 2 * matmul(tokens, hidden, inner) + attention
+    # Both operands of the attention's products are activations. The lowest layer has nothing trained below.
+    trunk = LARGE.num_layers * layer + (LARGE.num_layers - 1) * (layer + attention)
+
+    num = 1 if name == "adapter" else ADAPTERS
+    down = up = matmul(tokens, hidden, num * hidden // 4)
+    biases = matmul(tokens, hidden, num)
+    if name == "adapter":
+        forward, weights, to_activations, to_input = down + up, down + up, up, down
+    else:
+        forward = down + 2 * up + 2 * biases + 3 * square  # up and the biases: for scores and for outputs.
+        weights = 3 * square  # Query, key and value.
+        to_activations, to_input = 2 * up + 2 * biases + 2 * square, down + square
+    slots = LARGE.num_layers * (forward + weights + to_activations) + (LARGE.num_layers - 1) * to_input
+    head = 3 * (matmul(ROWS, hidden, hidden) + matmul(ROWS, hidden, 2))
+    return trunk + slots + head
+
+
+@pytest.mark.parametrize("name", ["adapter", "fusion"])
+def test_step_costs_no_gradient_of_frozen_weights(name: str) -> None:
+    assert compiled_flops(name) == pytest.approx(expected_flops(name), rel=0.03)
+    assert compiled_flops(name) < 0.8 * compiled_flops(name, everything=True)

@@ -1,0 +1,55 @@
+"""What the README shows runs as it is written, on a tiny trunk and for a few steps."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from afjax.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AFJAX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "rows.jsonl").write_text('{"text": "All cats sleep."}\n{"text_a": "A", "text_b": "B"}\n')
+    return tmp_path
+
+
+def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, reuse = blocks("python")
+    assert len([line for line in training.splitlines() if line.strip()]) <= 15
+    few_steps = training.replace('"minilm"', repr(str(tiny_trunk_folder))).replace("epochs=2", "max_steps=2")
+    exec(few_steps, {})
+    accuracy, label = capsys.readouterr().out.split(maxsplit=1)
+    assert 0 <= float(accuracy) <= 1
+    assert label.strip() in ("['yes']", "['no']", "['follows']", "['entailment']", "['not_entailment']")
+    exec(reuse, {})
+    assert capsys.readouterr().out.startswith("(1, ")
+
+
+def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("afjax ")]
+    run = [line for line in lines if "DATA" not in line]
+    assert {shlex.split(line)[1] for line in run} == {"train", "eval", "predict", "store", "bench"}
+    for line in run:
+        words = shlex.split(line.replace("minilm", str(tiny_trunk_folder)))[1:]
+        if words[0] == "train":
+            words += [f"--config.trunk={tiny_trunk_folder}", "--config.train.max_steps=1"]
+            words += [f"--config.sources.{name}.train.max_steps=1" for name in ("entail", "paraphrase", "target")]
+        assert main(words) == 0, (line, capsys.readouterr().err)
+    assert len((folder / "predictions.jsonl").read_text().splitlines()) == 2
+
+
+def test_files_named_in_the_readme_exist() -> None:
+    for name in re.findall(r"`((?:afjax|configs|docs|bench|launch)/[\w./]+)`", README):
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,89 @@
+"""Paths, digests and named keys."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afjax.trees import array_digest, count, flatten, map_with_path, merge, named_key, tree_digest, unflatten
+
+PINNED_ARRAY = "90ff15c65b0e4ac6c224eb5ffe2891684a9cbdd2ebf50f5f3a07cedaf7d813c4"
+PINNED_TREE = "2935951fb1bf0a6628f707b2fd8d282ccf8b4193d8c6f3b7474dc513809892ee"
+
+names = st.text(st.characters(blacklist_characters="/"), min_size=1, max_size=3)
+tree_strategy = st.dictionaries(
+    names, st.recursive(st.integers(), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3))
+)
+
+
+@given(tree_strategy)
+def test_unflatten_undoes_flatten(tree: dict) -> None:
+    assert unflatten(flatten(tree)) == tree
+
+
+def test_paths_are_sorted_and_empty_subtrees_vanish() -> None:
+    tree = {"b": {"y": 1, "x": 2}, "a": 3, "c": {}, "d": {"e": {}}}
+    assert list(flatten(tree).items()) == [("a", 3), ("b/x", 2), ("b/y", 1)]
+
+
+def test_merge_joins_and_refuses_a_leaf_twice() -> None:
+    assert merge({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3}, {}) == {"a": {"x": 1, "y": 2}, "b": 3}
+    with pytest.raises(AssertionError, match="a/x"):
+        merge({"a": {"x": 1}}, {"a": {"x": 1}})
+
+
+def test_map_with_path() -> None:
+    assert map_with_path(lambda path, leaf: f"{path}={leaf}", {"a": {"b": 1}, "c": 2}) == {
+        "a": {"b": "a/b=1"},
+        "c": "c=2",
+    }
+
+
+def test_count() -> None:
+    assert count({"a": np.zeros((2, 3)), "b": {"c": jax.ShapeDtypeStruct((), jnp.float32)}}) == 7
+    assert count({}) == 0
+
+
+# Digests
+
+
+def test_digests_are_pinned() -> None:
+    # Stores and trunk identities hold them: they may never change.
+    assert array_digest(np.arange(3, dtype=np.float32)) == PINNED_ARRAY
+    assert tree_digest({"b": np.arange(3, dtype=np.float32), "a": {"c": np.int32(1)}}) == PINNED_TREE
+
+
+def test_equal_values_have_equal_digests_wherever_they_lie() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for same in (jnp.asarray(array), np.asfortranarray(array), array.astype(">f4"), np.stack([array, array])[::2][0]):
+        assert array_digest(same) == array_digest(array)
+
+
+def test_digests_tell_bits_shapes_dtypes_and_names_apart() -> None:
+    array = np.arange(6, dtype=np.float32)
+    flipped = array.copy()
+    flipped.view(np.uint32)[3] ^= 1
+    others = [flipped, array.reshape(2, 3), array.astype(np.float16), array.view(np.int32), -array]
+    digests = {array_digest(other) for other in [array, *others]}
+    assert len(digests) == 6
+    assert array_digest(np.float32(0.0)) != array_digest(np.float32(-0.0))
+    trees = [{"a": array}, {"b": array}, {"a": {"b": array}}, {"a": array, "b": array}]
+    assert len({tree_digest(tree) for tree in trees}) == 4
+
+
+def test_order_of_the_keys_does_not_matter() -> None:
+    one, two = np.float32(1), np.float32(2)
+    assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
+
+
+# Keys
+
+
+def test_named_keys_depend_on_key_and_names_alone() -> None:
+    def bits(seed: int, *path: str) -> tuple[int, ...]:
+        return tuple(jax.random.key_data(named_key(jax.random.key(seed), *path)).tolist())
+
+    assert bits(0, "a", "b") == bits(0, "a", "b")
+    assert len({bits(0, "a"), bits(0, "b"), bits(1, "a"), bits(0, "a", "b"), bits(0, "b", "a")}) == 5

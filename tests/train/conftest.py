@@ -1,0 +1,37 @@
+"""A task that tiny trunks learn in seconds, and settings for it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.rows import Rows, rows_from_lists
+
+TASK = TaskConfig(name="quantity")
+TINY = TrainConfig(
+    learning_rate=1e-2, max_steps=16, batch_size=8, max_length=8, buckets=(8,), eval_every=8, dropout=False
+)
+
+
+@pytest.fixture(scope="session")
+def task() -> TaskConfig:
+    return TASK
+
+
+@pytest.fixture(scope="session")
+def tiny() -> TrainConfig:
+    """16 steps of 8 rows, two looks at the dev split, no dropout."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def rows() -> Mapping[str, Rows]:
+    """Whether a sentence speaks of many or of few."""
+    numbers = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+    texts = [(f"{word} of the {number}", word) for number in numbers for word in ("all", "most", "some", "none")]
+    labels = ["many" if word in ("all", "most") else "few" for _, word in texts]
+    names = ("few", "many")
+    return {
+        "train": rows_from_lists([text for text, _ in texts[:24]], labels[:24], label_names=names),
+        "dev": rows_from_lists([text for text, _ in texts[24:]], labels[24:], label_names=names),
+    }

@@ -1,0 +1,336 @@
+"""The recipes: what they train, what they leave alone, and what comes back from the store."""
+
+import dataclasses
+import json
+import operator
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+import afjax
+from afjax import store as artefacts
+from afjax.config import ADAPTER_PRESETS, AdapterConfig, HeadConfig, TaskConfig, TrainConfig, to_dict
+from afjax.data.rows import Rows, rows_from_lists
+from afjax.errors import UserError
+from afjax.task_model import TaskModel, load_task_model
+from afjax.train.recipes import new_adapter, train_fusion, train_single
+from afjax.trees import flatten, tree_digest
+from afjax.trunk import Trunk, load_trunk, save_trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+TEXTS = ["all of the two", "none", "some of the nine", "most of the three"]
+
+
+def losses(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def params_digest(task_model: TaskModel) -> str:
+    return tree_digest(task_model.params)
+
+
+@pytest.fixture
+def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path) -> Any:
+    """``train_single`` on the tiny task, in the folder ``tmp_path/NAME``."""
+
+    def train(folder: str = "run", settings: TrainConfig = tiny, **kwargs: Any) -> TaskModel:
+        return train_single(tiny_trunk, task, rows, workdir=tmp_path / folder, config=settings, **kwargs)
+
+    return train
+
+
+def fit_falls(folder: Path) -> bool:
+    values = losses(folder)
+    return np.mean(values[-4:]) < np.mean(values[:4])
+
+
+# What each partition trains
+
+
+@pytest.mark.parametrize("partition_name", ["adapter", "head"])
+def test_a_frozen_trunk_stays_as_it_is(single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str) -> None:
+    before = tree_digest(tiny_trunk.params)
+    task_model = single(partition_name=partition_name, head=HeadConfig(dropout=0.0))
+    assert fit_falls(tmp_path / "run")
+    assert task_model.trunk is tiny_trunk
+    assert tree_digest(tiny_trunk.params) == before == tiny_trunk.sha256
+    assert list(task_model.params["adapters"]) == (["quantity"] if partition_name == "adapter" else [])
+
+
+@pytest.mark.parametrize(
+    ("partition_name", "top_k", "trained"),
+    [
+        ("full", 0, {"embeddings", "layers"}),
+        ("layernorm", 0, {"norm"}),
+        ("top_k", 1, {"layers"}),
+    ],
+)
+def test_a_trained_trunk_comes_back_from_its_folder(
+    single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str, top_k: int, trained: set[str]
+) -> None:
+    before = tree_digest(tiny_trunk.params)
+    task_model = single(partition_name=partition_name, top_k=top_k)
+    assert fit_falls(tmp_path / "run")
+    assert tree_digest(tiny_trunk.params) == before
+    new = flatten(task_model.trunk.params)
+    old = flatten(tiny_trunk.params)
+    assert new.keys() == old.keys()
+    changed = {path for path in new if not np.array_equal(new[path], old[path])}
+    assert changed
+    assert all(set(path.split("/")) & trained for path in changed)
+    if top_k:
+        assert all(np.array_equal(new[path][0], old[path][0]) for path in changed)
+        assert all(not np.array_equal(new[path][1], old[path][1]) for path in changed)
+    save_trunk(tmp_path / "trunk", task_model.trunk)
+    loaded = load_trunk(str(tmp_path / "trunk"))
+    assert loaded.sha256 == task_model.trunk.sha256 != tiny_trunk.sha256
+    task_model.save(tmp_path / "store")
+    again = load_task_model(tmp_path / "store", loaded, head="quantity")
+    np.testing.assert_array_equal(again.predict(TEXTS).logits, task_model.predict(TEXTS).logits)
+    with pytest.raises(UserError, match="was trained on the trunk"):
+        load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
+
+
+def test_houlsby_trains_layer_norms_of_its_own(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    preset = dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=4)
+    task_model = single(adapter=preset)
+    assert fit_falls(tmp_path / "run")
+    norms = flatten(task_model.params["adapters"]["quantity"]["layer_norms"])
+    start = flatten(new_adapter(jax.random.key(0), "quantity", preset, tiny_trunk)["layer_norms"])
+    assert len(norms) == 6
+    assert all(not np.array_equal(norms[path], start[path]) for path in norms)
+    assert task_model.trunk is tiny_trunk
+    assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
+
+
+def test_regression_learns_and_predicts_values(tiny_trunk: Trunk, tiny: TrainConfig, tmp_path: Path) -> None:
+    task = TaskConfig(name="length", kind="regression")
+    texts = ["two " * count for count in range(1, 7)] * 3
+    rows = {
+        split: rows_from_lists(texts, [len(text) / 8 for text in texts], kind="regression")
+        for split in ("train", "dev")
+    }
+    task_model = train_single(tiny_trunk, task, rows, workdir=tmp_path / "run", config=tiny)
+    assert fit_falls(tmp_path / "run")
+    assert task_model.metrics.keys() == {"pearson", "spearman", "mse", "step"}
+    task_model.save(tmp_path / "store")
+    found = load_task_model(tmp_path / "store", tiny_trunk, head="length", adapter="length").predict(texts[:3])
+    assert found.logits.shape == (3, 1)
+    assert found.probabilities.shape == (3, 0)
+    assert found.labels == found.logits[:, 0].tolist()
+
+
+# Seeds, stopping, failing
+
+
+def test_same_seed_same_bits_other_seed_other_bits(single: Any, tiny: TrainConfig) -> None:
+    settings = dataclasses.replace(tiny, max_steps=4, eval_every=2, dropout=True)
+    first, again, other = (single(str(index), settings, seed=seed) for index, seed in enumerate((3, 3, 4)))
+    assert params_digest(first) == params_digest(again) != params_digest(other)
+    assert first.metrics == again.metrics
+
+
+def looks(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "dev/accuracy" in line]
+
+
+def test_the_best_look_is_kept_and_patience_stops(
+    single: Any, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(tiny, max_steps=200, eval_every=2, patience=3, learning_rate=0.05)
+    task_model = single(settings=settings)
+    found = looks(tmp_path / "run")
+    scores = [look["dev/accuracy"] for look in found]
+    best = int(np.argmax(scores))
+    assert task_model.metrics["accuracy"] == scores[best]
+    assert task_model.metrics["step"] == found[best]["step"]
+    # Three looks without a better one, the last of them the run's last step.
+    assert len(found) == best + 1 + 3
+    assert len(losses(tmp_path / "run")) == 2 * len(found)
+    # These parameters, not the last ones, are those that come back.
+    again = task_model.evaluate(rows["dev"])
+    assert {name: task_model.metrics[name] for name in again} == pytest.approx(again)
+
+
+def test_max_steps_and_epochs(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
+    single("steps", dataclasses.replace(tiny, max_steps=3, epochs=100.0, eval_every=0))
+    assert len(losses(tmp_path / "steps")) == 3
+    single("epochs", dataclasses.replace(tiny, max_steps=0, epochs=1.5, eval_every=0))
+    # 24 rows in batches of 8 are three steps an epoch.
+    assert len(losses(tmp_path / "epochs")) == 5
+    assert [look["step"] for look in looks(tmp_path / "epochs")] == [3, 5]
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_rows_and_state(
+    single: Any, tiny: TrainConfig, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(tiny, learning_rate=1e38)
+    with pytest.raises(UserError, match="stopped being finite at step 2 ") as raised:
+        single(settings=settings)
+    folder = tmp_path / "run" / "not_finite_step_2"
+    assert str(folder) in str(raised.value)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["step"] == 2
+    assert len(report["train_rows"]) == 8
+    assert set(report["train_rows"]) <= set(range(24))
+    with ocp.StandardCheckpointer() as checkpointer:
+        state = checkpointer.restore(folder / "state")
+    assert int(state["step"]) == 1
+    assert all(np.isfinite(leaf).all() for leaf in flatten(state["trained"]).values())
+    # The same command fails at the same step, and nothing is in its way.
+    with pytest.raises(UserError, match="stopped being finite at step 2 "):
+        single(settings=settings)
+
+
+# Saving, loading, predicting
+
+
+@pytest.fixture(scope="module")
+def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two adapters at their start, of different sizes, as if trained: what a fusion is made of."""
+    folder = tmp_path_factory.mktemp("store")
+    for name, size in (("first", 3), ("second", 5)):
+        config = AdapterConfig(size=size, init_scale=0.3)
+        tree = jax.tree.map(np.asarray, new_adapter(jax.random.key(0), name, config, tiny_trunk))
+        artefacts.save(folder, "adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fused(
+    store: Path,
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path_factory: pytest.TempPathFactory,
+    cache_folder: Path,
+) -> tuple[TaskModel, Path]:
+    """A fusion of the store's adapters, and the store with it."""
+    folder = tmp_path_factory.mktemp("fused")
+    shutil.copytree(store, folder / "store")
+    task_model = train_fusion(
+        tiny_trunk, task, rows, ["first", "second"], store_folder=store, workdir=folder / "run", config=tiny
+    )
+    task_model.save(folder / "store")
+    return task_model, folder
+
+
+def test_a_fusion_changes_neither_trunk_nor_adapters(
+    fused: tuple[TaskModel, Path], store: Path, tiny_trunk: Trunk
+) -> None:
+    task_model, folder = fused
+    assert fit_falls(folder / "run")
+    assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
+    assert task_model.trunk is tiny_trunk
+    for name in ("first", "second"):
+        digest = artefacts.read_manifest(store, "adapters", name).digest
+        assert tree_digest(task_model.params["adapters"][name]) == digest
+        assert artefacts.load(folder / "store", "adapters", name).manifest.digest == digest
+    assert artefacts.verify(folder / "store") == []
+    assert artefacts.names(folder / "store", "fusion") == ["quantity-fusion"]
+    assert artefacts.names(folder / "store", "heads") == ["quantity-fusion"]
+
+
+def test_attention_over_adapters_comes_back_for_every_row_and_layer(fused: tuple[TaskModel, Path]) -> None:
+    task_model, _ = fused
+    predictions = task_model.predict(TEXTS, fusion_attention=True)
+    attention = predictions.fusion_attention["ffn"]
+    assert attention.shape == (len(TEXTS), 2, 2)
+    np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-5)
+    assert attention.min() >= 0
+    assert task_model.predict(TEXTS).fusion_attention == {}
+    # A row's attention is the mean over its own tokens: its neighbours in the batch do not matter.
+    alone = task_model.predict(TEXTS[1:2], fusion_attention=True).fusion_attention["ffn"]
+    np.testing.assert_allclose(attention[1:2], alone, atol=1e-5)
+
+
+def test_a_loaded_model_predicts_the_same(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
+    task_model, folder = fused
+    loaded = load_task_model(folder / "store", tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
+    mine, theirs = task_model.predict(TEXTS), loaded.predict(TEXTS)
+    np.testing.assert_array_equal(mine.logits, theirs.logits)
+    np.testing.assert_allclose(mine.probabilities.sum(-1), 1.0, atol=1e-6)
+    assert mine.labels == theirs.labels == [("few", "many")[index] for index in mine.logits.argmax(-1)]
+    assert loaded.evaluate(rows_from_lists(TEXTS, ["many", "few", "few", "many"], label_names=("few", "many")))
+
+
+def test_batch_size_and_padding_do_not_change_predictions(fused: tuple[TaskModel, Path]) -> None:
+    task_model, _ = fused
+    reference = task_model.predict(TEXTS).logits
+    for batch_size, max_length in ((1, 8), (3, 32), (64, 20)):
+        found = task_model.predict(TEXTS, batch_size=batch_size, max_length=max_length).logits
+        np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+def test_what_predict_refuses(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+    task_model, _ = fused
+    with pytest.raises(UserError, match=r"max_length is 0; the trunk .* takes rows of 4 to 128 tokens"):
+        task_model.predict(TEXTS, max_length=0)
+    with pytest.raises(UserError, match="batch_size is 0"):
+        task_model.predict(TEXTS, batch_size=0)
+    with pytest.raises(UserError, match="no labels"):
+        task_model.evaluate(rows_from_lists(TEXTS))
+    with pytest.raises(UserError, match=r"labels \['a', 'b'\], but the head \"quantity-fusion\" was trained for"):
+        task_model.evaluate(rows_from_lists(TEXTS, ["a", "b", "a", "b"]))
+
+
+def test_a_fusion_of_adapters_in_different_slots_or_of_none_is_refused(
+    store: Path, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tmp_path: Path
+) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    config = AdapterConfig(size=3, position="attention")
+    tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk)
+    artefacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
+    shared: dict[str, Any] = {"store_folder": tmp_path / "store", "workdir": tmp_path / "run"}
+    with pytest.raises(UserError, match='"first" and "third" sit in different slots'):
+        train_fusion(tiny_trunk, task, rows, ["first", "third"], **shared)
+    with pytest.raises(UserError, match="at least one adapter"):
+        train_fusion(tiny_trunk, task, rows, [], **shared)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fusion_needs_its_adapters_as_they_were(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
+    _, folder = fused
+    again = folder / "again"
+    shutil.copytree(folder / "store", again)
+    config = AdapterConfig(size=3)
+    tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk)
+    shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
+    artefacts.save(again, "adapters", "first", tree, **shared)
+    with pytest.raises(UserError, match='The fusion "quantity-fusion" needs the adapter "first" with SHA-256'):
+        load_task_model(again, tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
+    with pytest.raises(UserError, match='Both the adapter "first" and the fusion "quantity-fusion"'):
+        load_task_model(again, tiny_trunk, head="quantity-fusion", adapter="first", fusion="quantity-fusion")
+
+
+def test_a_saved_name_is_kept_unless_overwritten(fused: tuple[TaskModel, Path]) -> None:
+    task_model, folder = fused
+    with pytest.raises(UserError, match="is there already"):
+        task_model.save(folder / "store")
+    task_model.save(folder / "store", overwrite=True)
+    assert task_model.artefacts() == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
+
+
+# Without afjax
+
+
+def test_an_adapter_is_used_with_jax_and_orbax_alone(store: Path) -> None:
+    folder = store / "adapters" / "first" / "params"
+    adapter = ocp.PyTreeCheckpointer().restore(folder)
+    x = jax.random.normal(jax.random.key(0), (4, 32))
+    for layer in range(2):
+        params = jax.tree.map(operator.itemgetter(layer), adapter["ffn"])
+        down, up = params["down"], params["up"]
+        with jax.numpy_rank_promotion("allow"):
+            by_hand = jax.nn.relu(x @ down["kernel"] + down["bias"]) @ up["kernel"] + up["bias"]
+        np.testing.assert_allclose(by_hand, afjax.bottleneck(params, x, AdapterConfig(size=3)), atol=1e-6)

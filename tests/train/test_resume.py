@@ -1,0 +1,172 @@
+"""Runs that are killed and started again end with the bits of one that never was."""
+
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from afjax import store
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.train.recipes import train_single
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+    config = ml_collections.ConfigDict()
+    config.trunk = {trunk!r}
+    config.task = {{"name": "quantity", "source": {data!r}}}
+    config.train = {{
+        "max_steps": 60, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 15, "checkpoint_every": 3,
+        "learning_rate": 1e-2,
+    }}
+    return config
+"""
+
+
+def train_command(config: Path, workdir: Path, cache: Path) -> None:
+    """What ``afjax train`` does, in a process of its own."""
+    from afjax.cli.main import main
+
+    os.environ["AFJAX_CACHE"] = str(cache)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        code = main(["train", f"--config={config}", f"--workdir={workdir}"])
+    # Past the interpreter's own end, which waits for threads.
+    os._exit(code)
+
+
+@pytest.fixture(scope="module")
+def processes() -> multiprocessing.context.ForkServerContext:
+    """Processes from a server that has done the imports, which take seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["afjax.train.experiment", "orbax.checkpoint", "transformers", "sklearn.metrics", "ml_collections", "pytest"]
+    )
+    return context
+
+
+@pytest.fixture
+def config_file(tiny_trunk_folder: Path, rows: Mapping[str, Rows], tmp_path: Path) -> Path:
+    data = tmp_path / "data"
+    data.mkdir()
+    for split, split_rows in rows.items():
+        assert split_rows.labels is not None
+        lines = [
+            json.dumps({"text": text, "label": split_rows.label_names[label]})
+            for text, label in zip(split_rows.text_a, split_rows.labels, strict=True)
+        ]
+        (data / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    path = tmp_path / "config.py"
+    path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
+    return path
+
+
+def steps_of(workdir: Path) -> list[int]:
+    lines = (workdir / "target" / "metrics.jsonl").read_text().splitlines()
+    return [line["step"] for line in map(json.loads, lines) if "loss" in line]
+
+
+def looks_of(workdir: Path) -> list[dict]:
+    lines = (workdir / "target" / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if "dev/accuracy" in line]
+
+
+def digests(workdir: Path) -> dict[str, str]:
+    return {
+        f"{kind}/{name}": store.read_manifest(workdir / "store", kind, name).digest
+        for kind, name in store.folders(workdir / "store")
+    }
+
+
+def test_killed_at_ten_random_moments(
+    processes: multiprocessing.context.ForkServerContext, config_file: Path, tmp_path: Path, cache_folder: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def start(workdir: Path) -> multiprocessing.process.BaseProcess:
+        process = processes.Process(target=train_command, args=(config_file, workdir, cache_folder))
+        process.start()
+        return process
+
+    def size(workdir: Path) -> int:
+        path = workdir / "target" / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def wait_for_steps(process: multiprocessing.process.BaseProcess, workdir: Path, seconds: float = 120) -> None:
+        before, deadline = size(workdir), time.monotonic() + seconds
+        while process.is_alive() and size(workdir) == before and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    process = start(whole)
+    wait_for_steps(process, whole)
+    begin = time.monotonic()
+    process.join()
+    duration = time.monotonic() - begin
+    assert process.exitcode == 0
+
+    draw, num_killed = random.Random(0), 0
+    for attempt in range(10):
+        process = start(killed)
+        if attempt % 3 == 0:  # At any moment from the start on; else among the steps, checkpoints and looks.
+            process.join(draw.uniform(0, 2))
+        else:
+            wait_for_steps(process, killed)
+            process.join(draw.uniform(0, duration / 10))
+        num_killed += process.is_alive()
+        process.kill()
+        process.join()
+        assert store.verify(killed / "store") == []
+    assert num_killed >= 8
+    process = start(killed)
+    process.join()
+    assert process.exitcode == 0
+
+    assert digests(killed) == digests(whole)
+    assert digests(whole).keys() == {"adapters/quantity", "heads/quantity"}
+    assert steps_of(killed) == steps_of(whole) == list(range(1, 61))
+    assert looks_of(killed) == looks_of(whole)
+    assert len(looks_of(whole)) == 4
+    assert store.verify(killed / "store") == []
+
+
+def test_a_run_goes_on_in_the_same_process(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from afjax.train.checkpoints import RunCheckpoints
+
+    settings = dataclasses.replace(tiny, checkpoint_every=3, dropout=True)
+    whole = train_single(tiny_trunk, task, rows, workdir=tmp_path / "whole", config=settings)
+
+    save = RunCheckpoints.save
+
+    def save_and_stop(self: RunCheckpoints, step: int, *args: object) -> None:
+        if step == 9:
+            raise KeyboardInterrupt
+        save(self, step, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunCheckpoints, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
+    resumed = train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
+    assert tree_digest(resumed.params) == tree_digest(whole.params)
+    assert resumed.metrics == whole.metrics
+    mine, theirs = (tmp_path / name / "metrics.jsonl" for name in ("stopped", "whole"))
+    assert mine.read_text() == theirs.read_text()

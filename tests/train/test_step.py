@@ -1,0 +1,164 @@
+"""The training step by itself: schedule, optimizer, loss, padded rows, losses that are not finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax import partition
+from afjax.config import AdapterConfig, TrainConfig
+from afjax.data.tokenise import TokenisedRows
+from afjax.model.bottleneck import init_adapter
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.train.evaluate import split_logits
+from afjax.train.step import (
+    State,
+    TrainStep,
+    init_state,
+    learning_rate,
+    make_optimizer,
+    make_train_step,
+    task_loss,
+)
+from afjax.trees import Tree, flatten, tree_digest
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+
+def test_the_rate_decays_linearly_to_zero() -> None:
+    config = TrainConfig(learning_rate=0.8)
+    assert [learning_rate(config, step, 4) for step in range(5)] == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
+
+
+def test_the_rate_rises_from_zero_in_the_warm_up() -> None:
+    config = TrainConfig(learning_rate=1.0, warmup=0.5)
+    rates = [learning_rate(config, step, 8) for step in range(9)]
+    assert rates == pytest.approx([0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25, 0])
+
+
+def test_the_rate_does_not_fall_below_zero_behind_the_last_step() -> None:
+    assert learning_rate(TrainConfig(), 12, 10) == 0.0
+
+
+def test_weight_decay_acts_on_kernels_only() -> None:
+    trained = {"dense": {"kernel": jnp.full(3, 2.0), "bias": jnp.full(3, 2.0)}, "norm": {"scale": jnp.full(3, 2.0)}}
+    optimizer = make_optimizer(TrainConfig(weight_decay=0.1), trained)
+    gradients = jax.tree.map(jnp.zeros_like, trained)
+    directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
+    found = {path: float(leaf[0]) for path, leaf in flatten(directions).items()}
+    assert found == pytest.approx({"dense/kernel": 0.2, "dense/bias": 0.0, "norm/scale": 0.0})
+
+
+@pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, (0.6, 0.8)), (0.0, (30.0, 40.0)), (100.0, (30.0, 40.0))])
+def test_the_norm_that_is_clipped_is_that_of_all_leaves(clip_norm: float, expected: tuple[float, float]) -> None:
+    trained = {"a": {"kernel": jnp.zeros(1)}, "b": {"bias": jnp.zeros(1)}}
+    # With so large an epsilon Adam's first direction is nearly the gradient over it, whatever its size.
+    optimizer = make_optimizer(TrainConfig(clip_norm=clip_norm, adam_epsilon=1e6, weight_decay=0.0), trained)
+    gradients = {"a": {"kernel": jnp.full(1, 30.0)}, "b": {"bias": jnp.full(1, 40.0)}}
+    directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
+    found = [float(leaf[0]) * 1e6 for leaf in flatten(directions).values()]
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_loss_of_regression_is_the_weighted_mean_of_squares() -> None:
+    logits = jnp.array([[1.0], [2.0], [30.0]])
+    loss = task_loss(logits, jnp.array([0.0, 5.0, 0.0]), jnp.array([1.0, 1.0, 0.0]), "regression")
+    assert float(loss) == pytest.approx((1 + 9) / 2)
+
+
+def test_the_loss_of_classification_is_the_weighted_mean_of_cross_entropies() -> None:
+    logits = jnp.log(jnp.array([[0.25, 0.75], [0.5, 0.5], [0.9, 0.1]]))
+    labels, weights = jnp.array([1, 0, 1]), jnp.array([1.0, 1.0, 0.0])
+    loss = task_loss(logits, labels, weights, "classification")
+    assert float(loss) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2)
+
+
+@pytest.fixture(scope="module")
+def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
+    """A compiled step of an adapter, without dropout, and its first state."""
+    config = AdapterConfig(reduction_factor=4.0, init_scale=0.5)
+    model = Model(trunk=tiny_trunk.config, head_name="task", adapters=(("task", config),), scan_layers=True)
+    adapter = init_adapter(jax.random.key(1), config, hidden_size=32, num_layers=2)
+    head = init_head(jax.random.key(2), model.head, 3, trunk=tiny_trunk.params)
+    params = {"trunk": tiny_trunk.params, "adapters": {"task": adapter}, "heads": {"task": head}}
+    trained, frozen = partition.split(params, partition.label(params, partition.preset("adapter")))
+    trained = jax.tree.map(jnp.asarray, trained)
+    optimizer = make_optimizer(TrainConfig(), trained)
+    step = jax.jit(make_train_step(model, optimizer, "classification", dropout=False))
+    return step, init_state(trained, optimizer), jax.tree.map(jnp.asarray, frozen)
+
+
+def make_batch(num_rows: int, *, of: int = 6) -> dict[str, np.ndarray]:
+    """A batch of six places of which the first ``num_rows`` hold rows; the rest holds what must not matter."""
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(5, 300, (of, 8), dtype=np.int32)
+    tokens[num_rows:] = 7
+    mask = np.ones((of, 8), bool)
+    mask[num_rows:] = False
+    labels = draw.integers(0, 3, of, dtype=np.int32)
+    return {
+        "tokens": tokens,
+        "types": np.zeros((of, 8), np.int32),
+        "mask": mask,
+        "labels": labels,
+        "weights": (np.arange(of) < num_rows).astype(np.float32),
+    }
+
+
+def run(step_and_params: tuple[TrainStep, State, Tree], batch: dict, state: State | None = None) -> tuple[State, dict]:
+    step, first, frozen = step_and_params
+    return step(first if state is None else state, frozen, batch, jax.random.key(0), jnp.float32(0.1))
+
+
+def test_rows_of_weight_zero_change_neither_loss_nor_gradients(step_and_params: tuple[TrainStep, State, Tree]) -> None:
+    alone = {name: array[:4] for name, array in make_batch(4).items()}
+    state, scalars = run(step_and_params, alone)
+    padded_state, padded_scalars = run(step_and_params, make_batch(4))
+    assert float(padded_scalars["loss"]) == pytest.approx(float(scalars["loss"]), rel=1e-5)
+    assert float(padded_scalars["gradient_norm"]) == pytest.approx(float(scalars["gradient_norm"]), rel=1e-4)
+    other = make_batch(4)
+    other["labels"][4:] = 2 - other["labels"][4:]
+    other["tokens"][4:] = 9
+    other_state, other_scalars = run(step_and_params, other)
+    assert float(other_scalars["loss"]) == float(padded_scalars["loss"])
+    assert tree_digest(other_state["trained"]) == tree_digest(padded_state["trained"])
+    # Adam's moments after the first step are the gradients and their squares.
+    for mine, theirs in zip(jax.tree.leaves(padded_state), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_rows_that_fill_a_batch_up_are_in_no_metric() -> None:
+    lengths = np.array([3, 5, 4, 2, 8, 1, 6])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = np.repeat(np.arange(7), lengths).astype(np.int32)
+    data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, None, 0)
+    logits = split_logits(
+        lambda params, batch: batch["tokens"][:, :1], {}, data, batch_size=4, lengths=(4, 8), pad_id=99
+    )
+    assert logits[:, 0].tolist() == list(range(7))
+
+
+def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(
+    step_and_params: tuple[TrainStep, State, Tree],
+) -> None:
+    before, _ = run(step_and_params, make_batch(6))
+    bad = make_batch(6)
+    bad["weights"] = np.full(6, np.inf, np.float32)
+    after, scalars = run(step_and_params, bad, before)
+    assert scalars["failed"]
+    assert not np.isfinite(scalars["loss"])
+    for state in (after, run(step_and_params, make_batch(6), after)[0]):
+        assert state["failed"]
+        assert int(state["step"]) == 1
+        for name in ("trained", "optimizer"):
+            for mine, theirs in zip(jax.tree.leaves(state[name]), jax.tree.leaves(before[name]), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def test_frozen_leaves_own_no_optimizer_state(step_and_params: tuple[TrainStep, State, Tree]) -> None:
+    _, state, _ = step_and_params
+    trained = sorted(leaf.shape for leaf in jax.tree.leaves(state["trained"]))
+    moments = sorted(leaf.shape for leaf in jax.tree.leaves(state["optimizer"]) if leaf.shape)
+    assert moments == sorted([*trained, *trained])
