@@ -13,6 +13,7 @@ import numpy as np
 from afjax import partition
 from afjax.config import ADAPTER_PRESETS, FusionConfig, HeadConfig, TrainConfig
 from afjax.errors import UserError
+from afjax.host_memory import return_freed_memory
 from afjax.model.bottleneck import init_adapter
 from afjax.model.encoder import init_trunk
 from afjax.model.fusion import init_fusion
@@ -121,6 +122,7 @@ def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Pr
     begin = time.perf_counter()
     compiled = jax.jit(make_eval_step(model)).lower(params, batch).compile()
     seconds = time.perf_counter() - begin
+    return_freed_memory()
     return Prepared(
         run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, flops=_flops(compiled)
     )
@@ -135,6 +137,7 @@ def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, j
     begin = time.perf_counter()
     compiled = step.lower(holder["state"], frozen, batch, key, rate).compile()
     seconds = time.perf_counter() - begin
+    return_freed_memory()
 
     def run() -> None:
         holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, rate))

@@ -18,7 +18,7 @@ MODULES = sorted(
 )
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
-    ("errors",),
+    ("errors", "host_memory"),
     ("trees", "config"),
     ("data", "metrics", "model", "partition", "store"),
     ("trunk",),

@@ -136,11 +136,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
 
 
-def _keep_compiled_programs() -> None:
+def _set_up_libraries() -> None:
+    """Keeps compiled programs, and lets transformers run without PyTorch without a word about it."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -148,7 +150,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from afjax.train.experiment import run_experiment
 
     config = load_experiment(arguments.config, arguments.overrides)
-    _keep_compiled_programs()
+    _set_up_libraries()
     store = arguments.store or arguments.workdir / "store"
     results = run_experiment(
         config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
@@ -170,7 +172,7 @@ def _load_task_model(arguments: argparse.Namespace) -> Any:
         raise UserError(
             f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
         )
-    _keep_compiled_programs()
+    _set_up_libraries()
     trunk = load_trunk(arguments.trunk)
     return load_task_model(
         arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion

@@ -19,6 +19,7 @@ from afjax.data.columns import (
     number_labels,
     pick_columns,
     read_label_names,
+    text_of,
 )
 from afjax.data.files import find_split_file, nearest_in_folder, read_rows, shorten
 from afjax.data.tfds import find_tfds_split, read_tfds
@@ -118,23 +119,27 @@ def rows_from_lists(
 def read_prediction_rows(path: str | Path) -> list[tuple[str, str | None]]:
     """Reads unlabelled rows ``{"text"}`` or ``{"text_a", "text_b"}`` from JSONL(.gz) as (first, second text or None).
 
+    Rows of one text and of two may be mixed.
+
     Raises:
       UserError: The file is not as it must be, or its rows are of another form.
     """
     path = Path(path)
     if not path.name.removesuffix(".gz").endswith(".jsonl"):
         raise UserError(f"{path} is no JSONL file; give rows to predict on in a file named .jsonl or .jsonl.gz.")
-    rows = list(read_rows(path))
-    number, first = rows[0]
-    if not ("text" in first or {"text_a", "text_b"} <= first.keys()):
-        raise UserError(
-            f"{path}:{number} has the columns {', '.join(first) or '(none)'}; this version predicts on rows "
-            '{"text"} or {"text_a", "text_b"}.'
-        )
-    columns = pick_columns(str(path), rows)
-    if columns.text_b is None:
-        return [(text, None) for text in columns.text_a]
-    return list(zip(columns.text_a, columns.text_b, strict=True))
+    texts: list[tuple[str, str | None]] = []
+    for number, row in read_rows(path):
+        place = f"{path}:{number}"
+        if {"text_a", "text_b"} <= row.keys():
+            texts.append((text_of(place, row, "text_a"), text_of(place, row, "text_b")))
+        elif "text" in row:
+            texts.append((text_of(place, row, "text"), None))
+        else:
+            raise UserError(
+                f"{place} has the columns {', '.join(row) or '(none)'}; this version predicts on rows "
+                '{"text"} or {"text_a", "text_b"}.'
+            )
+    return texts
 
 
 def read_columns(task: TaskConfig, split: Split) -> tuple[Columns, tuple[str, ...]]:

@@ -121,6 +121,8 @@ def _checkpointer() -> Any:
 
 def system_reason(error: Exception) -> str:
     """Why Orbax or TensorStore could not write or read: in the system's words where they have them."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
     return os.strerror(int(code[1])) if code else str(error).partition("\n")[0]
 

@@ -1,5 +1,8 @@
 """A run's checkpoints: all that is needed to go on as if it had never stopped."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,9 @@ import jax
 from afjax.errors import UserError
 from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.trees import Tree
+
+# Bytes that Orbax writes beside the arrays, and more than enough.
+ORBAX_FILES = 1_000_000
 
 
 class RunCheckpoints:
@@ -39,7 +45,11 @@ class RunCheckpoints:
         items = args.Composite(
             state=args.StandardSave(state), best=args.StandardSave(best), progress=args.JsonSave(progress)
         )
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves((state, best))) + ORBAX_FILES
         try:
+            # Asked first, as Orbax prints tracebacks from its threads when it finds out by itself.
+            if shutil.disk_usage(self._manager.directory).free < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with quiet_orbax():
                 self._manager.save(step, args=items)
         except Exception as error:  # TensorStore raises ValueError, whatever the system said.

@@ -36,7 +36,8 @@ def check_experiment(
     _check_names(config, workdir, store_folder)
     if config.recipe == "fusion":
         _check_fused(config, trunk, workdir, store_folder)
-    _check_writable(store_folder)
+    _check_writable(workdir, "workdir")
+    _check_writable(store_folder, "store")
 
 
 def stored_sources(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> list[str]:
@@ -91,11 +92,11 @@ def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_fo
     check_fusible(configs, trunk.config.num_layers)
 
 
-def _check_writable(store_folder: str | Path) -> None:
-    if "://" in str(store_folder):
+def _check_writable(folder: str | Path, flag: str) -> None:
+    if "://" in str(folder):
         return
-    folder = Path(store_folder).expanduser().absolute()
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    path = Path(folder).expanduser().absolute()
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         problem = "cannot be written" if there.is_dir() else "is not a folder"
-        raise UserError(f"The store {store_folder} cannot be used, as {there} {problem}; give another --store.")
+        raise UserError(f"The {flag} {folder} cannot be used, as {there} {problem}; give another --{flag}.")

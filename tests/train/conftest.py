@@ -1,6 +1,8 @@
 """A task that tiny trunks learn in seconds, and settings for it."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,17 @@ def rows() -> Mapping[str, Rows]:
         "train": rows_from_lists([text for text, _ in texts[:24]], labels[:24], label_names=names),
         "dev": rows_from_lists([text for text, _ in texts[24:]], labels[24:], label_names=names),
     }
+
+
+@pytest.fixture
+def data(rows: Mapping[str, Rows], tmp_path: Path) -> Path:
+    """A folder with the task's ``train.jsonl`` and ``dev.jsonl``."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, split_rows in rows.items():
+        assert split_rows.labels is not None
+        labels = [split_rows.label_names[label] for label in split_rows.labels]
+        pairs = zip(split_rows.text_a, labels, strict=True)
+        lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder

@@ -1,8 +1,7 @@
 """Whole experiments: what is trained, what is reused, what is refused before anything is written."""
 
 import dataclasses
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,11 @@ import pytest
 
 from afjax import store
 from afjax.config import AdapterConfig, ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
-from afjax.data.rows import Rows
 from afjax.errors import UserError
 from afjax.train.experiment import Result, run_experiment
 from afjax.trunk import load_trunk
 
 pytestmark = pytest.mark.usefixtures("training")
-
-
-@pytest.fixture
-def data(rows: Mapping[str, Rows], tmp_path: Path) -> Path:
-    """A folder with ``train.jsonl`` and ``dev.jsonl``."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for split, split_rows in rows.items():
-        assert split_rows.labels is not None
-        labels = [split_rows.label_names[label] for label in split_rows.labels]
-        pairs = zip(split_rows.text_a, labels, strict=True)
-        lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture
@@ -60,8 +44,8 @@ def fusion(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeCo
 
 @pytest.fixture
 def single(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    def make(name: str = "one", **kwargs: Any) -> ExperimentConfig:
-        task = TaskConfig(name=name, source=str(data))
+    def make(task_name: str = "one", **kwargs: Any) -> ExperimentConfig:
+        task = TaskConfig(name=task_name, source=str(data))
         return ExperimentConfig(**{"trunk": str(tiny_trunk_folder), "task": task, "train": settings, **kwargs})
 
     return make
@@ -158,7 +142,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     long = dataclasses.replace(settings, max_length=129, buckets=())
     assert "max_length is 129; the trunk" in refusal(single(train=long), tmp_path)
     source = dataclasses.replace(fusion().sources[1], train=long)
-    assert "max_length is 129" in refusal(fusion(sources=(fusion().sources[0], source)), tmp_path)
+    assert "max_length is 129" in refusal(dataclasses.replace(fusion(), sources=(source,)), tmp_path)
     task = dataclasses.replace(single().task, metric="pearson")
     assert 'The metric "pearson" does not fit' in refusal(single(task=task), tmp_path)
     assert "names layer 2, but the trunk has layers 0 to 1" in refusal(

@@ -58,16 +58,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
 
 
 @pytest.fixture
-def config_file(tiny_trunk_folder: Path, rows: Mapping[str, Rows], tmp_path: Path) -> Path:
-    data = tmp_path / "data"
-    data.mkdir()
-    for split, split_rows in rows.items():
-        assert split_rows.labels is not None
-        lines = [
-            json.dumps({"text": text, "label": split_rows.label_names[label]})
-            for text, label in zip(split_rows.text_a, split_rows.labels, strict=True)
-        ]
-        (data / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+def config_file(tiny_trunk_folder: Path, data: Path, tmp_path: Path) -> Path:
     path = tmp_path / "config.py"
     path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
     return path

@@ -1,0 +1,111 @@
+"""Tiny data, a store that one ``afjax train`` has filled, and what refused commands must look like."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from afjax.cli.main import main
+
+CONFIG = """
+import ml_collections
+
+def get_config(recipe="fusion", task="target"):
+    config = ml_collections.ConfigDict()
+    config.recipe = recipe
+    config.trunk = {trunk!r}
+    train = {{"max_steps": 2, "batch_size": 8, "max_length": 16, "buckets": (16,), "learning_rate": 1e-3}}
+    config.task = {{"name": task, "source": {data!r}}}
+    config.train = train
+    if recipe == "fusion":
+        config.sources = {{name: {{"task": {{"source": {data!r}}}, "train": train}} for name in ("first", "second")}}
+    return config
+"""
+
+ROWS = [
+    {"text_a": f"{word} of the {number}", "text_b": "some of the two", "label": "many" if word == "all" else "few"}
+    for number in ("two", "three", "four", "five")
+    for word in ("all", "some")
+]
+
+WriteRows = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def write_rows() -> WriteRows:
+    """Writes rows (default: eight pairs, labels few and many) to a JSONL file."""
+
+    def write(path: Path, rows: list[dict] = ROWS) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def _training(training: None) -> None:
+    """Commands train, or compile what training compiled."""
+
+
+@pytest.fixture(scope="session")
+def trained(
+    tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with ``data``, ``tiny.py`` and ``run``, where ``tiny.py``'s fusion was trained."""
+    folder = tmp_path_factory.mktemp("trained")
+    for split in ("train", "dev"):
+        write_rows(folder / "data" / f"{split}.jsonl")
+    (folder / "tiny.py").write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(folder / "data")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AFJAX_CACHE", str(cache_folder))
+        assert main(["train", f"--config={folder / 'tiny.py'}", f"--workdir={folder / 'run'}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def data(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the data, to be damaged."""
+    return shutil.copytree(trained / "data", tmp_path / "data")
+
+
+@pytest.fixture
+def store(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be damaged: adapters first and second, fusion and head target-fusion."""
+    return shutil.copytree(trained / "run" / "store", tmp_path / "store")
+
+
+@pytest.fixture
+def config(tiny_trunk_folder: Path, data: Path, tmp_path: Path) -> Path:
+    """A config file over ``data``; its arguments are ``recipe`` and ``task``."""
+    path = tmp_path / "tiny.py"
+    path.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data)))
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must be refused and returns its sentence: exit code 2, one line, nothing written."""
+
+    def run(*words: str) -> str:
+        before = contents(tmp_path)
+        capsys.readouterr()
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("afjax: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        assert contents(tmp_path) == before
+        return err.removeprefix("afjax: ").rstrip("\n")
+
+    return run

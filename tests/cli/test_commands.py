@@ -1,0 +1,183 @@
+"""The commands one after another, as a user gives them."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import afjax
+from afjax.cli.main import main
+from afjax.task_model import load_task_model
+from afjax.trunk import load_trunk
+
+WriteRows = Callable[..., Path]
+
+
+@pytest.fixture
+def model(trained: Path, tiny_trunk_folder: Path) -> list[str]:
+    """The flags that name the trained fusion."""
+    flags = {"store": trained / "run" / "store", "trunk": tiny_trunk_folder}
+    return [f"--{name}={value}" for name, value in flags.items()] + ["--fusion=target-fusion", "--head=target-fusion"]
+
+
+def out_lines(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_train_prints_a_table_and_goes_on_where_it_stopped(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", f"--config={trained / 'tiny.py'}", f"--workdir={trained / 'run'}"]
+    lines = out_lines(capsys, *words)
+    assert [line.split()[0] for line in lines if "accuracy" in line] == ["first", "second", "target-fusion"]
+    assert lines[-1] == f"Store: {trained / 'run' / 'store'}"
+    assert out_lines(capsys, *words) == lines
+
+
+def test_eval_prints_scores(trained: Path, model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", *model, f"--source={trained / 'data'}", "--max_length=16"]
+    scores = json.loads(out_lines(capsys, *words)[-1])
+    assert scores.keys() == {"split", "rows", "accuracy", "macro_f1", "matthews", "f1"}
+    assert (scores["split"], scores["rows"]) == ("dev", 8)
+    result = json.loads((trained / "run" / "target" / "result.json").read_text())
+    assert scores["accuracy"] == result["metrics"]["accuracy"]
+    assert json.loads(out_lines(capsys, *words, "--split=train", "--batch_size=3")[-1])["split"] == "train"
+
+
+def test_predict_writes_every_row_in_order(
+    trained: Path, model: list[str], write_rows: WriteRows, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    texts = [("all of the two of the nine", "some"), ("none", "most"), ("most of the three", "four")]
+    path = write_rows(tmp_path / "rows.jsonl", [{"text_b": b, "text_a": a, "extra": 1} for a, b in texts])
+    assert main(["predict", *model, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}", "--batch_size=2"]) == 0
+    task_model = load_task_model(
+        trained / "run" / "store",
+        load_trunk(str(tiny_trunk_folder)),
+        head="target-fusion",
+        fusion="target-fusion",
+    )
+    expected = task_model.predict(texts, max_length=128)
+    rows = read(tmp_path / "out.jsonl")
+    assert [row.keys() for row in rows] == [{"logits", "label", "probabilities"}] * 3
+    assert [row["label"] for row in rows] == expected.labels
+    np.testing.assert_allclose([row["logits"] for row in rows], expected.logits, atol=1e-5)
+    np.testing.assert_allclose([row["probabilities"] for row in rows], expected.probabilities, atol=1e-5)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
+
+
+def test_predict_reads_gzip_and_mixed_rows_and_replaces_its_output(model: list[str], tmp_path: Path) -> None:
+    path, output = tmp_path / "rows.jsonl.gz", tmp_path / "out.jsonl"
+    rows = [{"text": "all of the two"}, {"text_a": "none", "text_b": "two"}, {"text": "none"}]
+    with gzip.open(path, "wt") as file:
+        file.write("\n\n".join(json.dumps(row) for row in rows))
+    output.write_text("old\n")
+    assert main(["predict", *model, f"--input={path}", f"--output={output}"]) == 0
+    mixed = read(output)
+    assert len(mixed) == 3
+    for index, row in enumerate(rows):
+        single = tmp_path / "single.jsonl"
+        single.write_text(json.dumps(row))
+        assert main(["predict", *model, f"--input={single}", f"--output={output}"]) == 0
+        np.testing.assert_allclose(read(output)[0]["logits"], mixed[index]["logits"], atol=1e-5)
+
+
+def test_regression_from_training_to_prediction(
+    config: Path, data: Path, write_rows: WriteRows, tiny_trunk_folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    for split in ("train", "dev"):
+        write_rows(data / f"{split}.jsonl", [{"text": "two " * count, "label": count} for count in range(1, 9)])
+    store = tmp_path / "store"
+    words = [f"--config={config}:recipe=single,task=length", f"--workdir={tmp_path / 'run'}", f"--store={store}"]
+    assert main(["train", *words, "--config.task.kind=regression"]) == 0
+    assert "pearson" in capsys.readouterr().out
+    model = [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--adapter=length", "--head=length"]
+    scores = json.loads(out_lines(capsys, "eval", *model, f"--source={data}")[-1])
+    assert scores.keys() == {"split", "rows", "pearson", "spearman", "mse"}
+    words = [f"--input={data / 'dev.jsonl'}", f"--output={tmp_path / 'out.jsonl'}"]
+    assert main(["predict", *model, *words]) == 0
+    for row in read(tmp_path / "out.jsonl"):
+        assert row == {"logits": [row["label"]], "label": row["label"], "probabilities": []}
+        assert isinstance(row["label"], float)
+
+
+def test_store_lists_shows_and_verifies(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = f"--store={trained / 'run' / 'store'}"
+    lines = out_lines(capsys, "store", "ls", flag)
+    assert lines[0].split() == "kind name task metric parameters size trunk digest created".split()
+    found = [tuple(line.split()[:2]) for line in lines[1:]]
+    assert found == [
+        ("adapters", "first"),
+        ("adapters", "second"),
+        ("fusion", "target-fusion"),
+        ("heads", "first"),
+        ("heads", "second"),
+        ("heads", "target-fusion"),
+    ]
+    shown = "\n".join(out_lines(capsys, "store", "show", "first", flag))
+    assert "adapters/first" in shown
+    assert "heads/first" in shown
+    assert "few, many" in shown
+    assert out_lines(capsys, "store", "verify", flag) == [f"{kind}/{name}: ok" for kind, name in found]
+
+
+@pytest.mark.parametrize(("method", "mode"), [("fusion", "eval"), ("adapter", "train")])
+def test_bench_ends_with_json(
+    tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], method: str, mode: str
+) -> None:
+    sizes = ["--num_adapters=2", "--batch_size=2", "--max_length=8", "--num_steps=2", "--scan_layers", "--json"]
+    words = [f"--trunk={tiny_trunk_folder}", f"--method={method}", f"--mode={mode}", *sizes]
+    lines = out_lines(capsys, "bench", *words)
+    figures = json.loads(lines[-1])
+    assert {"median_step_s", "peak_memory_gb", "examples_per_s", "compile_s"} <= figures.keys()
+    assert all(figures[name] > 0 for name in ("median_step_s", "peak_memory_gb", "compile_s"))
+    assert figures["examples_per_s"] == pytest.approx(2 / figures["median_step_s"])
+    assert "median step" in lines[-2]
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "predict", "store", "bench"])
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([command, "--help"])
+    assert raised.value.code == 0
+    text = capsys.readouterr().out
+    _, example = text.split("example", 1)
+    assert f"afjax {command} " in example
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["trian"],
+        ["train", "--config=x.py"],
+        ["train", "--config=x.py", "--workdir=x", "--confg.seed=1"],
+        ["eval", "--store=x", "--trunk=x", "--head=x", "--source=x", "--config.seed=1"],
+        ["bench", "--method=magic", "--mode=train"],
+    ],
+)
+def test_flags_that_are_not_known_or_missing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(words)
+    assert raised.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_package_runs_as_a_module_and_says_its_sentence_alone(tmp_path: Path) -> None:
+    words = ["store", "ls", f"--store={tmp_path / 'nothing'}"]
+    done = subprocess.run([sys.executable, "-m", "afjax", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"afjax: There is no store at {tmp_path / 'nothing'}; give the folder that holds adapters, fusion, heads."
+    ]
+    assert afjax.__version__
