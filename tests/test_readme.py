@@ -4,9 +4,11 @@ import re
 import shlex
 from pathlib import Path
 
+import jax
 import pytest
 
 from afjax.cli.main import main
+from afjax.data.builtin import builtin_rows
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,8 +34,9 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
     exec(few_steps, {})
     accuracy, label = capsys.readouterr().out.split(maxsplit=1)
     assert 0 <= float(accuracy) <= 1
-    assert label.strip() in ("['yes']", "['no']", "['follows']", "['entailment']", "['not_entailment']")
-    exec(reuse, {})
+    assert label.strip() in [f"['{name}']" for name in builtin_rows("target", "train").label_names]
+    with jax.numpy_rank_promotion("allow"):  # The reader's own code need not be as strict as ours.
+        exec(reuse, {})
     assert capsys.readouterr().out.startswith("(1, ")
 
 
