@@ -7,9 +7,8 @@ types, so the rest of the code may trust its fields.
 import dataclasses
 import math
 import types
-import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from afjax.errors import UserError, did_you_mean
 
@@ -346,69 +345,3 @@ def check_name(name: str, kind: str) -> None:
             f'The {kind} name "{name}" cannot be used; take letters, digits, "_", "-" and "." (not in front), '
             'without "/", "\\", ":" or a comma.'
         )
-
-
-def from_dict(cls: type, values: Mapping[str, Any], path: str = "config") -> Any:
-    """Makes the frozen dataclass ``cls`` from nested mappings.
-
-    Raises:
-      UserError: An unknown key (with a suggestion), a missing one, or a value of another type.
-    """
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for key in values:
-        if key not in fields:
-            raise UserError(
-                f"{path}.{key} is not a known setting.{did_you_mean(str(key), fields)}"
-                f" {path} takes: {', '.join(fields)}."
-            )
-    for name, field in fields.items():
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if needed and name not in values:
-            raise UserError(f"{path}.{name} is missing; give it a value.")
-    return cls(**{key: _convert(hints[key], value, f"{path}.{key}") for key, value in values.items()})
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        allowed = [kind for kind in arguments if kind is not type(None)]
-        choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
-        if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
-            return _convert(Literal[choices], value, path)
-        return _convert(allowed[0], value, path)
-    if origin is Literal:
-        if value not in arguments:
-            names = [str(choice) for choice in arguments]
-            raise UserError(
-                f'{path} is "{value}"; allowed: {", ".join(name for name in names if name)}.'
-                f"{did_you_mean(str(value), names)}"
-            )
-        return value
-    if origin is tuple:
-        if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
-            raise UserError(f"{path} is {value!r}; give a list.")
-        return tuple(_convert(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UserError(f"{path} is {value!r}; give its settings as a mapping.")
-        return from_dict(typing.cast(type, hint), value, path)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise UserError(f"{path} is {value!r}; it must be of type {hint.__name__}.")
-    return value
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """The dataclass as nested dicts and lists, ready for JSON; :func:`from_dict` takes it back."""
-    return {
-        key: [to_dict(item) if dataclasses.is_dataclass(item) else item for item in value]
-        if isinstance(value, tuple)
-        else to_dict(value)
-        if dataclasses.is_dataclass(value)
-        else value
-        for key, value in ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
-    }

@@ -11,10 +11,11 @@ import numpy as np
 
 from afjax import metrics as task_metrics
 from afjax import store
-from afjax.config import AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig, from_dict, to_dict
+from afjax.config import AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig
 from afjax.data.batches import eval_batches
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.data.tokenise import tokenise
+from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.trees import Tree, tree_digest

@@ -17,9 +17,8 @@ from afjax.config import (
     TaskConfig,
     TrainConfig,
     check_name,
-    from_dict,
-    to_dict,
 )
+from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 
 TASK = TaskConfig(name="rte")

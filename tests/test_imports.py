@@ -19,8 +19,9 @@ MODULES = sorted(
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
     ("errors", "host_memory"),
-    ("trees", "config"),
+    ("trees", "config", "dataclass_dicts"),
     ("data", "metrics", "model", "partition", "store"),
+    ("hugging_face",),
     ("trunk",),
     ("task_model",),
     ("train",),

@@ -21,7 +21,8 @@ import pytest
 
 from afjax import store, trees
 from afjax.cli.store import list_lines, show_lines, verify_lines
-from afjax.config import AdapterConfig, TaskConfig, to_dict
+from afjax.config import AdapterConfig, TaskConfig
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 

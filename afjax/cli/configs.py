@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.config import ExperimentConfig, from_dict
+from afjax.config import ExperimentConfig
+from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
 
 

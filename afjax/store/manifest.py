@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from afjax import config, trees
+from afjax import trees
+from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 
 KINDS = ("adapters", "fusion", "heads")
@@ -91,7 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(manifest: Manifest) -> str:
-    values = config.to_dict(manifest)
+    values = to_dict(manifest)
     return json.dumps({**values, CHECKSUM: _checksum(values)}, indent=2, allow_nan=False) + "\n"
 
 
@@ -118,7 +119,7 @@ def from_json(text: str, where: str) -> Manifest:
         raise UserError(f"{where}: keys missing (-) or unknown (+): {difference}; {REPAIR}.")
     del values[CHECKSUM]
     try:
-        manifest = config.from_dict(Manifest, values, "manifest")
+        manifest = from_dict(Manifest, values, "manifest")
     except UserError as error:
         raise UserError(f"{where}: {str(error).rstrip('.')}; {REPAIR}.") from error
     for path, leaf in manifest.leaves.items():

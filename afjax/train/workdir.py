@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from afjax.config import ExperimentConfig, to_dict
+from afjax.config import ExperimentConfig
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.trees import flatten
 

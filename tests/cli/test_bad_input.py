@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from afjax import store as artefacts
 from afjax.cli.main import main
-from afjax.config import AdapterConfig, to_dict
+from afjax.config import AdapterConfig
+from afjax.dataclass_dicts import to_dict
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog
 from afjax.train.recipes import new_adapter

@@ -11,7 +11,8 @@ import pytest
 from afjax import store
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
-from afjax.config import AdapterConfig, ExperimentConfig, to_dict
+from afjax.config import AdapterConfig, ExperimentConfig
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "configs"

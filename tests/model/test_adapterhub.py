@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from afjax.config import AdapterConfig, FusionConfig, HeadConfig
+from afjax.hugging_face import from_hugging_face, trunk_config
 from afjax.model.encoder import TrunkConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
-from afjax.trunk import from_hugging_face, trunk_config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LIMIT = 1e-5

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax.hugging_face import from_hugging_face, to_hugging_face, trunk_config
 from afjax.model.encoder import (
     TrunkConfig,
     encode,
@@ -20,7 +21,7 @@ from afjax.model.encoder import (
 )
 from afjax.partition import split_layers
 from afjax.trees import Tree, flatten, tree_digest
-from afjax.trunk import MINILM_PACKAGE, from_hugging_face, load_trunk, to_hugging_face, trunk_config
+from afjax.trunk import MINILM_PACKAGE, load_trunk
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RANDOM = ("bert", "bert_gelu_new", "bert_relu", "roberta")

@@ -15,8 +15,9 @@ import pytest
 
 import afjax
 from afjax import store as artefacts
-from afjax.config import ADAPTER_PRESETS, AdapterConfig, HeadConfig, TaskConfig, TrainConfig, to_dict
+from afjax.config import ADAPTER_PRESETS, AdapterConfig, HeadConfig, TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.task_model import TaskModel, load_task_model
 from afjax.train.recipes import new_adapter, train_fusion, train_single
