@@ -12,11 +12,12 @@ import numpy as np
 from afjax import metrics as task_metrics
 from afjax import store
 from afjax.config import AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig
-from afjax.data.batches import eval_batches
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
+from afjax.evaluate import over_rows
+from afjax.model.encoder import unstack_layers
 from afjax.model.model import Model
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
@@ -125,7 +126,10 @@ class TaskModel:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         data = tokenise(rows, self.trunk.tokenizer(), max_length=max_length, cache_dir=None)
-        params = jax.jit(self.model.fold)({"trunk": self.trunk.params, **self.params})
+        trunk = self.trunk.params
+        if not self.model.scan_layers:
+            trunk = {**trunk, "layers": unstack_layers(trunk["layers"])}
+        params = self.model.fold(jax.tree.map(jnp.asarray, {"trunk": trunk, **self.params}))
 
         @jax.jit
         def step(params: Tree, batch: Mapping[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -139,17 +143,14 @@ class TaskModel:
             }
             return outputs.logits, means
 
-        order, logits, attention = [], [], []
-        lengths = TrainConfig(max_length=max_length).lengths
-        for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=self.model.trunk.pad_id):
-            kept = batch["rows"] >= 0
-            output = jax.device_get(step(params, {name: batch[name] for name in ("tokens", "types", "mask")}))
-            order.append(batch["rows"][kept])
-            logits.append(output[0][kept])
-            attention.append({slot: mean[kept] for slot, mean in output[1].items()})
-        back = np.argsort(np.concatenate(order))
-        maps = {slot: np.concatenate([part[slot] for part in attention])[back] for slot in attention[0]}
-        return np.concatenate(logits)[back], maps
+        return over_rows(
+            step,
+            params,
+            data,
+            batch_size=batch_size,
+            lengths=TrainConfig(max_length=max_length).lengths,
+            pad_id=self.model.trunk.pad_id,
+        )
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False) -> None:
         """Saves what was trained: the fusion or the adapter, and the head.

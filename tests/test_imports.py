@@ -21,7 +21,7 @@ LAYERS = (
     ("errors", "host_memory"),
     ("trees", "config", "dataclass_dicts"),
     ("data", "metrics", "model", "partition", "store"),
-    ("hugging_face",),
+    ("hugging_face", "evaluate"),
     ("trunk",),
     ("task_model",),
     ("train",),

@@ -89,9 +89,11 @@ def rows_from_lists(
       kind: Classification or regression.
 
     Raises:
-      UserError: Nothing in ``texts``, mixed texts and pairs, labels of another length, or a label that is
-        missing or unknown.
+      UserError: One string in place of a list, nothing in ``texts``, mixed texts and pairs, labels of
+        another length, or a label that is missing or unknown.
     """
+    if isinstance(texts, str):
+        raise UserError(f"texts is the one text {shorten(texts)}; put it into a list.")
     if len(texts) == 0:
         raise UserError("texts is empty; give at least one text or pair of texts.")
     if labels is not None and len(labels) != len(texts):

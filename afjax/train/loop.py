@@ -17,13 +17,13 @@ from afjax.config import TaskConfig, TrainConfig
 from afjax.data.batches import batches_per_epoch, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
+from afjax.evaluate import over_rows
 from afjax.model.encoder import stack_layers, unstack_layers
 from afjax.model.model import Model
 from afjax.train.checkpoints import RunCheckpoints
-from afjax.train.evaluate import split_logits
 from afjax.train.logs import RunLog
 from afjax.train.step import State, init_state, learning_rate, make_eval_step, make_optimizer, make_train_step
-from afjax.trees import Tree, count, merge, named_key
+from afjax.trees import Tree, merge, named_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +33,10 @@ class Trained:
     Attributes:
       trained: The trained tree with the best dev metric, on the host.
       metrics: Every dev metric of that tree, and ``step``, the step it is from.
-      num_trained: Number of trained parameters.
     """
 
     trained: Tree
     metrics: dict[str, float]
-    num_trained: int
 
 
 @dataclasses.dataclass
@@ -140,7 +138,7 @@ def train(
                 if step == num_steps or progress.stopped:
                     break
     kept = jax.tree.map(np.asarray, map_layers(best, stack_layers))
-    return Trained(kept, progress.best, count(kept))
+    return Trained(kept, progress.best)
 
 
 class _Run:
@@ -186,7 +184,7 @@ class _Run:
 
     def look(self, trained: Tree) -> dict[str, float]:
         """Every metric on the dev split."""
-        logits = split_logits(
+        logits = over_rows(
             self._eval_step,
             self._model.fold(merge(trained, self.frozen)),
             self._data["dev"],

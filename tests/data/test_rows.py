@@ -263,3 +263,8 @@ def test_nothing_warns_on_sound_data(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(load_task(TaskConfig(name="t", source=str(tmp_path)))) == 3
+
+
+def test_one_string_is_no_list_of_texts() -> None:
+    with pytest.raises(UserError, match="put it into a list"):
+        rows_from_lists("hello")
