@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from afjax import partition
-from afjax.config import ADAPTER_PRESETS, FusionConfig, HeadConfig, TrainConfig
+from afjax.config import ADAPTER_PRESETS, FusionConfig, HeadConfig, TrainConfig, TrunkDtype
 from afjax.errors import UserError
 from afjax.host_memory import return_freed_memory
 from afjax.model.bottleneck import init_adapter
-from afjax.model.encoder import init_trunk
+from afjax.model.encoder import cast_trunk, init_trunk
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
@@ -51,6 +51,7 @@ def prepare(
     batch_size: int,
     max_length: int,
     scan_layers: bool = False,
+    trunk_dtype: TrunkDtype = "float32",
 ) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
@@ -62,6 +63,7 @@ def prepare(
       batch_size: Rows.
       max_length: Tokens a row.
       scan_layers: One compiled loop over the layers.
+      trunk_dtype: Of the trunk's weights and so of its activations; ``full`` trains them, in float32 only.
 
     Raises:
       UserError: An unknown size, or numbers that make no step.
@@ -84,6 +86,7 @@ def prepare(
         scan_layers=scan_layers,
     )
     params = _init(jax.random.key(0), model)
+    params["trunk"] = cast_trunk(params["trunk"], trunk_dtype)
     batch = _synthetic_batch(config.vocab_size, batch_size, max_length)
     if mode == "eval":
         params = model.fold(params)

@@ -16,6 +16,7 @@ Position = Literal["attention", "ffn", "both"]
 LayerNormPlace = Literal["before", "after", "both", "none"]
 Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
 Partition = Literal["adapter", "fusion", "head", "full", "layernorm", "top_k"]
+TrunkDtype = Literal["float32", "bfloat16"]
 TaskKind = Literal["classification", "regression"]
 Metric = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"]
 
@@ -283,6 +284,8 @@ class ExperimentConfig:
       recipe: ``single`` trains one partition on one task; ``fusion`` trains what is missing of its
         sources' adapters, then fuses them for the task.
       trunk: A Hugging Face id, a local folder, or ``minilm``.
+      trunk_dtype: What the frozen trunk computes in. ``bfloat16`` halves its memory and is faster where the hardware
+        multiplies it faster; what is trained stays float32.
       task: The (target) task.
       name: Under which name results enter the store; empty: the task's name, with ``-fusion`` behind
         it for the fusion recipe.
@@ -299,6 +302,7 @@ class ExperimentConfig:
 
     recipe: Literal["single", "fusion"] = "single"
     trunk: str = "minilm"
+    trunk_dtype: TrunkDtype = "float32"
     task: TaskConfig
     name: str = ""
     seed: int = 0

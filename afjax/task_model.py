@@ -17,7 +17,7 @@ from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.evaluate import over_rows
-from afjax.model.encoder import unstack_layers
+from afjax.model.encoder import cast_trunk, unstack_layers
 from afjax.model.model import Model
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
@@ -126,14 +126,14 @@ class TaskModel:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         data = tokenise(rows, self.trunk.tokenizer(), max_length=max_length, cache_dir=None)
-        trunk = self.trunk.params
+        trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
         if not self.model.scan_layers:
             trunk = {**trunk, "layers": unstack_layers(trunk["layers"])}
         params = self.model.fold(jax.tree.map(jnp.asarray, {"trunk": trunk, **self.params}))
 
         @jax.jit
         def step(params: Tree, batch: Mapping[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
-            outputs = self.model(params, batch)
+            outputs = self.model(params, batch, fusion_attention=fusion_attention)
             if not fusion_attention:
                 return outputs.logits, {}
             present = batch["mask"] / jnp.maximum(batch["mask"].sum(-1, keepdims=True), 1)
@@ -236,7 +236,8 @@ def load_task_model(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
     return TaskModel(
-        trunk=trunk,
+        # As it computed when the head was trained, so that scores are those of the training run.
+        trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
             trunk=trunk.config,
             head_name=head,

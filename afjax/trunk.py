@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from afjax.config import TrunkDtype
 from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.model.encoder import TrunkConfig
@@ -42,6 +43,8 @@ class Trunk:
       params: Its tree, float32 NumPy arrays; see ``afjax.model.encoder``.
       sha256: Digest over that tree: its identity, whatever file it came from.
       folder: Where its tokenizer is; None for random trunks.
+      dtype: Of its weights and activations while they are frozen, ``float32`` or ``bfloat16``; the identity is the
+        same for both.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Trunk:
     params: Tree
     sha256: str
     folder: Path | None
+    dtype: TrunkDtype = "float32"
 
     def identity(self) -> dict[str, Any]:
         """What manifests record of the trunk."""
@@ -58,6 +62,7 @@ class Trunk:
             "family": self.config.family,
             "hidden_size": self.config.hidden_size,
             "num_layers": self.config.num_layers,
+            "dtype": self.dtype,
         }
 
     def tokenizer(self) -> Any:
@@ -70,11 +75,13 @@ class Trunk:
         return load_tokenizer(self.folder, self.config.vocab_size)
 
 
-def load_trunk(name: str) -> Trunk:
+def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     """Loads a BERT or RoBERTa encoder.
 
     Args:
       name: ``minilm``, a local folder, or a Hugging Face id.
+      dtype: What the frozen trunk computes in. With ``bfloat16`` it takes half the memory and less time; softmax,
+        LayerNorms' arithmetic, heads, trained leaves and their gradients stay in float32.
 
     Raises:
       UserError: Not there, incomplete, damaged, of another architecture, or no network for an id.
@@ -83,7 +90,7 @@ def load_trunk(name: str) -> Trunk:
     config = read_trunk_config(folder)
     tensors = read_tensors(folder)
     params = from_hugging_face(tensors, config, where=str(folder))
-    return Trunk(name=name, config=config, params=params, sha256=tree_digest(params), folder=folder)
+    return Trunk(name=name, config=config, params=params, sha256=tree_digest(params), folder=folder, dtype=dtype)
 
 
 def _find_folder(name: str) -> Path:

@@ -102,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
     bench.add_argument("--num_steps", type=int, default=5, help="timed steps (5)")
     bench.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop")
+    bench.add_argument(
+        "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen trunk (float32)"
+    )
     bench.add_argument("--json", action="store_true", help="print JSON on the last line")
     return parser
 
@@ -239,6 +242,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
         scan_layers=arguments.scan_layers,
+        trunk_dtype=arguments.trunk_dtype,
     )
     figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
     print(

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
-from afjax.trees import Tree, named_key
+from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key, wide_matmul
+from afjax.trees import Tree, map_with_path, named_key
 
 # What stands between a sub-layer and the next: from the sub-layer's output, its residual input (both
 # [batch, length, hidden_size]) and the sub-layer's LayerNorm, the next hidden state, and the attention over
@@ -49,6 +49,10 @@ class TrunkConfig:
     attention_dropout: float = 0.1
     pad_id: int = 0
     init_scale: float = 0.02
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
 
     @property
     def max_length(self) -> int:
@@ -89,26 +93,65 @@ class AttentionBlock(nn.Module):
     config: TrunkConfig
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, *, slot: Slot, key: Array | None) -> tuple[Array, Array | None]:
+    def __call__(
+        self, x: Array, mask: Array, *, slot: Slot, key: Array | None, first_token_only: bool = False
+    ) -> tuple[Array, Array | None]:
         config = self.config
-        batch, length, hidden_size = x.shape
         weights_key, output_key = split_key(key, 2)
-        split = (batch, length, config.num_heads, hidden_size // config.num_heads)
-        query, keys, values = (
-            # [batch, heads, length, head size]: with the heads in front XLA's CPU matmuls are twice as fast.
-            Dense(hidden_size, config.init_scale, name=name)(x).reshape(split).transpose(0, 2, 1, 3)
-            for name in ("query", "key", "value")
-        )
-        scores = (query * split[-1] ** -0.5) @ keys.transpose(0, 1, 3, 2)
-        scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-        # A finite minimum keeps rows that are all padding free of NaN.
-        scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
-        weights = jax.nn.softmax(scores).astype(x.dtype)  # [batch, heads, length, length]
-        weights = dropout(weights_key, weights, config.attention_dropout)
-        context = (weights @ values).transpose(0, 2, 1, 3).reshape(x.shape)
-        output = Dense(hidden_size, config.init_scale, name="output")(context)
+
+        def attend(scores: Array) -> Array:
+            """Attention weights, in the dtype of ``x``, from scores ``[batch, heads, queries, length]``."""
+            # A finite minimum keeps rows that are all padding free of NaN.
+            minimum = jnp.finfo(scores.dtype).min
+            scores = jnp.where(mask[:, None, None, :], scores * config.head_size**-0.5, minimum)
+            return dropout(weights_key, jax.nn.softmax(scores).astype(x.dtype), config.attention_dropout)
+
+        if first_token_only:
+            context = first_token_attention(self.variables["params"], config, x, attend)
+            x = x[:, :1]
+        else:
+            context = self._self_attention(x, attend)
+        output = Dense(config.hidden_size, config.init_scale, name="output")(context)
         output = dropout(output_key, output, config.hidden_dropout)
         return slot(output, x, LayerNorm(config.layer_norm_epsilon, name="norm"))
+
+    def _self_attention(self, x: Array, attend: Callable[[Array], Array]) -> Array:
+        config = self.config
+        split = (*x.shape[:2], config.num_heads, config.head_size)
+        query, keys, values = (
+            # [batch, heads, length, head size]: with the heads in front XLA's CPU matmuls are twice as fast.
+            Dense(config.hidden_size, config.init_scale, name=name)(x).reshape(split).transpose(0, 2, 1, 3)
+            for name in ("query", "key", "value")
+        )
+        weights = attend(wide_matmul(query, keys.transpose(0, 1, 3, 2)))  # [batch, heads, length, length]
+        return wide_matmul(weights, values).astype(x.dtype).transpose(0, 2, 1, 3).reshape(x.shape)
+
+
+def first_token_attention(params: Tree, config: TrunkConfig, x: Array, attend: Callable[[Array], Array]) -> Array:
+    """What self-attention gives for the first token alone, ``[batch, 1, hidden_size]``, without keys and values.
+
+    With one query a row, ``q · (K x + b)`` is ``(Kᵀ q) · x`` and a constant that the softmax ignores, and
+    ``sum w (V x + c)`` is ``V (sum w x) + c sum w``: both matrices meet one vector a head in place of every token.
+
+    Args:
+      params: The attention block's.
+      config: The architecture.
+      x: ``[batch, length, hidden_size]``.
+      attend: From scores to weights, both ``[batch, heads, 1, length]``.
+    """
+    heads = (config.num_heads, config.head_size)
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    query = dense(params["query"], x[:, 0]).reshape(-1, *heads).transpose(1, 0, 2)  # [heads, batch, head size]
+    key_kernel, value_kernel = (
+        params[name]["kernel"].reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, hidden_size]
+        for name in ("key", "value")
+    )
+    projected = wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype)  # Kᵀ q, [batch, heads, hidden_size]
+    weights = attend(wide_matmul(projected, x.transpose(0, 2, 1))[:, :, None])  # [batch, heads, 1, length]
+    mixed = wide_matmul(weights[:, :, 0], x).astype(x.dtype).transpose(1, 0, 2)  # [heads, batch, hidden_size]
+    context = wide_matmul(mixed, value_kernel.transpose(0, 2, 1)).transpose(1, 0, 2)  # [batch, heads, head size]
+    bias = params["value"]["bias"].astype(dtype).reshape(1, *heads) * weights.sum(-1, dtype=dtype)
+    return (context + bias).astype(x.dtype).reshape(-1, 1, config.hidden_size)
 
 
 class FeedForwardBlock(nn.Module):
@@ -133,12 +176,23 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, mask: Array, *, slots: Mapping[str, Slot], key: Array | None = None
+        self,
+        x: Array,
+        mask: Array,
+        *,
+        slots: Mapping[str, Slot],
+        key: Array | None = None,
+        first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        """Returns the next hidden state and ``{slot: attention over adapters}`` of the slots that have one."""
+        """Returns the next hidden state and ``{slot: attention over adapters}`` of the slots that have one.
+
+        Both of every token, or of the first alone.
+        """
         attention_key, ffn_key = split_key(key, 2)
         attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
-        x, first = AttentionBlock(self.config, name="attention")(x, mask, slot=attention_slot, key=attention_key)
+        x, first = AttentionBlock(self.config, name="attention")(
+            x, mask, slot=attention_slot, key=attention_key, first_token_only=first_token_only
+        )
         x, second = FeedForwardBlock(self.config, name="ffn")(x, slot=ffn_slot, key=ffn_key)
         maps = {"attention": first, "ffn": second}
         return x, {name: attention for name, attention in maps.items() if attention is not None}
@@ -163,6 +217,15 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
     kernel = jax.random.normal(named_key(key, "pooler"), (config.hidden_size, config.hidden_size)) * config.init_scale
     pooler = {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}
     return {"embeddings": embeddings["params"], "layers": layers, "pooler": pooler}
+
+
+def cast_trunk(trunk: Tree, dtype: str) -> Tree:
+    """The trunk with weights of another dtype (``float32``, ``bfloat16``), which is then that of its activations.
+
+    LayerNorms, whose arithmetic is in float32 anyhow, keep theirs.
+    """
+    wanted = jnp.dtype(dtype)
+    return map_with_path(lambda path, leaf: leaf if "norm/" in path else leaf.astype(wanted, copy=False), trunk)
 
 
 def unstack(tree: Any, num: int) -> list[Any]:
@@ -223,6 +286,7 @@ def encode(
     make_slots: SlotMaker = no_slots,
     key: Array | None = None,
     scan: bool = False,
+    first_token_only: bool = False,
 ) -> tuple[Array, dict[str, Array]]:
     """Runs the encoder.
 
@@ -237,21 +301,27 @@ def encode(
       make_slots: From one layer's contents (and a dropout key), its slots.
       key: Dropout's key; None: no dropout.
       scan: One compiled loop over the layers in place of straight-line code.
+      first_token_only: The last hidden state is wanted of the first token alone. Straight-line code then computes
+        no more than that in the last layer; there is no attention over adapters to return.
 
     Returns:
-      The last hidden state ``[batch, length, hidden_size]``, and for every slot with attention over adapters
-      that attention, ``[len(layers), batch, length, num_adapters]``.
+      The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and for every slot
+      with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
     runs = [trunk[name] for name in ("layers", "top_layers") if name in trunk]
     embeddings_key, layers_key = split_key(key, 2)
     keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
     x: Any = Embeddings(config).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
 
-    def run_layer(x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool) -> tuple[Array, dict[str, Array]]:
+    def run_layer(
+        x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool, first_token_only: bool = False
+    ) -> tuple[Array, dict[str, Array]]:
         params, held, layer_key = inputs
         trunk_key, slots_key = split_key(layer_key, 2)
         slots = make_slots(held, slots_key) if filled else {}
-        output: Any = EncoderLayer(config).apply({"params": params}, x, mask, slots=slots, key=trunk_key)
+        output: Any = EncoderLayer(config).apply(
+            {"params": params}, x, mask, slots=slots, key=trunk_key, first_token_only=first_token_only
+        )
         return output
 
     maps: list[dict[str, Array]] = []
@@ -271,10 +341,14 @@ def encode(
                 held_by_layer = unstack(held, length)
                 for index in range(begin, end):
                     layer_key = None if keys is None else keys[index]
-                    x, of_layer = run_filled(x, (by_layer[index - first], held_by_layer[index - begin], layer_key))
+                    inputs = (by_layer[index - first], held_by_layer[index - begin], layer_key)
+                    last = index == config.num_layers - 1
+                    x, of_layer = run_filled(x, inputs, first_token_only=first_token_only and last)
                     maps.append({name: attention[None] for name, attention in of_layer.items()})
             used += length if filled else 0
         first += depth
+    if first_token_only:
+        return x[:, :1], {}
     filled_maps = [entry for entry in maps if entry]
     names = filled_maps[0] if filled_maps else {}
     return x, {name: jnp.concatenate([entry[name] for entry in filled_maps]) for name in names}

@@ -18,15 +18,21 @@ def gelu(x: Array) -> Array:
 
     Its own derivative rule keeps one array for the backward pass where JAX's would keep three.
     """
-    return 0.5 * x * (1.0 + jax.lax.erf(x * (2.0**-0.5)))
+    return _gelu_and_slope(x)[0]
 
 
 @gelu.defjvp
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
-    below = 0.5 * (1.0 + jax.lax.erf(x * (2.0**-0.5)))
-    density = jnp.exp(-0.5 * jnp.square(x)) * (2.0 * math.pi) ** -0.5
-    return x * below, (below + x * density) * tangent
+    output, slope = _gelu_and_slope(x)
+    return output, slope * tangent
+
+
+def _gelu_and_slope(x: Array) -> tuple[Array, Array]:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    below = 0.5 * (1.0 + jax.lax.erf(wide * (2.0**-0.5)))
+    density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
+    return (wide * below).astype(x.dtype), (below + wide * density).astype(x.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -47,12 +53,50 @@ def dense(params: Tree, x: Array) -> Array:
 
     Args:
       params: ``{"kernel": [in, out], "bias": [out]}``.
-      x: ``[..., in]``.
+      x: ``[..., in]``; its dtype is that of the matmul's operands and of the result.
     """
-    rows = x.reshape(-1, x.shape[-1]) @ params["kernel"]
+    rows = matmul(x.reshape(-1, x.shape[-1]), params["kernel"])
     if "bias" in params:
-        rows = rows + params["bias"][None]
+        rows = rows + params["bias"].astype(rows.dtype)[None]
     return rows.reshape(*x.shape[:-1], rows.shape[-1])
+
+
+def matmul(rows: Array, kernel: Array) -> Array:
+    """``rows @ kernel`` in the rows' dtype, with sums in float32 or wider.
+
+    A float32 kernel behind bfloat16 rows gets a float32 gradient.
+    """
+    return _narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel
+
+
+def wide_matmul(left: Array, right: Array) -> Array:
+    """``left @ right`` with sums and result in float32 or wider."""
+    return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
+
+
+def _wide_dot(left: Array, right: Array, *, contract: tuple[int, int]) -> Array:
+    numbers = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def _narrow_matmul(rows: Array, kernel: Array) -> Array:
+    return _wide_dot(rows, kernel.astype(rows.dtype), contract=(1, 0)).astype(rows.dtype)
+
+
+def _narrow_matmul_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _narrow_matmul(rows, kernel), (rows, kernel)
+
+
+def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    # JAX's own rule would multiply a float32 cotangent, at the price of a float32 matmul.
+    rows, kernel = kept
+    to_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
+    to_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
+    return to_rows, to_kernel
+
+
+_narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -99,7 +143,8 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     words = jax.random.bits(key, (half, *x.shape[1:]), jnp.uint32)
     # Compared before they are joined: so XLA keeps a byte an entry for the backward pass, and not four.
     kept = jnp.concatenate([(words & 0xFFFF) < keep, (words >> 16) < keep])[: x.shape[0]]
-    return jnp.where(kept, x * jnp.asarray(65536 / keep, x.dtype), jnp.zeros((), x.dtype))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.where(kept, wide * (65536 / keep), 0.0).astype(x.dtype)
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:

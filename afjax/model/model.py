@@ -27,8 +27,8 @@ class Outputs:
 
     Attributes:
       logits: ``[batch, num_outputs]``, float32 or wider.
-      fusion_attention: For every slot with a fusion, the attention over adapters, ``[num_layers with the slot,
-        batch, length, num_adapters]``; empty without a fusion.
+      fusion_attention: Where asked for: for every slot with a fusion, the attention over adapters,
+        ``[num_layers with the slot, batch, length, num_adapters]``.
     """
 
     logits: Array
@@ -65,13 +65,17 @@ class Model:
         else:
             assert len(self.adapters) <= 1, "several adapters need a fusion"
 
-    def __call__(self, params: Tree, batch: Mapping[str, Array], *, key: Array | None = None) -> Outputs:
-        """Runs the model.
+    def __call__(
+        self, params: Tree, batch: Mapping[str, Array], *, key: Array | None = None, fusion_attention: bool = False
+    ) -> Outputs:
+        """Runs the model, in the trunk's dtype but for softmax, LayerNorm and the head.
 
         Args:
           params: The tree with four roots. Other adapters, fusions and heads in it are left alone.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
           key: Dropout's key; None: no dropout.
+          fusion_attention: Whether to return the attention over adapters. Without it the last layer is computed
+            for the first token alone, which is what heads read.
         """
         trunk_key, head_key = split_key(key, 2)
         trunk = self._trunk_with_layer_norms(params)
@@ -86,6 +90,7 @@ class Model:
             make_slots=self._make_slots,
             key=trunk_key,
             scan=self.scan_layers,
+            first_token_only=not fusion_attention,
         )
         rate = self.trunk.hidden_dropout if self.head.dropout is None else self.head.dropout
         logits = apply_head(params["heads"][self.head_name], trunk, hidden, dropout_rate=rate, key=head_key)

@@ -31,6 +31,8 @@ def check_experiment(
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     adapter_layers(config.adapter, trunk.config.num_layers)
+    if config.recipe == "single":
+        partition.check_trunk_dtype(config.partition, trunk.dtype)
     if config.partition == "top_k":
         partition.split_layers(trunk.params, config.top_k)
     _check_names(config, workdir, store_folder)

@@ -60,7 +60,7 @@ def run_experiment(
     sources = config.sources if config.recipe == "fusion" else ()
     check_workdir(workdir, config)
     tasks = {task: load_task(task) for task in dict.fromkeys([config.task, *(source.task for source in sources)])}
-    trunk = load_trunk(config.trunk)
+    trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
     check_experiment(config, tasks, trunk, workdir, store_folder)
     claim_workdir(workdir, config)
     from_store = stored_sources(config, workdir, store_folder)

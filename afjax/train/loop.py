@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from afjax import metrics, partition
-from afjax.config import TaskConfig, TrainConfig
+from afjax.config import TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import batches_per_epoch, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.evaluate import over_rows
-from afjax.model.encoder import stack_layers, unstack_layers
+from afjax.model.encoder import cast_trunk, stack_layers, unstack_layers
 from afjax.model.model import Model
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog
@@ -60,6 +60,7 @@ def train(
     folder: Path,
     title: str,
     pad_id: int,
+    trunk_dtype: TrunkDtype,
 ) -> Trained:
     """Trains what the rules say, and keeps the parameters with the best dev metric.
 
@@ -76,12 +77,13 @@ def train(
       folder: The run's own: checkpoints, ``metrics.jsonl``, TensorBoard files. A run that is found there goes on.
       title: For the progress bar.
       pad_id: The padding token.
+      trunk_dtype: Of the trunk's frozen leaves.
 
     Raises:
       UserError: Not-finite loss, or a checkpoint that cannot be read or written.
       OSError: The folder cannot be written.
     """
-    run = _Run(model, params, rules, data, task, config, seed, folder, pad_id)
+    run = _Run(model, params, rules, data, task, config, seed, folder, pad_id, trunk_dtype)
     num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * num_epoch_steps))
     eval_every = config.eval_every or num_epoch_steps
@@ -155,6 +157,7 @@ class _Run:
         seed: int,
         folder: Path,
         pad_id: int,
+        trunk_dtype: TrunkDtype,
     ) -> None:
         self._data, self._task, self._config, self._seed, self._pad_id = data, task, config, seed, pad_id
         self._lengths = config.lengths
@@ -162,6 +165,8 @@ class _Run:
             params = map_layers(params, unstack_layers)
         trained, frozen = partition.split(params, partition.label(params, rules))
         self._model = model
+        if "trunk" in frozen:
+            frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}
         self.frozen = jax.tree.map(jax.numpy.asarray, frozen)
         # The step donates the state: it must own its buffers.
         self.trained_at_start = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), trained)

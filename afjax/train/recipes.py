@@ -62,6 +62,7 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
+    partition.check_trunk_dtype(partition_name, trunk.dtype)
     name = name or task.name
     has_adapter = partition_name == "adapter"
     model = Model(
@@ -180,6 +181,7 @@ def _train(
             folder=workdir,
             title=model.head_name,
             pad_id=trunk.config.pad_id,
+            trunk_dtype=trunk.dtype,
         )
     except OSError as error:
         raise UserError(

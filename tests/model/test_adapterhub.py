@@ -204,7 +204,9 @@ def test_fusion(base: Base, name: str, folded: bool) -> None:
         fusion=fusion_config,
     )
     np.testing.assert_allclose(model.penalty(params), arrays["regularization"], rtol=1e-5)
-    outputs = model(model.fold(params) if folded else params, base.batch)
+    used = model.fold(params) if folded else params
+    close(model(used, base.batch).logits, arrays["logits"])
+    outputs = model(used, base.batch, fusion_attention=True)
     close(outputs.logits, arrays["logits"])
     assert sorted(outputs.fusion_attention) == sorted(configs["a"].slots)
     for slot, attention in outputs.fusion_attention.items():

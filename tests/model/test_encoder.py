@@ -1,5 +1,6 @@
 """The encoder equals Hugging Face's torch models, and its forms equal each other."""
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -119,6 +120,51 @@ def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: 
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("scan", [False, True])
+def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, batch: Any, scan: bool) -> None:
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
+        contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
+
+        def make_slots(held: Tree, key: jax.Array | None) -> dict[str, Any]:
+            # In front of the last layer's own feed-forward network, so that both of its blocks matter.
+            return {"attention": lambda sublayer, residual, norm: (norm(held["attention"] * sublayer + residual), None)}
+
+        @functools.partial(jax.jit, static_argnums=2)
+        def loss_and_gradients(trunk: Tree, contents: Tree, first_token_only: bool) -> Any:
+            def loss(trunk: Tree, contents: Tree) -> tuple[jax.Array, jax.Array]:
+                hidden, attention = encode(
+                    trunk,
+                    CONFIG,
+                    *batch,
+                    contents=contents,
+                    layers=(0, 1, 2),
+                    make_slots=make_slots,
+                    scan=scan,
+                    first_token_only=first_token_only,
+                )
+                assert hidden.shape[1] == (1 if first_token_only else 7) and attention == {}
+                return jnp.sin(hidden[:, 0]).sum(), hidden[:, 0]
+
+            return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(trunk, contents)
+
+        (_, expected), expected_gradients = loss_and_gradients(wide, contents, False)
+        (_, hidden), gradients = loss_and_gradients(wide, contents, True)
+        np.testing.assert_allclose(hidden, expected, atol=1e-10)
+        for path, gradient in flatten(gradients[0]).items():
+            np.testing.assert_allclose(gradient, flatten(expected_gradients[0])[path], atol=1e-10, err_msg=path)
+        np.testing.assert_allclose(gradients[1]["attention"], expected_gradients[1]["attention"], atol=1e-10)
+        assert np.abs(gradients[0]["layers"]["attention"]["key"]["kernel"][-1]).max() > 1e-4
+
+
+def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:
+    def hidden(seed: int) -> jax.Array:
+        return encode(trunk, CONFIG, *batch, key=jax.random.key(seed), first_token_only=True)[0]
+
+    assert np.array_equal(hidden(3), hidden(3))
+    assert np.abs(hidden(3) - hidden(4)).max() > 0.1
+
+
 def test_stacking_undoes_unstacking(trunk: Tree) -> None:
     unstacked = unstack_layers(trunk["layers"])
     assert sorted(unstacked) == ["0", "1", "2"]
@@ -194,6 +240,16 @@ def test_longest_row_leaves_out_robertas_reserved_positions() -> None:
 
 
 # Cost
+
+
+def test_first_token_alone_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
+    tokens = jnp.ones((2, 32), jnp.int32)
+
+    def flops(**options: Any) -> float:
+        run = jax.jit(lambda trunk: encode(trunk, CONFIG, tokens, tokens, tokens == 1, **options)[0])
+        return run.lower(trunk).compile().cost_analysis()["flops"]
+
+    assert flops(first_token_only=True) < 0.8 * flops()
 
 
 def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> None:

@@ -65,7 +65,7 @@ def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
 )
 def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: list[str], layers: int) -> None:
     model, params, batch = make_model(**changes)
-    outputs = model(params, batch)
+    outputs = model(params, batch, fusion_attention=True)
     assert outputs.logits.shape == (2, 3)
     assert sorted(outputs.fusion_attention) == slots
     for attention in outputs.fusion_attention.values():
@@ -77,16 +77,19 @@ def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: lis
         (model, model.fold(params)),
         (dataclasses.replace(model, scan_layers=True), model.fold(params)),
     ):
-        again = other(tree, batch)
+        again = other(tree, batch, fusion_attention=True)
         np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
         for slot in slots:
             np.testing.assert_allclose(again.fusion_attention[slot], outputs.fusion_attention[slot], atol=1e-5)
+        unasked = other(tree, batch)
+        assert unasked.fusion_attention == {}
+        np.testing.assert_allclose(unasked.logits, outputs.logits, atol=1e-5)
 
 
 def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:
     model, params, batch = make_model()
     others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
-    one, other = model(params, batch), model(params, others)
+    one, other = (model(params, rows, fusion_attention=True) for rows in (batch, others))
     np.testing.assert_allclose(other.logits, one.logits, atol=1e-6)
     shown = np.asarray(batch["mask"])
     np.testing.assert_allclose(

@@ -100,6 +100,72 @@ def test_a_trained_trunk_comes_back_from_its_folder(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
 
 
+# A trunk in bfloat16
+
+
+@pytest.mark.parametrize(
+    ("partition_name", "top_k", "scan_layers"),
+    [("adapter", 0, False), ("adapter", 0, True), ("head", 0, False), ("layernorm", 0, False), ("top_k", 1, True)],
+)
+def test_a_frozen_trunk_in_bfloat16_trains_float32_leaves(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    partition_name: Any,
+    top_k: int,
+    scan_layers: bool,
+) -> None:
+    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    task_model = train_single(
+        narrow,
+        task,
+        rows,
+        workdir=tmp_path / "run",
+        partition_name=partition_name,
+        top_k=top_k,
+        config=tiny,
+        scan_layers=scan_layers,
+    )
+    assert fit_falls(tmp_path / "run")
+    trained = {**flatten(task_model.params), **flatten(task_model.trunk.params)}
+    assert {leaf.dtype.name for leaf in trained.values()} == {"float32"}
+    assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
+
+    # What the store gives back computes as the run did, whatever dtype the trunk is asked for.
+    task_model.save(tmp_path / "store")
+    wide = dataclasses.replace(task_model.trunk, dtype="float32")
+    adapter = "quantity" if partition_name == "adapter" else ""
+    again = load_task_model(tmp_path / "store", wide, head="quantity", adapter=adapter)
+    assert again.trunk.dtype == "bfloat16"
+    scores = again.evaluate(rows["dev"])
+    assert scores == pytest.approx({name: task_model.metrics[name] for name in scores})
+    in_float32 = dataclasses.replace(again, trunk=wide).predict(TEXTS).logits
+    np.testing.assert_allclose(again.predict(TEXTS).logits, in_float32, atol=0.1)
+    assert not np.array_equal(again.predict(TEXTS).logits, in_float32)
+
+
+def test_fusion_on_a_trunk_in_bfloat16_takes_adapters_trained_in_float32(
+    single: Any, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
+) -> None:
+    for seed, name in enumerate(("one", "other")):
+        single(name, name=name, seed=seed).save(tmp_path / "store")
+    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    where = {"store_folder": tmp_path / "store", "workdir": tmp_path / "fused"}
+    task_model = train_fusion(narrow, task, rows, ["one", "other"], config=tiny, **where)
+    assert fit_falls(tmp_path / "fused")
+    attention = task_model.predict(TEXTS, fusion_attention=True).fusion_attention["ffn"]
+    np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-2)
+
+
+def test_full_fine_tuning_in_bfloat16_is_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
+    with pytest.raises(UserError, match="trains every weight"):
+        train_single(narrow, TaskConfig(name="a"), {}, workdir=tmp_path / "run", partition_name="full")
+    assert not (tmp_path / "run").exists()
+
+
 def test_houlsby_trains_layer_norms_of_its_own(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:
     preset = dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=4)
     task_model = single(adapter=preset)
