@@ -127,7 +127,9 @@ class AttentionBlock(nn.Module):
         return wide_matmul(weights, values).astype(x.dtype).transpose(0, 2, 1, 3).reshape(x.shape)
 
 
-def first_token_attention(params: Tree, config: TrunkConfig, x: Array, attend: Callable[[Array], Array]) -> Array:
+def first_token_attention(
+    params: Mapping[str, Any], config: TrunkConfig, x: Array, attend: Callable[[Array], Array]
+) -> Array:
     """What self-attention gives for the first token alone, ``[batch, 1, hidden_size]``, without keys and values.
 
     With one query a row, ``q · (K x + b)`` is ``(Kᵀ q) · x`` and a constant that the softmax ignores, and

@@ -46,7 +46,7 @@ def init_head(key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, 
 
 
 def apply_head(head: Tree, trunk: Tree, hidden: Array, *, dropout_rate: float, key: Array | None) -> Array:
-    """Logits ``[batch, num_outputs]``, float32 or wider, from the last hidden state ``[batch, length, hidden_size]``."""
+    """Logits ``[batch, num_outputs]``, float32 or wider, of the last hidden state ``[batch, length, hidden_size]``."""
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     pooled = pool(head["pooler"] if "pooler" in head else trunk["pooler"], hidden)
     return dense(head["output"], dropout(key, pooled, dropout_rate))

@@ -143,7 +143,8 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
                     scan=scan,
                     first_token_only=first_token_only,
                 )
-                assert hidden.shape[1] == (1 if first_token_only else 7) and attention == {}
+                assert hidden.shape[1] == (1 if first_token_only else 7)
+                assert attention == {}
                 return jnp.sin(hidden[:, 0]).sum(), hidden[:, 0]
 
             return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(trunk, contents)
