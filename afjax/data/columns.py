@@ -1,5 +1,6 @@
 """Texts and labels of one split: picked out of named columns and checked, each error with its place."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,23 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.text_a)
+
+    def texts_digest(self) -> str:
+        """SHA-256 (hex) of the texts."""
+        digest = hashlib.sha256(f"{len(self)} {1 if self.text_b is None else 2}\n".encode())
+        for texts in (self.text_a, self.text_b or []):
+            # Lengths in front keep ("ab", "c") and ("a", "bc") apart.
+            encoded = [text.encode() for text in texts]
+            digest.update(np.array([len(text) for text in encoded], "<i8").tobytes())
+            for text in encoded:
+                digest.update(text)
+        return digest.hexdigest()
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the texts, the labels and their names."""
+        labels = b"" if self.labels is None else np.asarray(self.labels, "<f8").tobytes()
+        names = json.dumps(self.label_names).encode()
+        return hashlib.sha256(self.texts_digest().encode() + names + labels).hexdigest()
 
 
 @dataclass(frozen=True)

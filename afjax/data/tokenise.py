@@ -105,18 +105,10 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
 
 def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
     """SHA-256 (hex) of all that token ids depend on."""
-    digest = hashlib.sha256()
     names = ",".join(tokenizer.model_input_names)
-    columns = (rows.text_a,) if rows.text_b is None else (rows.text_a, rows.text_b)
-    digest.update(f"{FORMAT_VERSION} {max_length} {names} {len(columns)} {len(rows)}\n".encode())
-    digest.update(hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).digest())
-    for texts in columns:
-        # Lengths in front keep ("ab", "c") and ("a", "bc") apart.
-        encoded = [text.encode() for text in texts]
-        digest.update(np.array([len(text) for text in encoded], "<i8").tobytes())
-        for text in encoded:
-            digest.update(text)
-    return digest.hexdigest()
+    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    everything = f"{FORMAT_VERSION} {max_length} {names} {tokenizer_digest} {rows.texts_digest()}"
+    return hashlib.sha256(everything.encode()).hexdigest()
 
 
 def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:

@@ -13,7 +13,7 @@ from afjax.data.rows import Rows, load_task
 from afjax.task_model import TaskModel
 from afjax.train.checks import check_experiment, fused_names, stored_sources, target_kinds
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.workdir import RESULT, TARGET, check_workdir, claim_workdir, source_folder, write_json
+from afjax.train.workdir import RESULT, TARGET, check_inputs, check_workdir, claim_workdir, source_folder, write_json
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
 Tasks = Mapping[TaskConfig, Mapping[str, Rows]]
@@ -62,7 +62,9 @@ def run_experiment(
     tasks = {task: load_task(task) for task in dict.fromkeys([config.task, *(source.task for source in sources)])}
     trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
     check_experiment(config, tasks, trunk, workdir, store_folder)
-    claim_workdir(workdir, config)
+    inputs = _inputs(config, tasks, trunk)
+    check_inputs(workdir, inputs)
+    claim_workdir(workdir, config, inputs)
     from_store = stored_sources(config, workdir, store_folder)
     results = []
     for source in sources:
@@ -72,6 +74,16 @@ def run_experiment(
             results.append(_trained_source(source, config, tasks, trunk, workdir, store_folder, cache_dir))
     results.append(_target(config, tasks, trunk, workdir, store_folder, cache_dir))
     return results
+
+
+def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, str]:
+    """Digests of all that an experiment reads but the config does not hold."""
+    inputs = {"the trunk": trunk.sha256}
+    roles = [("task", config.task)] + [("source", source.task) for source in config.sources if source.task in tasks]
+    for role, task in roles:
+        for split in ("train", "dev"):
+            inputs[f"{role} {task.name}'s {split} rows"] = tasks[task][split].digest()
+    return inputs
 
 
 def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path) -> Result:

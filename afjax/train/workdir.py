@@ -12,6 +12,7 @@ from afjax.errors import UserError
 from afjax.trees import flatten
 
 CONFIG = "config.json"
+INPUTS = "inputs.json"
 # The folder of the target's run.
 TARGET = "target"
 # In a run's folder, when it has been brought to its end.
@@ -54,15 +55,36 @@ def check_workdir(workdir: Path, config: ExperimentConfig) -> None:
         )
 
 
-def claim_workdir(workdir: Path, config: ExperimentConfig) -> None:
-    """Writes the config into a new workdir.
+def check_inputs(workdir: Path, inputs: Mapping[str, str]) -> None:
+    """Raises UserError where the run that a workdir holds began with other rows or another trunk.
+
+    Args:
+      workdir: The experiment's.
+      inputs: ``{what: SHA-256}`` of all that it reads and the config does not hold.
+    """
+    path = workdir / INPUTS
+    if not path.exists():
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in found.keys() | inputs.keys() if found.get(name) != inputs.get(name))
+    if changed:
+        raise UserError(
+            f"The run in {workdir} began with other data: {', '.join(changed)} changed since; restore what changed to "
+            "go on, or take another --workdir."
+        )
+
+
+def claim_workdir(workdir: Path, config: ExperimentConfig, inputs: Mapping[str, str]) -> None:
+    """Writes the config, and the digests of :func:`check_inputs`, into a new workdir.
 
     Raises:
       UserError: It cannot be written.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
+        # The config last: a workdir that has it has both.
         if not (workdir / CONFIG).exists():
+            write_json(workdir / INPUTS, inputs)
             write_json(workdir / CONFIG, _plain(config))
     except OSError as error:
         raise UserError(

@@ -1,6 +1,7 @@
 """Whole experiments: what is trained, what is reused, what is refused before anything is written."""
 
 import dataclasses
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,23 @@ def test_a_workdir_with_another_config_is_refused_with_the_difference(single: Ma
     other = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, batch_size=4))
     sentence = refusal(other, tmp_path, workdir=tmp_path / "run")
     assert "holds a run with another config (seed: 0 there, 5 given; train.batch_size: 8 there, 4 given)" in sentence
+
+
+def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data: Path, tmp_path: Path) -> None:
+    results = run_experiment(single(), workdir=tmp_path / "run")
+    lines = (data / "train.jsonl").read_text()
+    (data / "train.jsonl").write_text(lines.replace("all of the two", "all of the six"))
+    sentence = refusal(single(), tmp_path, workdir=tmp_path / "run")
+    assert "began with other data: task one's train rows changed since" in sentence
+    first = lines.splitlines()[0]
+    other = first.replace("many", "few") if "many" in first else first.replace("few", "many")
+    (data / "train.jsonl").write_text(lines.replace(first, other))
+    assert "train rows changed since" in refusal(single(), tmp_path, workdir=tmp_path / "run")
+    # The same rows in another file are the same data.
+    (data / "train.jsonl").unlink()
+    with gzip.open(data / "train.jsonl.gz", "wt") as file:
+        file.write(lines)
+    assert run_experiment(single(), workdir=tmp_path / "run") == results
 
 
 def test_a_name_that_the_store_has_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
