@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from afjax.model.fusion import fuse
     from afjax.task_model import Predictions, TaskModel, load_task_model
     from afjax.train.recipes import train_fusion, train_single
-    from afjax.trunk import Trunk, load_trunk
+    from afjax.trunk import Trunk, load_trunk, save_trunk
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "afjax.model.fusion": ("fuse",),
     "afjax.task_model": ("Predictions", "TaskModel", "load_task_model"),
     "afjax.train.recipes": ("train_fusion", "train_single"),
-    "afjax.trunk": ("Trunk", "load_trunk"),
+    "afjax.trunk": ("Trunk", "load_trunk", "save_trunk"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -47,6 +47,7 @@ __all__ = [
     "load_task_model",
     "load_trunk",
     "rows_from_lists",
+    "save_trunk",
     "train_fusion",
     "train_single",
 ]

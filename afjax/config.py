@@ -331,7 +331,9 @@ class ExperimentConfig:
                     f'config.fused names "{name}", which is no source; sources: {", ".join(names)}.'
                     f"{did_you_mean(name, names)}"
                 )
-        if (self.partition == "top_k") != (self.top_k > 0):
+        if len(set(self.fused)) != len(self.fused):
+            raise UserError(f"config.fused is {self.fused}; name each source once.")
+        if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
                 f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
             )

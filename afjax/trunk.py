@@ -143,8 +143,12 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def save_trunk(folder: Path, trunk: Trunk) -> None:
-    """Writes a trunk as a Hugging Face folder: config.json, model.safetensors and the tokenizer it was loaded with.
+def save_trunk(folder: str | Path, trunk: Trunk) -> None:
+    """Writes a trunk, one that was trained say, as a Hugging Face folder that :func:`load_trunk` takes.
+
+    Args:
+      folder: Gets config.json, model.safetensors (float32) and the tokenizer that the trunk was loaded with.
+      trunk: One that was loaded, or trained from such a one.
 
     Raises:
       UserError: The folder cannot be written.
@@ -152,6 +156,7 @@ def save_trunk(folder: Path, trunk: Trunk) -> None:
     from safetensors.numpy import save_file
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
+    folder = Path(folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in trunk.folder.iterdir():

@@ -114,6 +114,15 @@ def test_train_checks(kwargs: dict[str, Any], expected: str) -> None:
             'config.fused names "rta", which is no source; sources: rte. Did you mean "rte"?',
         ),
         ({"partition": "top_k"}, 'partition="top_k" with top_k=0: "top_k" and a top_k above 0 go together.'),
+        (
+            {"partition": "top_k", "top_k": -1},
+            'partition="top_k" with top_k=-1: "top_k" and a top_k above 0 go together.',
+        ),
+        ({"top_k": -1}, 'partition="adapter" with top_k=-1: "top_k" and a top_k above 0 go together.'),
+        (
+            {"recipe": "fusion", "sources": (SourceConfig(task=TASK),), "fused": ("rte", "rte")},
+            "config.fused is ('rte', 'rte'); name each source once.",
+        ),
         ({"top_k": 2}, 'partition="adapter" with top_k=2: "top_k" and a top_k above 0 go together.'),
     ],
 )
@@ -179,7 +188,10 @@ def test_defaults_come_from_the_dataclasses() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"tsak": {}}, 'config.tsak is not a known setting. Did you mean "task"? config takes: recipe, trunk, task,'),
+        (
+            {"tsak": {}},
+            'config.tsak is not a known setting. Did you mean "task"? config takes: recipe, trunk, trunk_dtype, task,',
+        ),
         ({"train": {"learn_rate": 1}}, 'config.train.learn_rate is not a known setting. Did you mean "learning_rate"?'),
         ({"qqqqq": 1}, "config.qqqqq is not a known setting. config takes: recipe,"),
         ({"task": {}}, "config.task.name is missing; give it a value."),
