@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--method", required=True, choices=["adapter", "fusion", "full"])
     parser.add_argument("--mode", required=True, choices=["train", "eval"])
     parser.add_argument("--num_adapters", required=True, type=int)
+    parser.add_argument("--dtype", required=True, choices=["float32", "bfloat16"])
     parser.add_argument("--threads", required=True, type=int)
     flags = parser.parse_args()
 
@@ -33,7 +34,7 @@ def main() -> None:
 
     prepare = adapters_step if flags.library == "adapters" else afjax_step
     start = time.perf_counter()
-    step, version = prepare(flags.method, flags.mode, flags.num_adapters, flags.threads)
+    step, version = prepare(flags.method, flags.mode, flags.num_adapters, flags.dtype, flags.threads)
     step()
     answer(answers, version=version, prepare_s=time.perf_counter() - start)
     for line in sys.stdin:
@@ -49,7 +50,7 @@ def answer(stream: Any, **fields: float | str) -> None:
     print(json.dumps(fields), file=stream, flush=True)
 
 
-def afjax_step(method: str, mode: str, num_adapters: int, threads: int) -> tuple[Callable[[], object], str]:
+def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: int) -> tuple[Callable[[], object], str]:
     """afjax: what ``afjax bench`` measures. The number of threads follows from the process's cores."""
     import jax
 
@@ -62,11 +63,14 @@ def afjax_step(method: str, mode: str, num_adapters: int, threads: int) -> tuple
         num_adapters=num_adapters,
         batch_size=BATCH_SIZE,
         max_length=MAX_LENGTH,
+        trunk_dtype=dtype,
     )
     return prepared.run, f"afjax, jax {jax.__version__}"
 
 
-def adapters_step(method: str, mode: str, num_adapters: int, threads: int) -> tuple[Callable[[], object], str]:
+def adapters_step(
+    method: str, mode: str, num_adapters: int, dtype: str, threads: int
+) -> tuple[Callable[[], object], str]:
     """AdapterHub's library as its users run it: its model, its freezing, and the steps of its trainer."""
     import adapters
     import torch
@@ -97,8 +101,12 @@ def adapters_step(method: str, mode: str, num_adapters: int, threads: int) -> tu
     # The optimizer and the clipping are the defaults of transformers' Trainer, which the library's own extends.
     optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)
 
+    def autocast() -> Any:
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+
     def train_step() -> None:
-        loss = model(**batch, labels=labels).loss
+        with autocast():
+            loss = model(**batch, labels=labels).loss
         if method == "fusion":
             loss = loss + model.base_model.get_fusion_regularization_loss()
         loss.backward()
@@ -107,7 +115,7 @@ def adapters_step(method: str, mode: str, num_adapters: int, threads: int) -> tu
         optimizer.zero_grad()
 
     def eval_step() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), autocast():
             model(**batch)
 
     model.train(mode == "train")
