@@ -74,6 +74,8 @@ def prepare(
             f"num_adapters={num_adapters}, batch_size={batch_size}, max_length={max_length}: take at least 1 of each, "
             f"and at most {config.max_length} tokens."
         )
+    if mode == "train":
+        partition.check_trunk_dtype(method, trunk_dtype)
     adapter = ADAPTER_PRESETS["pfeiffer"]
     names = {"full": [], "adapter": ["adapter"], "fusion": [f"adapter{n}" for n in range(num_adapters)]}[method]
     model = Model(

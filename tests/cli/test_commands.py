@@ -135,6 +135,8 @@ def test_bench_ends_with_json(
     tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], method: str, mode: str
 ) -> None:
     sizes = ["--num_adapters=2", "--batch_size=2", "--max_length=8", "--num_steps=2", "--scan_layers", "--json"]
+    if method != "full":
+        sizes.append("--trunk_dtype=bfloat16")
     words = [f"--trunk={tiny_trunk_folder}", f"--method={method}", f"--mode={mode}", *sizes]
     lines = out_lines(capsys, "bench", *words)
     figures = json.loads(lines[-1])
