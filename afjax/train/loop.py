@@ -22,7 +22,15 @@ from afjax.model.encoder import cast_trunk, stack_layers, unstack_layers
 from afjax.model.model import Model
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog
-from afjax.train.step import State, init_state, learning_rate, make_eval_step, make_optimizer, make_train_step
+from afjax.train.step import (
+    State,
+    init_state,
+    jit_step,
+    learning_rate,
+    make_eval_step,
+    make_optimizer,
+    make_train_step,
+)
 from afjax.trees import Tree, merge, named_key
 
 
@@ -173,7 +181,7 @@ class _Run:
         optimizer = make_optimizer(config, trained)
         self.start = init_state(jax.tree.map(lambda leaf: leaf.copy(), self.trained_at_start), optimizer)
         self.key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
-        self.step = jax.jit(make_train_step(model, optimizer, task.kind, dropout=config.dropout), donate_argnums=0)
+        self.step = jit_step(make_train_step(model, optimizer, task.kind, dropout=config.dropout), self.start)
         self._eval_step = jax.jit(make_eval_step(model))
 
     def batches(self, epoch: int, start: int) -> Any:

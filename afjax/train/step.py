@@ -3,6 +3,7 @@
 The learning rate is an input of the step: runs that differ in it alone share one compiled program.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,6 +108,26 @@ def make_train_step(
         return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
 
     return step
+
+
+def jit_step(step: TrainStep, state: State) -> TrainStep:
+    """Compiles a step, which then donates its state.
+
+    JAX's cache of compiled programs takes the names in a program's result for part of the program. The compiled one
+    returns a list in place of the state's tree, so that a task's name does not make it compile anew.
+    """
+    treedef = jax.tree.structure(state)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def train_step(*inputs: Any) -> tuple[list[Array], dict[str, Array]]:
+        new, scalars = step(*inputs)
+        return jax.tree.leaves(new), scalars
+
+    def named(*inputs: Any) -> tuple[State, dict[str, Array]]:
+        leaves, scalars = train_step(*inputs)
+        return treedef.unflatten(leaves), scalars
+
+    return named
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:

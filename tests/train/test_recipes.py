@@ -4,7 +4,7 @@ import dataclasses
 import json
 import operator
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import afjax
 from afjax import store as artefacts
@@ -98,6 +99,35 @@ def test_a_trained_trunk_comes_back_from_its_folder(
     np.testing.assert_array_equal(again.predict(TEXTS).logits, task_model.predict(TEXTS).logits)
     with pytest.raises(UserError, match="was trained on the trunk"):
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
+
+
+@pytest.fixture
+def compiled_programs(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder where JAX keeps every compiled program meanwhile."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path / "compiled"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_runs_that_differ_in_their_names_share_compiled_programs(single: Any, compiled_programs: Path) -> None:
+    def steps() -> list[str]:
+        return sorted(path.name for path in compiled_programs.iterdir() if "step" in path.name)
+
+    single("one", name="one")
+    first = steps()
+    assert sum("train_step" in name and name.endswith("-cache") for name in first) == 1
+    single("other", name="another")
+    assert steps() == first
 
 
 # A trunk in bfloat16
