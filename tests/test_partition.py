@@ -212,7 +212,7 @@ def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str
 
 # The compiled step's floating-point operations
 
-LARGE = dataclasses.replace(TRUNK, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=64)
+LARGE = dataclasses.replace(TRUNK, num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=64)
 ROWS, LENGTH, ADAPTERS = 8, 64, 3
 
 
@@ -237,24 +237,30 @@ def matmul(rows: int, *sizes: int) -> int:
 
 def expected_flops(name: str) -> int:
     """Matmuls alone: forward; backward towards activations where something trained lies below; backward towards
-    weights where they are trained."""
-    hidden, inner, tokens = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH
-    square = matmul(tokens, hidden, hidden)
-    attention = 2 * matmul(tokens, LENGTH, hidden)  # Scores and mixture.
-    layer = 4 * square + 2 * matmul(tokens, hidden, inner) + attention
-    # Both operands of the attention's products are activations. The lowest layer has nothing trained below.
-    trunk = LARGE.num_layers * layer + (LARGE.num_layers - 1) * (layer + attention)
+    weights where they are trained. The last layer is that of the first token alone."""
+    hidden, inner, tokens, whole = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH, LARGE.num_layers - 1
 
-    num = 1 if name == "adapter" else ADAPTERS
-    down = up = matmul(tokens, hidden, num * hidden // 4)
-    biases = matmul(tokens, hidden, num)
-    if name == "adapter":
-        forward, weights, to_activations, to_input = down + up, down + up, up, down
-    else:
+    def dense_layers(rows: int) -> int:
+        return 4 * matmul(rows, hidden, hidden) + 2 * matmul(rows, hidden, inner)
+
+    def slot(rows: int) -> tuple[int, int]:
+        """What a slot costs, and what its gradient towards its input costs besides."""
+        num = 1 if name == "adapter" else ADAPTERS
+        down = up = matmul(rows, hidden, num * hidden // 4)
+        if name == "adapter":
+            return 2 * (down + up) + up, down
+        biases, square = matmul(rows, hidden, num), matmul(rows, hidden, hidden)
         forward = down + 2 * up + 2 * biases + 3 * square  # up and the biases: for scores and for outputs.
         weights = 3 * square  # Query, key and value.
-        to_activations, to_input = 2 * up + 2 * biases + 2 * square, down + square
-    slots = LARGE.num_layers * (forward + weights + to_activations) + (LARGE.num_layers - 1) * to_input
+        return forward + weights + 2 * up + 2 * biases + 2 * square, down + square
+
+    # Scores and mixture. Both operands are activations, so the backward pass has two products for each.
+    attention = 2 * matmul(tokens, LENGTH, hidden)
+    last_attention = 2 * matmul(ROWS * LARGE.num_heads, LENGTH, hidden)
+    # The lowest layer has nothing trained below.
+    trunk = whole * (dense_layers(tokens) + attention) + (whole - 1) * (dense_layers(tokens) + 2 * attention)
+    trunk += 2 * dense_layers(ROWS) + 3 * last_attention
+    slots = whole * slot(tokens)[0] + (whole - 1) * slot(tokens)[1] + sum(slot(ROWS))
     head = 3 * (matmul(ROWS, hidden, hidden) + matmul(ROWS, hidden, 2))
     return trunk + slots + head
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from afjax.model.random_bits import random_bits
 from afjax.trees import Tree
 
 
@@ -128,20 +129,12 @@ def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Zeroes entries with probability ``rate`` (to the nearest 1/65536) and scales up the rest.
-
-    Every random word serves two entries, sixteen bits each: drawing the words is most of dropout's cost.
-    Without a key nothing is dropped.
-    """
-    keep = 65536 - round(rate * 65536)
-    if key is None or keep == 65536:
+    """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
+    if key is None or rate == 0.0:
         return x
-    half = -(-x.shape[0] // 2)
-    words = jax.random.bits(key, (half, *x.shape[1:]), jnp.uint32)
-    # Compared before they are joined: so XLA keeps a byte an entry for the backward pass, and not four.
-    kept = jnp.concatenate([(words & 0xFFFF) < keep, (words >> 16) < keep])[: x.shape[0]]
+    kept = random_bits(key, x.shape) >= jnp.uint32(round(rate * 2**32))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jnp.where(kept, wide * (65536 / keep), 0.0).astype(x.dtype)
+    return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:

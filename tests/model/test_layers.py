@@ -10,6 +10,7 @@ from jax import Array
 
 from afjax.model.encoder import cast_trunk
 from afjax.model.layers import dense, dropout, gelu
+from afjax.model.random_bits import random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk import Trunk
 
@@ -68,3 +69,12 @@ def test_casting_a_trunk_leaves_its_layer_norms(tiny_trunk: Trunk) -> None:
     }
     same = cast_trunk(tiny_trunk.params, "float32")
     assert all(leaf is flatten(tiny_trunk.params)[path] for path, leaf in flatten(same).items())
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4, 8)])
+def test_random_bits_are_jaxs(impl: str, shape: tuple[int, ...]) -> None:
+    key = jax.random.fold_in(jax.random.key(5, impl=impl), 7)
+    bits = jax.jit(random_bits, static_argnums=1)(key, shape)
+    assert bits.dtype == jnp.uint32
+    np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
