@@ -1,9 +1,11 @@
 """What a run tells while it goes: a progress bar, ``metrics.jsonl`` and TensorBoard files."""
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,15 @@ class RunLog:
             mininterval=0.5 if sys.stderr.isatty() else 30.0,
             dynamic_ncols=sys.stderr.isatty(),
         )
+        self._title = title
         self._shown: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Shows in front of the bar what is under way."""
+        self._bar.set_description(f"{self._title}, {what}")
+        yield
+        self._bar.set_description(self._title, refresh=False)
 
     def advance(self, loss: float, rate: float) -> None:
         """Moves the bar by one step."""

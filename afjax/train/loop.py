@@ -105,6 +105,7 @@ def train(
     step = int(state["step"])
     log = RunLog(folder, title, num_steps, step)
     pending: tuple[int, np.ndarray, float, Any] | None = None
+    compiled: set[int] = set()
 
     def settle() -> None:
         """Waits for the step that is under way, logs it, and stops the run if it failed."""
@@ -123,8 +124,14 @@ def train(
             epoch, start = divmod(step, num_epoch_steps)
             for batch in run.batches(epoch, start):
                 rate = learning_rate(config, step, num_steps)
-                # The next batch is built while the device is at work on this one.
-                state, scalars = run.step(state, run.frozen, batch, run.key, np.float32(rate))
+                inputs = (state, run.frozen, batch, run.key, np.float32(rate))
+                if (length := batch["tokens"].shape[1]) in compiled:
+                    # The next batch is built while the device is at work on this one.
+                    state, scalars = run.step(*inputs)
+                else:
+                    with log.during(f"compiling for {length} tokens"):
+                        state, scalars = run.step(*inputs)
+                    compiled.add(length)
                 settle()
                 step += 1
                 pending = (step, batch["rows"], rate, scalars)

@@ -101,6 +101,13 @@ def test_a_trained_trunk_comes_back_from_its_folder(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
 
 
+def test_the_progress_bar_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    single()
+    shown = capfd.readouterr().err
+    assert shown.count("quantity, compiling for 8 tokens") == 1
+    assert "16/16" in shown
+
+
 @pytest.fixture
 def compiled_programs(tmp_path: Path) -> Iterator[Path]:
     """An empty folder where JAX keeps every compiled program meanwhile."""
