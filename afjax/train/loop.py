@@ -124,7 +124,7 @@ def train(
             epoch, start = divmod(step, num_epoch_steps)
             for batch in run.batches(epoch, start):
                 rate = learning_rate(config, step, num_steps)
-                inputs = (state, run.frozen, batch, run.key, np.float32(rate))
+                inputs: tuple[Any, ...] = (state, run.frozen, batch, run.key, np.float32(rate))
                 if (length := batch["tokens"].shape[1]) in compiled:
                     # The next batch is built while the device is at work on this one.
                     state, scalars = run.step(*inputs)

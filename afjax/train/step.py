@@ -136,7 +136,7 @@ def jit_step(step: TrainStep, state: State) -> TrainStep:
 
     def named(*inputs: Any) -> tuple[State, dict[str, Array]]:
         leaves, scalars = train_step(*inputs)
-        return treedef.unflatten(leaves), scalars
+        return jax.tree.unflatten(treedef, leaves), scalars
 
     return named
 
