@@ -20,6 +20,10 @@ activations ``a_n`` (of size r), so the same numbers come from
 
 with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-adds a token in place of
 ``d² + 2 N d² + 2 N r d``, and nothing of size N·d kept for the backward pass.
+
+The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
+``3 N r d²`` once. Inference always folds them so, training where a step has many more tokens than the adapters have
+inner units.
 """
 
 import dataclasses
@@ -35,6 +39,10 @@ from afjax.errors import UserError
 from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_layers
 from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise
 from afjax.trees import Tree, named_key
+
+# Tokens a step for every inner unit from which on training folds. It saves operations from about one on; here
+# most of what it can save is left.
+FOLDING_TOKENS_PER_UNIT = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +196,9 @@ def fuse(
     Returns:
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
     """
+    if z.size // z.shape[-1] >= FOLDING_TOKENS_PER_UNIT * sum(layout.sizes):
+        folded = fold_layer(params, bank)
+        return fuse_folded(folded, z, layout=layout, temperature=temperature, dropout_rate=dropout_rate, key=key)
     inner = inner_activations(bank["down"], z, layout)  # [..., R]
     query = dense(params["query"], z)
     projected = dense({"kernel": params["key"]["kernel"].T}, query)  # Kᵀ(Q z + bq), [..., d]
@@ -208,37 +219,46 @@ def _attention(scores: Array, temperature: float, rate: float, key: Array | None
 
 
 def fold_fusion(fusion: Tree, bank: Tree) -> Tree:
-    """Folds Kᵀ Q into one matrix with the up-projections, and V behind them, for inference.
+    """:func:`fold_layer` of every slot and layer, for inference; leaves stay stacked over the layers."""
+    return {slot: jax.vmap(fold_layer)(fusion[slot], bank[slot]) for slot in bank}
 
-    What is left per token is ``3 N r d`` multiply-adds. Leaves stay stacked over the layers.
+
+def fold_layer(params: Tree, bank: Tree) -> Tree:
+    """Multiplies the matrices of one layer's slot that no activation stands between, for :func:`fuse_folded`.
 
     Returns:
-      ``{slot: {"down", "score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
-      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}}``, for :func:`fuse_folded`.
+      ``{"down", "score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
+      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. Where dropout acts, so does the key's bias:
+      it is in ``constant_score``.
     """
-
-    def fold(params: Tree, bank: Tree) -> Tree:
-        up, constants = bank["up"]["kernel"], bank["up"]["bias"]
-        key_up = params["key"]["kernel"].T @ up.T  # [d, R]
-        key_constants = params["key"]["kernel"].T @ constants.T  # [d, N]
-        query = params["query"]
-        value = params["value"]["kernel"] if "value" in params else jnp.eye(up.shape[-1], dtype=up.dtype)
-        return {
-            "down": bank["down"],
-            "score": {"kernel": query["kernel"] @ key_up, "bias": query["bias"] @ key_up},
-            "constant_score": {"kernel": query["kernel"] @ key_constants, "bias": query["bias"] @ key_constants},
-            "output": {"kernel": up @ value},
-            "constant_output": {"kernel": constants @ value},
-        }
-
-    return {slot: jax.vmap(fold)(fusion[slot], bank[slot]) for slot in bank}
+    up, constants, query = bank["up"]["kernel"], bank["up"]["bias"], params["query"]
+    key_up = params["key"]["kernel"].T @ up.T  # [d, R]
+    # The same addend for every adapter: the softmax would ignore it, dropout does not.
+    key_constants = params["key"]["kernel"].T @ constants.T + params["key"]["bias"][:, None]  # [d, N]
+    if "value" in params:
+        up, constants = up @ params["value"]["kernel"], constants @ params["value"]["kernel"]
+    return {
+        "down": bank["down"],
+        "score": {"kernel": query["kernel"] @ key_up, "bias": query["bias"] @ key_up},
+        "constant_score": {"kernel": query["kernel"] @ key_constants, "bias": query["bias"] @ key_constants},
+        "output": {"kernel": up},
+        "constant_output": {"kernel": constants},
+    }
 
 
-def fuse_folded(folded: Tree, z: Array, *, layout: BankLayout, temperature: float = 1.0) -> tuple[Array, Array]:
-    """:func:`fuse` without dropout, from one layer's slot of :func:`fold_fusion`."""
+def fuse_folded(
+    folded: Tree,
+    z: Array,
+    *,
+    layout: BankLayout,
+    temperature: float = 1.0,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """:func:`fuse` from what :func:`fold_layer` gives."""
     inner = inner_activations(folded["down"], z, layout)  # [..., R]
     scores = sum_per_adapter(dense(folded["score"], z) * inner, layout.sizes) + dense(folded["constant_score"], z)
-    attention = _attention(scores, temperature, 0.0, None)  # [..., N]
+    attention = _attention(scores, temperature, dropout_rate, key)  # [..., N]
     weighted = spread_per_adapter(attention, layout.sizes) * inner
     return dense(folded["output"], weighted) + dense(folded["constant_output"], attention), attention
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from afjax.config import AdapterConfig, FusionConfig
 from afjax.model.bottleneck import init_adapter
 from afjax.model.fusion import (
+    FOLDING_TOKENS_PER_UNIT,
     bank_layout,
     fold_fusion,
     fuse,
@@ -162,13 +163,21 @@ CASES = {
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("case", CASES)
-def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "many_tokens"),
+    [(case, False) for case in CASES]
+    + [
+        (case, True) for case in ("3 equal", "7 mixed", "static", "temperature", "dropout, 16 mixed", "dropout, static")
+    ],
+)
+def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case: str, many_tokens: bool) -> None:
     configs, options = CASES[case]
+    # With many tokens, training folds as well.
+    length = FOLDING_TOKENS_PER_UNIT * sum(config.bottleneck_size(HIDDEN) for config in configs) if many_tokens else 5
     rate, temperature = options.get("rate", 0.0), options.get("temperature", 1.0)
     key = jax.random.key(5) if rate else None
     fusion, adapters = make_inputs(configs, value=options.get("value", True))
-    inputs = (fusion, adapters, make_z(2, 5, HIDDEN))
+    inputs = (fusion, adapters, make_z(2, length, HIDDEN))
     layout = bank_layout(configs, HIDDEN)
 
     def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -181,7 +190,8 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
         given = {"temperature": temperature, "rate": rate, "key": key}
         return textbook_fusion(first_layer(fusion["ffn"]), alone, configs, z, **given)
 
-    weights = [np.random.default_rng(seed).normal(size=(2, 5, size)) for seed, size in ((7, HIDDEN), (8, len(configs)))]
+    sizes = {7: HIDDEN, 8: len(configs)}
+    weights = [np.random.default_rng(seed).normal(size=(2, length, size)) for seed, size in sizes.items()]
 
     def values_and_gradients(function: Any) -> Any:
         def loss(*inputs: Any) -> Any:
@@ -222,6 +232,23 @@ def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int,
         of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], (fusion["ffn"], adapters, bank))
         params, alone, bank_of_layer = of_layer[0], [adapter["ffn"] for adapter in of_layer[1]], of_layer[2]
         check_close(ours(params, bank_of_layer, z), theirs(params, alone, z))
+
+
+def test_folding_in_training_saves_operations() -> None:
+    hidden, configs = 64, bank_of([AdapterConfig(size=2)], 4)
+    fusion, adapters = make_inputs(configs, hidden=hidden)
+    bank, layout = first_layer(make_bank(adapters, configs)["ffn"]), bank_layout(configs, hidden)
+
+    def flops_per_token(tokens: int) -> float:
+        def loss(params: Tree, z: jax.Array) -> jax.Array:
+            return fuse(params, bank, z, layout=layout)[0].sum()
+
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(first_layer(fusion["ffn"]), make_z(tokens, hidden))
+        return compiled.compile().cost_analysis()["flops"] / tokens
+
+    fewest = FOLDING_TOKENS_PER_UNIT * sum(layout.sizes)
+    assert flops_per_token(fewest) < 0.6 * flops_per_token(fewest - 1)
+    assert flops_per_token(16 * fewest) < 0.3 * flops_per_token(fewest - 1)
 
 
 def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
