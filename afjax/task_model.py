@@ -1,6 +1,7 @@
 """A trunk with everything that makes it do one task: what training gives and the store holds."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,21 +131,8 @@ class TaskModel:
         if not self.model.scan_layers:
             trunk = {**trunk, "layers": unstack_layers(trunk["layers"])}
         params = self.model.fold(jax.tree.map(jnp.asarray, {"trunk": trunk, **self.params}))
-
-        @jax.jit
-        def step(params: Tree, batch: Mapping[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
-            outputs = self.model(params, batch, fusion_attention=fusion_attention)
-            if not fusion_attention:
-                return outputs.logits, {}
-            present = batch["mask"] / jnp.maximum(batch["mask"].sum(-1, keepdims=True), 1)
-            means = {
-                slot: jnp.einsum("lbtn,bt->bln", attention, present)
-                for slot, attention in outputs.fusion_attention.items()
-            }
-            return outputs.logits, means
-
         return over_rows(
-            step,
+            functools.partial(_predict_step, self.model, fusion_attention),
             params,
             data,
             batch_size=batch_size,
@@ -194,6 +182,22 @@ class TaskModel:
         if self.model.fusion_name:
             return [("fusion", self.model.fusion_name), *head]
         return [("adapters", name) for name, _ in self.model.adapters] + head
+
+
+# Compiled once for a model and a shape, however many calls and copies of the TaskModel there are.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _predict_step(
+    model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The logits, and the attention over adapters averaged over each row's tokens."""
+    outputs = model(params, batch, fusion_attention=fusion_attention)
+    if not fusion_attention:
+        return outputs.logits, {}
+    present = batch["mask"] / jnp.maximum(batch["mask"].sum(-1, keepdims=True), 1)
+    means = {
+        slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in outputs.fusion_attention.items()
+    }
+    return outputs.logits, means
 
 
 def load_task_model(

@@ -132,7 +132,7 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
     if key is None or rate == 0.0:
         return x
-    kept = random_bits(key, x.shape) >= jnp.uint32(round(rate * 2**32))
+    kept = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 

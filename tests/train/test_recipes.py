@@ -137,6 +137,15 @@ def test_runs_that_differ_in_their_names_share_compiled_programs(single: Any, co
     assert steps() == first
 
 
+def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptureFixture) -> None:
+    task_model = single()
+    first = task_model.predict(TEXTS)
+    with jax.log_compiles():
+        again = task_model.predict(TEXTS[::-1])
+    assert not [record.getMessage() for record in caplog.records if "ompiling" in record.getMessage()]
+    np.testing.assert_array_equal(again.logits, first.logits[::-1])
+
+
 # A trunk in bfloat16
 
 
