@@ -18,7 +18,7 @@ SOURCE_EPOCHS = {
     "qqp": 1.0,
 }
 # Passes over the target's train split; three where it is not named.
-TARGET_EPOCHS = {"cb": 6.0}
+TARGET_EPOCHS = {"cb": 6.0, "rte": 2.0}
 
 
 def get_config(target: str = "rte", data: str = "data", seed: int = 0) -> ml_collections.ConfigDict:
@@ -35,5 +35,5 @@ def get_config(target: str = "rte", data: str = "data", seed: int = 0) -> ml_col
         for task, epochs in SOURCE_EPOCHS.items()
     }
     epochs = TARGET_EPOCHS.get(target, 3.0)
-    config.train = {**shared, "learning_rate": 1e-4, "epochs": epochs}
+    config.train = {**shared, "learning_rate": 1e-3, "epochs": epochs}
     return config
