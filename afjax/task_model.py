@@ -215,7 +215,7 @@ def load_task_model(
 
     Args:
       store_folder: The store.
-      trunk: The encoder they were trained on.
+      trunk: The encoder they were trained on. It computes in the dtype it had then, whatever its own is.
       head: The head's name.
       adapter: An adapter's name; or
       fusion: a fusion's; neither: the head alone.

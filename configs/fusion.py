@@ -5,8 +5,8 @@ afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusio
 
 import ml_collections
 
-# Passes over each source's train split; the pass with the best dev score is kept. Chosen on dev for minilm, as the
-# learning rate was (docs/results.md).
+# Passes over each source's train split; the pass with the best dev score is kept. The learning
+# rates were chosen on dev for minilm; the epochs are what two cores had time for (docs/results.md).
 SOURCE_EPOCHS = {
     "cb": 15.0,
     "rte": 5.0,

@@ -40,8 +40,9 @@ from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_layers
 from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise
 from afjax.trees import Tree, named_key
 
-# Tokens a step for every inner unit from which on training folds. It saves operations from about one on; here
-# most of what it can save is left.
+# Tokens a step for every inner unit from which on training folds. It saves operations from about one on. Eight keeps
+# small batches factored, where a step's cost then grows little from few adapters to many, and folds those of training
+# at scale.
 FOLDING_TOKENS_PER_UNIT = 8
 
 

@@ -33,7 +33,7 @@ class Manifest:
       task: The task it was trained on, as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
       trunk: Of the trunk it was trained on: ``name`` (hub id or path), ``sha256`` (over the weights),
-        ``hidden_size``, ``num_layers``, ``family``.
+        ``hidden_size``, ``num_layers``, ``family``, ``dtype`` (what it computed in; older ones lack it: float32).
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
       metrics: Scores on the dev set; None stands for a score that is not a finite number.

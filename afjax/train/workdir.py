@@ -65,7 +65,10 @@ def check_inputs(workdir: Path, inputs: Mapping[str, str]) -> None:
     path = workdir / INPUTS
     if not path.exists():
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
     changed = sorted(name for name in found.keys() | inputs.keys() if found.get(name) != inputs.get(name))
     if changed:
         raise UserError(

@@ -138,6 +138,8 @@ def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data:
     with gzip.open(data / "train.jsonl.gz", "wt") as file:
         file.write(lines)
     assert run_experiment(single(), workdir=tmp_path / "run") == results
+    (tmp_path / "run" / "inputs.json").write_text('{"the trunk"')
+    assert "inputs.json is damaged" in refusal(single(), tmp_path, workdir=tmp_path / "run")
 
 
 def test_a_name_that_the_store_has_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
