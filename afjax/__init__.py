@@ -7,25 +7,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afjax.config import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig
+    from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
+    from afjax.config import SamplingConfig, TaskConfig, TrainConfig
     from afjax.data.rows import load_task, rows_from_lists
     from afjax.errors import UserError
     from afjax.model.bottleneck import bottleneck
     from afjax.model.fusion import fuse
     from afjax.task_model import Predictions, TaskModel, load_task_model
+    from afjax.train.multitask import train_multitask
     from afjax.train.recipes import train_fusion, train_single
+    from afjax.train.sequential import train_sequential
     from afjax.trunk import Trunk, load_trunk, save_trunk
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "afjax.config": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "TaskConfig", "TrainConfig"),
+    "afjax.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig"),
+    "afjax.config": ("SamplingConfig", "TaskConfig", "TrainConfig"),
     "afjax.data.rows": ("load_task", "rows_from_lists"),
     "afjax.errors": ("UserError",),
     "afjax.model.bottleneck": ("bottleneck",),
     "afjax.model.fusion": ("fuse",),
     "afjax.task_model": ("Predictions", "TaskModel", "load_task_model"),
+    "afjax.train.multitask": ("train_multitask",),
     "afjax.train.recipes": ("train_fusion", "train_single"),
+    "afjax.train.sequential": ("train_sequential",),
     "afjax.trunk": ("Trunk", "load_trunk", "save_trunk"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -36,6 +42,7 @@ __all__ = [
     "FusionConfig",
     "HeadConfig",
     "Predictions",
+    "SamplingConfig",
     "TaskConfig",
     "TaskModel",
     "TrainConfig",
@@ -49,6 +56,8 @@ __all__ = [
     "rows_from_lists",
     "save_trunk",
     "train_fusion",
+    "train_multitask",
+    "train_sequential",
     "train_single",
 ]
 

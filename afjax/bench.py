@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from afjax import partition
-from afjax.config import ADAPTER_PRESETS, FusionConfig, HeadConfig, TrainConfig, TrunkDtype
+from afjax.architecture import ADAPTER_PRESETS, FusionConfig, HeadConfig
+from afjax.config import TrainConfig, TrunkDtype
 from afjax.errors import UserError
 from afjax.host_memory import return_freed_memory
-from afjax.model.bottleneck import init_adapter
+from afjax.model.adapters import init_adapter
 from afjax.model.encoder import cast_trunk, init_trunk
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
@@ -102,7 +103,7 @@ def _init(key: jax.Array, model: Model) -> Tree:
     shape = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
     params: Tree = {
         "trunk": trunk,
-        "adapters": {name: init_adapter(named_key(key, name), config, **shape) for name, config in model.adapters},
+        "adapters": {name: init_adapter(named_key(key, name), config, model.trunk) for name, config in model.adapters},
         "fusion": {},
         "heads": {"head": init_head(named_key(key, "head"), model.head, 2, trunk=trunk)},
     }

@@ -6,18 +6,15 @@ types, so the rest of the code may trust its fields.
 
 import dataclasses
 import math
-import types
-from collections.abc import Mapping
 from typing import Literal
 
+from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.errors import UserError, did_you_mean
 
-Position = Literal["attention", "ffn", "both"]
-LayerNormPlace = Literal["before", "after", "both", "none"]
-Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
-Partition = Literal["adapter", "fusion", "head", "full", "layernorm", "top_k"]
+Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 TaskKind = Literal["classification", "regression"]
+Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
 Metric = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"]
 
 
@@ -34,6 +31,8 @@ class TaskConfig:
       labels: Label names in order; empty: ``labels.json`` of the folder, else those of the train split.
       text_a, text_b, label: Column names; empty: ``text_a``/``text_b`` or ``text``, and ``label``.
       metric: The dev metric that early stopping follows; empty: accuracy, or Pearson for regression.
+      scale: Regression learns labels divided by it, and predictions are multiplied by it. Stickland & Murray 2019 have
+        5 for STS-B, so that its loss is of the size of the other tasks'.
     """
 
     name: str
@@ -47,155 +46,18 @@ class TaskConfig:
     text_b: str = ""
     label: str = ""
     metric: Metric | Literal[""] = ""
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         check_name(self.name, "task")
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
+        if self.scale != 1.0 and self.kind != "regression":
+            raise UserError(f"The task {self.name} has a scale of {self.scale}, which only regression tasks can have.")
 
     @property
     def main_metric(self) -> str:
         return self.metric or ("accuracy" if self.kind == "classification" else "pearson")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AdapterConfig:
-    """A bottleneck adapter: every choice of AdapterFusion's search (appendix A.2), and Houlsby's.
-
-    Attributes:
-      position: After which sub-layers an adapter sits.
-      pretrained_layer_norm: Where the trunk's own LayerNorm of that sub-layer is applied: to the
-        adapter's input, after the adapter, both, or not at all.
-      new_layer_norm: Where a trained LayerNorm is added: before the down- and/or after the
-        up-projection.
-      residual_from: What the adapter's output is added to: the ``sublayer`` output before the layer's
-        residual and LayerNorm, the ``sum`` of that output and the layer's residual, or the adapter's
-        own ``input``.
-      residual_before_new_layer_norm: Whether that residual is added before the new LayerNorm behind
-        the up-projection (which only matters where there is one).
-      reduction_factor: The bottleneck's size is ``max(1, hidden_size // reduction_factor)``.
-      size: The bottleneck's size itself; takes the place of ``reduction_factor``.
-      activation: Between the projections. ``gelu`` is the exact one, ``gelu_tanh`` its approximation.
-      init: Distribution of the kernels at the start (truncated: at two standard deviations).
-      init_scale: Standard deviation of that distribution. Biases start at zero.
-      scaling: A constant factor on the up-projection's output.
-      layer_norms: Whether the adapter carries trained copies of every LayerNorm of the trunk
-        (Houlsby 2019, section 2.1), which replace the trunk's while the adapter is active.
-      layers: Indices of the layers that have an adapter; None: all.
-    """
-
-    position: Position = "ffn"
-    pretrained_layer_norm: LayerNormPlace = "both"
-    new_layer_norm: LayerNormPlace = "none"
-    residual_from: Literal["sublayer", "sum", "input"] = "sublayer"
-    residual_before_new_layer_norm: bool = False
-    reduction_factor: float = 16.0
-    size: int | None = None
-    activation: Activation = "relu"
-    init: Literal["normal", "truncated_normal"] = "normal"
-    init_scale: float = 0.02
-    scaling: float = 1.0
-    layer_norms: bool = False
-    layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise UserError(f"adapter.size is {self.size}; it must be at least 1.")
-        if not (math.isfinite(self.reduction_factor) and self.reduction_factor > 0):
-            raise UserError(f"adapter.reduction_factor is {self.reduction_factor}; it must be above 0.")
-        if not (math.isfinite(self.init_scale) and self.init_scale >= 0):
-            raise UserError(f"adapter.init_scale is {self.init_scale}; it must be finite and 0 or more.")
-        if not math.isfinite(self.scaling):
-            raise UserError(f"adapter.scaling is {self.scaling}; it must be finite.")
-        if self.layers is not None:
-            if not self.layers or len(set(self.layers)) != len(self.layers) or min(self.layers) < 0:
-                raise UserError(
-                    f"adapter.layers is {self.layers}; give distinct indices from 0 on, or None for all layers."
-                )
-            object.__setattr__(self, "layers", tuple(sorted(self.layers)))
-        if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
-            raise UserError(
-                'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is '
-                "the layer's residual added in front of the adapter."
-            )
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The sub-layers that hold an adapter, in the order they run."""
-        return ("attention", "ffn") if self.position == "both" else (self.position,)
-
-    def bottleneck_size(self, hidden_size: int) -> int:
-        if self.size is not None:
-            return self.size
-        return max(1, int(hidden_size // self.reduction_factor))
-
-
-ADAPTER_PRESETS: Mapping[str, AdapterConfig] = types.MappingProxyType(
-    {
-        # AdapterFusion, section 3.1 and appendix A.2 (the search's winner).
-        "pfeiffer": AdapterConfig(),
-        # Houlsby 2019, section 2.1 and 3.1; size 64 is the default of the authors' code.
-        "houlsby": AdapterConfig(
-            position="both",
-            pretrained_layer_norm="after",
-            residual_from="sublayer",
-            size=64,
-            activation="gelu_tanh",
-            init="truncated_normal",
-            init_scale=1e-2,
-            layer_norms=True,
-        ),
-    }
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FusionConfig:
-    """Attention over adapters (AdapterFusion, section 3.2).
-
-    Attributes:
-      value: Whether a value matrix is learnt ("dynamic"); without, the adapters' outputs are mixed as
-        they are ("static").
-      dropout: Dropout rate on the scores; None: the trunk's attention dropout.
-      temperature: The scores are divided by it.
-      init_scale: Standard deviation of the query and key kernels at the start.
-      value_init_scale: Standard deviation of the noise added to the identity that V starts from.
-      regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.
-    """
-
-    value: bool = True
-    dropout: float | None = None
-    temperature: float = 1.0
-    init_scale: float = 0.02
-    value_init_scale: float = 1e-6
-    regularization: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")
-        for field in ("init_scale", "value_init_scale", "regularization"):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise UserError(f"fusion.{field} is {value}; it must be finite and 0 or more.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise UserError(f"fusion.dropout is {self.dropout}; it must be at least 0 and below 1.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """The output layers of one task.
-
-    Attributes:
-      pooler: ``head``: the head has its own pooler (dense, tanh), started from the trunk's where it
-        has one and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
-        frozen or trained as the trunk is.
-      dropout: Dropout rate in front of the output layer; None: the trunk's hidden dropout.
-    """
-
-    pooler: Literal["head", "trunk"] = "head"
-    dropout: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise UserError(f"head.dropout is {self.dropout}; it must be at least 0 and below 1.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -277,41 +139,64 @@ class SourceConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """Which task a multi-task step trains (Stickland & Murray 2019, section 4.1).
+
+    Attributes:
+      sampler: A task of N train rows is drawn with a probability proportional to N^α. ``proportional``: α = 1;
+        ``square_root``: 0.5; ``annealed``: ``1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E; ``round_robin``: each task
+        in turn.
+      steps_per_epoch: Steps of what is called an epoch; the train split is passed over as often as draws will have it.
+    """
+
+    sampler: Sampler = "annealed"
+    steps_per_epoch: int = 2400
+
+    def __post_init__(self) -> None:
+        if self.steps_per_epoch < 1:
+            raise UserError(f"sampling.steps_per_epoch is {self.steps_per_epoch}; it must be at least 1.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """All of one experiment.
 
     Attributes:
-      recipe: ``single`` trains one partition on one task; ``fusion`` trains what is missing of its
-        sources' adapters, then fuses them for the task.
+      recipe: ``single`` trains one partition on one task. ``fusion`` trains what is missing of its sources' adapters,
+        then fuses them for the task. ``multitask`` trains one partition on several tasks, a step on one of them.
+        ``sequential`` trains it on one task after the other, and scores the earlier ones each time.
       trunk: A Hugging Face id, a local folder, or ``minilm``.
       trunk_dtype: What the frozen trunk computes in. ``bfloat16`` halves its memory and is faster where the hardware
         multiplies it faster; what is trained stays float32.
-      task: The (target) task.
-      name: Under which name results enter the store; empty: the task's name, with ``-fusion`` behind
-        it for the fusion recipe.
+      task: The task of ``single``, the target of ``fusion``.
+      tasks: Those of ``multitask`` and ``sequential``, the latter in this order.
+      name: Under which name results enter the store; empty: the task's name, with ``-fusion`` behind it for the fusion
+        recipe. With several tasks each has its own name behind it: ``NAME-TASK``.
       seed: All randomness follows from it.
-      partition: What the ``single`` recipe trains.
+      partition: What is trained, but for the ``fusion`` recipe.
       top_k: Number of layers that the ``top_k`` partition trains.
-      adapter: The adapters' architecture (of every source, for the fusion recipe).
-      fusion, head, train: As their names say; ``train`` is that of the target's run.
+      adapter: The adapters' architecture (of every source, for the fusion recipe; of every task's, for multitask).
+      fusion, head, train, sampling: As their names say; ``train`` is that of the target's run.
       sources: The fusion recipe's source tasks.
       fused: Which of them are fused, by name; empty: all. The others are trained to compare with.
       scan_layers: Whether the layers are one compiled loop (compiles faster) or unrolled (runs faster
         on CPU).
     """
 
-    recipe: Literal["single", "fusion"] = "single"
+    recipe: Literal["single", "fusion", "multitask", "sequential"] = "single"
     trunk: str = "minilm"
     trunk_dtype: TrunkDtype = "float32"
-    task: TaskConfig
+    task: TaskConfig | None = None
+    tasks: tuple[TaskConfig, ...] = ()
     name: str = ""
     seed: int = 0
     partition: Partition = "adapter"
     top_k: int = 0
-    adapter: AdapterConfig = AdapterConfig()
+    adapter: Adapter = AdapterConfig()
     fusion: FusionConfig = FusionConfig()
     head: HeadConfig = HeadConfig()
     train: TrainConfig = TrainConfig()
+    sampling: SamplingConfig = SamplingConfig()
     sources: tuple[SourceConfig, ...] = ()
     fused: tuple[str, ...] = ()
     scan_layers: bool = False
@@ -319,12 +204,17 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name, "experiment")
+        several = self.recipe in ("multitask", "sequential")
+        wanted, unwanted = ("tasks", "task") if several else ("task", "tasks")
+        if not getattr(self, wanted):
+            raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
+        if getattr(self, unwanted):
+            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes config.{wanted} alone.")
         if self.recipe == "fusion" and not self.sources:
             raise UserError("The fusion recipe needs config.sources: one {task, train} for every adapter to fuse.")
         names = [source.task.name for source in self.sources]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UserError(f"config.sources has two tasks named {', '.join(twice)}; give each its own name.")
+        _check_distinct("sources", names)
+        _check_distinct("tasks", [task.name for task in self.tasks])
         for name in self.fused:
             if name not in names:
                 raise UserError(
@@ -337,10 +227,45 @@ class ExperimentConfig:
             raise UserError(
                 f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
             )
+        check_partition(self.partition, self.adapter)
 
     @property
-    def artefact_name(self) -> str:
-        return self.name or self.task.name + ("-fusion" if self.recipe == "fusion" else "")
+    def target(self) -> TaskConfig:
+        """The one task of ``single`` and ``fusion``."""
+        assert self.task is not None, "__post_init__ sees to it"
+        return self.task
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the partition trains adapters."""
+        return self.partition in ("adapter", "adapter+trunk")
+
+    @property
+    def trains_trunk(self) -> bool:
+        return self.recipe != "fusion" and self.partition in ("adapter+trunk", "full", "layernorm", "top_k")
+
+    def artefact_name(self, task: TaskConfig) -> str:
+        """Under which name what was trained for one of its tasks enters the store."""
+        if self.tasks:
+            return f"{self.name}-{task.name}" if self.name else task.name
+        return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")
+
+
+def check_partition(partition: Partition, adapter: Adapter) -> None:
+    """Raises UserError where a partition cannot be trained, or not with this adapter."""
+    if partition == "fusion":
+        raise UserError('A fusion is trained by the fusion recipe, not by partition="fusion".')
+    if partition == "adapter+trunk" and isinstance(adapter, AdapterConfig) and adapter.layer_norms:
+        raise UserError(
+            'partition="adapter+trunk" trains the trunk\'s own LayerNorms; an adapter with layer_norms=True would '
+            "carry copies of them: set adapter.layer_norms=False."
+        )
+
+
+def _check_distinct(field: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"config.{field} has two tasks named {', '.join(twice)}; give each its own name.")
 
 
 def check_name(name: str, kind: str) -> None:

@@ -8,13 +8,19 @@ from typing import Any, Literal
 
 from afjax.errors import UserError, did_you_mean
 
+UNIONS = (typing.Union, types.UnionType)
 
-def from_dict(cls: type, values: Mapping[str, Any], path: str = "config") -> Any:
+
+def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
     """Makes the frozen dataclass ``cls`` from nested mappings.
+
+    Where ``cls`` is a union of dataclasses, ``values["kind"]`` says which of them; without it, it is the first.
 
     Raises:
       UserError: An unknown key (with a suggestion), a missing one, or a value of another type.
     """
+    if typing.get_origin(cls) in UNIONS:
+        cls = _member(typing.get_args(cls), values, path)
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in values:
@@ -30,15 +36,24 @@ def from_dict(cls: type, values: Mapping[str, Any], path: str = "config") -> Any
     return cls(**{key: _convert(hints[key], value, f"{path}.{key}") for key, value in values.items()})
 
 
+def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> Any:
+    """The dataclass of a union that ``values["kind"]`` names."""
+    kinds = {kind: cls for cls in classes for kind in typing.get_args(typing.get_type_hints(cls)["kind"])}
+    kind = values.get("kind", next(iter(kinds)))
+    return kinds[_convert(Literal[tuple(kinds)], kind, f"{path}.kind")]
+
+
 def _convert(hint: Any, value: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
+    if origin in UNIONS:
         if value is None and type(None) in arguments:
             return None
         allowed = [kind for kind in arguments if kind is not type(None)]
         choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
         if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
             return _convert(Literal[choices], value, path)
+        if len(allowed) > 1 and isinstance(value, Mapping):
+            return from_dict(hint, value, path)
         return _convert(allowed[0], value, path)
     if origin is Literal:
         if value not in arguments:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from afjax.config import HeadConfig
+from afjax.architecture import HeadConfig
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 
@@ -33,9 +33,9 @@ class Rule:
 def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     """The rules of a preset.
 
-    ``adapter`` and ``head`` train just that; ``fusion`` the fusion and the head; ``full`` the trunk; ``layernorm`` the
-    trunk's LayerNorms; ``top_k`` the upper layers that :func:`split_layers` has set apart. Every preset trains the
-    heads. Where heads have poolers of their own, the trunk's is unused and stays frozen.
+    ``adapter`` and ``head`` train just that; ``fusion`` the fusion and the head; ``full`` the trunk; ``adapter+trunk``
+    both; ``layernorm`` the trunk's LayerNorms; ``top_k`` the upper layers that :func:`split_layers` has set apart.
+    Every preset trains the heads. Where heads have poolers of their own, the trunk's is unused and stays frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
@@ -45,6 +45,7 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
         "fusion": (Rule("fusion/.*", True), heads, Rule("(trunk|adapters)/.*", False)),
         "head": (heads, Rule("trunk/.*", False)),
         "full": (Rule(body, True), pooler, heads),
+        "adapter+trunk": (Rule("adapters/.*", True), Rule(body, True), pooler, heads),
         "layernorm": (
             Rule("trunk/(.*/)?norm/(scale|bias)", True),
             Rule("trunk/(?!(.*/)?norm/(scale|bias)).*", False),
@@ -57,9 +58,9 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
 
 def check_trunk_dtype(name: str, dtype: str) -> None:
     """Raises UserError where a preset leaves nothing of the trunk frozen that another dtype could be for."""
-    if name == "full" and dtype != "float32":
+    if name in ("full", "adapter+trunk") and dtype != "float32":
         raise UserError(
-            f'The partition "full" trains every weight of the trunk, in float32; trunk_dtype is "{dtype}": take '
+            f'The partition "{name}" trains every weight of the trunk, in float32; trunk_dtype is "{dtype}": take '
             '"float32", or another partition.'
         )
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from afjax import metrics as task_metrics
 from afjax import store
-from afjax.config import AdapterConfig, FusionConfig, HeadConfig, TaskConfig, TrainConfig
+from afjax.architecture import Adapter, FusionConfig, HeadConfig
+from afjax.config import TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import from_dict, to_dict
@@ -127,7 +128,7 @@ class TaskModel:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         data = tokenise(rows, self._tokenizer, max_length=max_length, cache_dir=None)
-        return over_rows(
+        logits, attention = over_rows(
             functools.partial(_predict_step, self.model, fusion_attention),
             self._device_params,
             data,
@@ -135,6 +136,7 @@ class TaskModel:
             lengths=TrainConfig(max_length=max_length).lengths,
             pad_id=self.model.trunk.pad_id,
         )
+        return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -267,9 +269,7 @@ def load_task_model(
     )
 
 
-def load_adapters(
-    store_folder: str | Path, names: Sequence[str], trunk: Trunk
-) -> dict[str, tuple[AdapterConfig, Tree]]:
+def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:
     """Loads adapters from a store, each with its architecture.
 
     Raises:
@@ -278,7 +278,7 @@ def load_adapters(
     adapters = {}
     for name in names:
         loaded = store.load(store_folder, "adapters", name, trunk_sha256=trunk.sha256)
-        config = from_dict(AdapterConfig, loaded.manifest.config, f'the config of adapter "{name}"')
+        config = from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"')
         adapters[name] = (config, loaded.params)
     return adapters
 

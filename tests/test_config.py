@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.config import (
-    ADAPTER_PRESETS,
-    AdapterConfig,
-    ExperimentConfig,
-    FusionConfig,
-    HeadConfig,
-    SourceConfig,
-    TaskConfig,
-    TrainConfig,
-    check_name,
-)
+from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig, check_name
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 
@@ -145,10 +136,10 @@ def test_names_that_can(name: str) -> None:
 
 
 def test_experiments_name_their_results() -> None:
-    assert ExperimentConfig(task=TASK).artefact_name == "rte"
+    assert ExperimentConfig(task=TASK).artefact_name(TASK) == "rte"
     fusion = {"task": TASK, "recipe": "fusion", "sources": (SourceConfig(task=TASK),)}
-    assert ExperimentConfig(**fusion).artefact_name == "rte-fusion"
-    assert ExperimentConfig(**fusion, name="mine").artefact_name == "mine"
+    assert ExperimentConfig(**fusion).artefact_name(TASK) == "rte-fusion"
+    assert ExperimentConfig(**fusion, name="mine").artefact_name(TASK) == "mine"
 
 
 def test_main_metric() -> None:
@@ -214,7 +205,7 @@ def test_defaults_come_from_the_dataclasses() -> None:
         ),
         (
             {"partition": "adaptor"},
-            'config.partition is "adaptor"; allowed: adapter, fusion, head, full, layernorm, top_k. '
+            'config.partition is "adaptor"; allowed: adapter, adapter+trunk, fusion, head, full, layernorm, top_k. '
             'Did you mean "adapter"?',
         ),
         (
@@ -293,4 +284,4 @@ def test_from_dict_undoes_to_dict_through_json(config: ExperimentConfig) -> None
 @pytest.mark.parametrize("name", ADAPTER_PRESETS)
 def test_presets_survive_json(name: str) -> None:
     preset = ADAPTER_PRESETS[name]
-    assert from_dict(AdapterConfig, json.loads(json.dumps(to_dict(preset)))) == preset
+    assert from_dict(Adapter, json.loads(json.dumps(to_dict(preset)))) == preset

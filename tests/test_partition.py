@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.config import AdapterConfig, FusionConfig, HeadConfig, Partition, TrainConfig
+from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import Partition, TrainConfig
 from afjax.errors import UserError
-from afjax.model.bottleneck import init_adapter
+from afjax.model.adapters import init_adapter
 from afjax.model.encoder import TrunkConfig, init_trunk, unstack_layers
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
@@ -51,7 +52,7 @@ def init_params(model: Model) -> Tree:
     fusion = [model.fusion_name] if model.fusion_name else []
     return {
         "trunk": trunk,
-        "adapters": {name: init_adapter(key, config, **size) for name, config in model.adapters},
+        "adapters": {name: init_adapter(key, config, model.trunk) for name, config in model.adapters},
         "fusion": {name: init_fusion(key, FusionConfig(), model.adapters[0][1], **size) for name in fusion},
         "heads": {"task": init_head(key, model.head, 2, trunk=trunk)},
     }

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from afjax import store, trees
+from afjax.architecture import AdapterConfig
 from afjax.cli.store import list_lines, show_lines, verify_lines
-from afjax.config import AdapterConfig, TaskConfig
+from afjax.config import TaskConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.store import checkpoint, files

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from afjax.architecture import ADAPTER_PRESETS
 from afjax.config import ExperimentConfig
-from afjax.dataclass_dicts import from_dict
+from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 
 
@@ -28,13 +29,31 @@ def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentCon
     values = _run_config(Path(path), _parse_arguments(arguments))
     for override in overrides:
         _override(values, override)
-    sources = values.get("sources", ())
+    # In files and overrides sources and tasks go by the task's name.
+    sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
-        # In files and overrides sources go by their task's name.
         values["sources"] = [
             {**source, "task": {"name": name, **source.get("task", {})}} for name, source in sources.items()
         ]
+    if isinstance(tasks, Mapping):
+        values["tasks"] = [{"name": name, **task} for name, task in tasks.items()]
+    if isinstance(values.get("adapter"), Mapping):
+        values["adapter"] = _with_preset(values["adapter"])
     return from_dict(ExperimentConfig, values)
+
+
+def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"preset": NAME, ...}``: the preset's settings, and in front of them those that are given."""
+    settings = dict(adapter)
+    name = settings.pop("preset", None)
+    if name is None:
+        return settings
+    if name not in ADAPTER_PRESETS:
+        raise UserError(
+            f'config.adapter.preset is "{name}"; there are {", ".join(ADAPTER_PRESETS)}.'
+            f"{did_you_mean(str(name), ADAPTER_PRESETS)}"
+        )
+    return {**to_dict(ADAPTER_PRESETS[name]), **settings}
 
 
 def _parse_arguments(text: str) -> dict[str, Any]:

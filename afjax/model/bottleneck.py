@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config import AdapterConfig
-from afjax.errors import UserError
+from afjax.architecture import AdapterConfig
 from afjax.model.layers import ACTIVATIONS, dense, layer_norm
 from afjax.trees import Tree, named_key
 
@@ -24,31 +23,16 @@ from afjax.trees import Tree, named_key
 NEW_NORM_EPSILON = 1e-5
 
 
-def adapter_layers(config: AdapterConfig, num_layers: int) -> tuple[int, ...]:
-    """The indices of the layers that have the adapter.
-
-    Raises:
-      UserError: An index beyond the trunk's depth.
-    """
-    layers = tuple(range(num_layers)) if config.layers is None else config.layers
-    if layers[-1] >= num_layers:
-        raise UserError(
-            f"adapter.layers names layer {layers[-1]}, but the trunk has layers 0 to {num_layers - 1}; leave it out."
-        )
-    return layers
-
-
-def init_adapter(key: Array, config: AdapterConfig, *, hidden_size: int, num_layers: int) -> Tree:
+def init_bottleneck(key: Array, config: AdapterConfig, *, hidden_size: int, depth: int) -> Tree:
     """An adapter's parameters at the start, float32, without ``layer_norms`` (they start as the trunk's).
 
     Args:
       key: Of this adapter alone; each leaf's own follows from its path.
       config: The architecture.
       hidden_size: The trunk's.
-      num_layers: The trunk's.
+      depth: Number of layers that have the adapter.
     """
     size = config.bottleneck_size(hidden_size)
-    depth = len(adapter_layers(config, num_layers))
 
     def kernel(slot: str, name: str, shape: tuple[int, int]) -> Array:
         leaf_key = named_key(key, slot, name)
@@ -107,7 +91,7 @@ def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: 
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 
-def adapter_slot(
+def bottleneck_slot(
     params: Tree, config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
 ) -> Array:
     """A slot that holds one adapter.

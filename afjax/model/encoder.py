@@ -22,13 +22,35 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key, wide_matmul
+from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
+from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
 from afjax.trees import Tree, map_with_path, named_key
 
-# What stands between a sub-layer and the next: from the sub-layer's output, its residual input (both
-# [batch, length, hidden_size]) and the sub-layer's LayerNorm, the next hidden state, and the attention over
-# adapters [batch, length, num_adapters] where there is one.
-Slot = Callable[[Array, Array, Callable[[Array], Array]], tuple[Array, Array | None]]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sublayer:
+    """What a slot is given: where it stands in the encoder, and what has been computed there.
+
+    ``queries`` below is the number of tokens that are computed, all of them or the first alone.
+
+    Attributes:
+      output: The sub-layer's output after dropout, ``[batch, queries, hidden_size]``.
+      residual: The sub-layer's input, same shape.
+      norm: The sub-layer's LayerNorm.
+      layer_input: The layer's input, of all tokens, ``[batch, length, hidden_size]``.
+      mask: bool ``[batch, length]``, False at padding.
+    """
+
+    output: Array
+    residual: Array
+    norm: Callable[[Array], Array]
+    layer_input: Array
+    mask: Array
+
+
+# What stands between a sub-layer and the next: it gives the next hidden state [batch, queries, hidden_size], and the
+# attention over adapters [batch, queries, num_adapters] where there is one.
+Slot = Callable[[Sublayer], tuple[Array, Array | None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +82,9 @@ class TrunkConfig:
         return self.max_positions - (self.pad_id + 1 if self.family == "roberta" else 0)
 
 
-def plain_slot(sublayer: Array, residual: Array, norm: Callable[[Array], Array]) -> tuple[Array, None]:
-    """An empty slot: the pretrained encoder's own ``LayerNorm(residual + sublayer)``."""
-    return norm(residual + sublayer), None
+def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
+    """An empty slot: the pretrained encoder's own ``LayerNorm(residual + output)``."""
+    return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
 class Embeddings(nn.Module):
@@ -99,61 +121,27 @@ class AttentionBlock(nn.Module):
         config = self.config
         weights_key, output_key = split_key(key, 2)
 
-        def attend(scores: Array) -> Array:
-            """Attention weights, in the dtype of ``x``, from scores ``[batch, heads, queries, length]``."""
-            # A finite minimum keeps rows that are all padding free of NaN.
-            minimum = jnp.finfo(scores.dtype).min
-            scores = jnp.where(mask[:, None, None, :], scores * config.head_size**-0.5, minimum)
-            return dropout(weights_key, jax.nn.softmax(scores).astype(x.dtype), config.attention_dropout)
-
+        attend = functools.partial(
+            attention_weights,
+            mask=mask,
+            head_size=config.head_size,
+            dropout_rate=config.attention_dropout,
+            key=weights_key,
+            dtype=x.dtype,
+        )
+        queries = x
         if first_token_only:
-            context = first_token_attention(self.variables["params"], config, x, attend)
-            x = x[:, :1]
+            queries = x[:, :1]
+            context = first_token_attention(self.variables["params"], x, config.num_heads, attend)
         else:
-            context = self._self_attention(x, attend)
+            query, keys, values = (
+                Dense(config.hidden_size, config.init_scale, name=name)(x) for name in ("query", "key", "value")
+            )
+            context = attend_tokens(query, keys, values, config.num_heads, attend)
         output = Dense(config.hidden_size, config.init_scale, name="output")(context)
         output = dropout(output_key, output, config.hidden_dropout)
-        return slot(output, x, LayerNorm(config.layer_norm_epsilon, name="norm"))
-
-    def _self_attention(self, x: Array, attend: Callable[[Array], Array]) -> Array:
-        config = self.config
-        split = (*x.shape[:2], config.num_heads, config.head_size)
-        query, keys, values = (
-            # [batch, heads, length, head size]: with the heads in front XLA's CPU matmuls are twice as fast.
-            Dense(config.hidden_size, config.init_scale, name=name)(x).reshape(split).transpose(0, 2, 1, 3)
-            for name in ("query", "key", "value")
-        )
-        weights = attend(wide_matmul(query, keys.transpose(0, 1, 3, 2)))  # [batch, heads, length, length]
-        return wide_matmul(weights, values).astype(x.dtype).transpose(0, 2, 1, 3).reshape(x.shape)
-
-
-def first_token_attention(
-    params: Mapping[str, Any], config: TrunkConfig, x: Array, attend: Callable[[Array], Array]
-) -> Array:
-    """What self-attention gives for the first token alone, ``[batch, 1, hidden_size]``, without keys and values.
-
-    With one query a row, ``q · (K x + b)`` is ``(Kᵀ q) · x`` and a constant that the softmax ignores, and
-    ``sum w (V x + c)`` is ``V (sum w x) + c sum w``: both matrices meet one vector a head in place of every token.
-
-    Args:
-      params: The attention block's.
-      config: The architecture.
-      x: ``[batch, length, hidden_size]``.
-      attend: From scores to weights, both ``[batch, heads, 1, length]``.
-    """
-    heads = (config.num_heads, config.head_size)
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
-    query = dense(params["query"], x[:, 0]).reshape(-1, *heads).transpose(1, 0, 2)  # [heads, batch, head size]
-    key_kernel, value_kernel = (
-        params[name]["kernel"].reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, hidden_size]
-        for name in ("key", "value")
-    )
-    projected = wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype)  # Kᵀ q, [batch, heads, hidden_size]
-    weights = attend(wide_matmul(projected, x.transpose(0, 2, 1))[:, :, None])  # [batch, heads, 1, length]
-    mixed = wide_matmul(weights[:, :, 0], x).astype(x.dtype).transpose(1, 0, 2)  # [heads, batch, hidden_size]
-    context = wide_matmul(mixed, value_kernel.transpose(0, 2, 1)).transpose(1, 0, 2)  # [batch, heads, head size]
-    bias = params["value"]["bias"].astype(dtype).reshape(1, *heads) * weights.sum(-1, dtype=dtype)
-    return (context + bias).astype(x.dtype).reshape(-1, 1, config.hidden_size)
+        norm = LayerNorm(config.layer_norm_epsilon, name="norm")
+        return slot(Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask))
 
 
 class FeedForwardBlock(nn.Module):
@@ -162,13 +150,16 @@ class FeedForwardBlock(nn.Module):
     config: TrunkConfig
 
     @nn.compact
-    def __call__(self, x: Array, *, slot: Slot, key: Array | None) -> tuple[Array, Array | None]:
+    def __call__(
+        self, x: Array, mask: Array, *, slot: Slot, layer_input: Array, key: Array | None
+    ) -> tuple[Array, Array | None]:
         config = self.config
         inner = Dense(config.intermediate_size, config.init_scale, name="intermediate")(x)
         inner = ACTIVATIONS[config.activation](inner)
         output = Dense(x.shape[-1], config.init_scale, name="output")(inner)
         output = dropout(key, output, config.hidden_dropout)
-        return slot(output, x, LayerNorm(config.layer_norm_epsilon, name="norm"))
+        norm = LayerNorm(config.layer_norm_epsilon, name="norm")
+        return slot(Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask))
 
 
 class EncoderLayer(nn.Module):
@@ -192,12 +183,14 @@ class EncoderLayer(nn.Module):
         """
         attention_key, ffn_key = split_key(key, 2)
         attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
-        x, first = AttentionBlock(self.config, name="attention")(
+        between, first = AttentionBlock(self.config, name="attention")(
             x, mask, slot=attention_slot, key=attention_key, first_token_only=first_token_only
         )
-        x, second = FeedForwardBlock(self.config, name="ffn")(x, slot=ffn_slot, key=ffn_key)
+        output, second = FeedForwardBlock(self.config, name="ffn")(
+            between, mask, slot=ffn_slot, layer_input=x, key=ffn_key
+        )
         maps = {"attention": first, "ffn": second}
-        return x, {name: attention for name, attention in maps.items() if attention is not None}
+        return output, {name: attention for name, attention in maps.items() if attention is not None}
 
 
 def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree:

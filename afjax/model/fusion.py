@@ -24,6 +24,10 @@ with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-add
 The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
 ``3 N r d²`` once. Inference always folds them so, training where a step has many more tokens than the adapters have
 inner units.
+
+Task modules beside the layers (:mod:`afjax.model.parallel`) fuse alike: ``a_n`` are their inner activations, ``W_n``
+the decoder, and ``z`` what the layer gives without them. Where one's output is not linear (LHUC, an activation behind
+the decoder) the formula is computed as the paper has it, with the N outputs side by side.
 """
 
 import dataclasses
@@ -34,10 +38,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config import AdapterConfig, FusionConfig
+from afjax.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfig, LhucConfig, OnTop
 from afjax.errors import UserError
-from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_layers
-from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise
+from afjax.model.adapters import adapter_layers
+from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
+from afjax.model.encoder import Sublayer
+from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise, split_key
+from afjax.model.parallel import add_output, module_output, module_units, plain_output
 from afjax.trees import Tree, named_key
 
 # Tokens a step for every inner unit from which on training folds. It saves operations from about one on. Eight keeps
@@ -70,17 +77,27 @@ def bank_layout(configs: Sequence[AdapterConfig], hidden_size: int) -> BankLayou
     return BankLayout(sizes, tuple(runs))
 
 
-def check_fusible(configs: Mapping[str, AdapterConfig], num_layers: int) -> None:
+def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
     """Raises UserError unless the adapters share their slots, layers and place among the LayerNorms."""
     (first, reference), *others = configs.items()
     for name, config in configs.items():
-        if config.layer_norms:
+        if isinstance(config, OnTop):
+            raise UserError(
+                f'Adapter "{name}" is of the kind {config.kind}, which sits on top of the encoder, where there is '
+                "nothing to fuse; fuse adapters in the layers."
+            )
+        if isinstance(config, AdapterConfig) and config.layer_norms:
             raise UserError(
                 f'Adapter "{name}" carries LayerNorms of its own, which change the trunk for every other adapter; only '
                 "adapters trained with adapter.layer_norms=False can be fused."
             )
     for name, config in others:
-        for field in ("position", "pretrained_layer_norm", "residual_from"):
+        if _family(config) != _family(reference):
+            raise UserError(
+                f'Adapters "{first}" and "{name}" add to the layers in different ways (they are of the kinds '
+                f"{reference.kind} and {config.kind}); fuse adapters of one kind."
+            )
+        for field in _LAYOUTS[_family(config)]:
             given, wanted = getattr(config, field), getattr(reference, field)
             if given != wanted:
                 raise UserError(
@@ -89,21 +106,76 @@ def check_fusible(configs: Mapping[str, AdapterConfig], num_layers: int) -> None
                 )
         if adapter_layers(config, num_layers) != adapter_layers(reference, num_layers):
             raise UserError(
-                f'Adapters "{first}" and "{name}" sit in different layers ({reference.layers} and {config.layers}; '
+                f'Adapters "{first}" and "{name}" sit in different layers ({_layers(reference)} and {_layers(config)}; '
                 "None means all); fuse adapters of the same layers."
             )
 
 
-def make_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    """Lays adapters side by side, slot by slot; leaves stay stacked over the layers.
+# The families of adapters that can be fused with each other, and the settings that all of one fusion share.
+_LAYOUTS = {
+    "bottleneck": ("position", "pretrained_layer_norm", "residual_from"),
+    "projected": ("placement",),
+    "lhuc": (),
+}
 
-    A LayerNorm before an adapter is folded into its down-projection but for the normalisation itself, and the
-    constant scaling into the up-projection.
+
+def _family(config: Adapter) -> str:
+    if isinstance(config, AdapterConfig):
+        return "bottleneck"
+    return "lhuc" if isinstance(config, LhucConfig) else "projected"
+
+
+def _layers(config: Adapter) -> tuple[int, ...] | None:
+    return None if isinstance(config, OnTop) else config.layers
+
+
+def is_factored(configs: Sequence[Adapter]) -> bool:
+    """Whether the fusion of these adapters has a factored form: every one's output is linear in inner activations."""
+    return all(not isinstance(config, OnTop) and config.linear_output for config in configs)
+
+
+def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tree, Tree]:
+    """Lays adapters side by side, slot by slot.
 
     Returns:
-      ``{slot: {"down": {"kernel" [d, R], "bias" [R]}, "up": {"kernel" [R, d], "bias" [N, d]}}}`` behind the
-      layers' axis, where R is the sum of the N adapters' bottleneck sizes.
+      ``{slot: tree}`` twice: leaves stacked over the layers, and leaves that are the same for all layers.
+      Bottlenecks give ``{"down": {"kernel" [d, R], "bias" [R]}, "up": {"kernel" [R, d], "bias" [N, d]}}`` behind the
+      layers' axis, where R is the sum of the N adapters' bottleneck sizes; a LayerNorm before an adapter is folded
+      into its down-projection but for the normalisation itself, and the constant scaling into the up-projection.
+      Modules beside the layers give ``{"members": {"0": tree, "1": tree, ...}, "up"}``, ``up`` being their decoders
+      (without it where there is no factored form).
     """
+    bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
+    if bottlenecks:
+        assert len(bottlenecks) == len(configs), "check_fusible lets no mixture through"
+        return _bottleneck_bank(adapters, bottlenecks), {}
+    numbered = {str(number): tree for number, tree in enumerate(adapters)}
+    stacked: Tree = {"members": {number: tree["ffn"] for number, tree in numbered.items()}}
+    shared: Tree = {"members": {number: tree["shared"] for number, tree in numbered.items() if "shared" in tree}}
+    if is_factored(configs):
+        all_shared = all("shared" in tree for tree in adapters)
+        depth = jax.tree.leaves(stacked)[0].shape[0]
+        decoders = [
+            tree["ffn"]["decode"]
+            if "shared" not in tree
+            else tree["shared"]["decode"]
+            if all_shared
+            else _for_every_layer(tree["shared"]["decode"], depth)
+            for tree in adapters
+        ]
+        up = {
+            "kernel": jnp.concatenate([decoder["kernel"] for decoder in decoders], -2),
+            "bias": jnp.stack([decoder["bias"] for decoder in decoders], -2),
+        }
+        (shared if all_shared else stacked)["up"] = up
+    return {"ffn": stacked}, {"ffn": shared}
+
+
+def _for_every_layer(tree: Tree, depth: int) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (depth, *leaf.shape)), tree)
+
+
+def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
     bank: Tree = {}
     for slot in configs[0].slots:
         kernels, biases, ups, constants = [], [], [], []
@@ -125,7 +197,7 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tre
     return bank
 
 
-def init_fusion(key: Array, config: FusionConfig, adapter: AdapterConfig, *, hidden_size: int, num_layers: int) -> Tree:
+def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int) -> Tree:
     """A fusion's parameters at the start, float32: Q, K ~ N(0, init_scale), V the identity plus tiny noise."""
     depth = len(adapter_layers(adapter, num_layers))
     shape = (depth, hidden_size, hidden_size)
@@ -197,20 +269,76 @@ def fuse(
     Returns:
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
     """
-    if z.size // z.shape[-1] >= FOLDING_TOKENS_PER_UNIT * sum(layout.sizes):
-        folded = fold_layer(params, bank)
-        return fuse_folded(folded, z, layout=layout, temperature=temperature, dropout_rate=dropout_rate, key=key)
     inner = inner_activations(bank["down"], z, layout)  # [..., R]
+    return fuse_units(
+        params,
+        bank["up"],
+        z,
+        inner,
+        sizes=layout.sizes,
+        temperature=temperature,
+        dropout_rate=dropout_rate,
+        key=key,
+    )
+
+
+def fuse_units(
+    params: Tree,
+    up: Tree,
+    z: Array,
+    inner: Array,
+    *,
+    sizes: Sequence[int],
+    temperature: float = 1.0,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """:func:`fuse` from the adapters' inner activations.
+
+    Args:
+      params: ``{"query", "key"[, "value"]}`` of one layer and slot.
+      up: ``{"kernel" [R, d], "bias" [N, d]}``: what maps inner activations to the adapters' outputs.
+      z: The query ``[..., d]``.
+      inner: The adapters' inner activations side by side, ``[..., R]``.
+      sizes: How many of them each adapter has.
+      temperature, dropout_rate, key: As in :func:`fuse`.
+    """
+    if z.size // z.shape[-1] >= FOLDING_TOKENS_PER_UNIT * sum(sizes):
+        folded = fold_layer(params, up)
+        return fuse_folded(folded, z, inner, sizes=sizes, temperature=temperature, dropout_rate=dropout_rate, key=key)
     query = dense(params["query"], z)
     projected = dense({"kernel": params["key"]["kernel"].T}, query)  # Kᵀ(Q z + bq), [..., d]
-    along_units = dense({"kernel": bank["up"]["kernel"].T}, projected)  # [..., R]
-    scores = sum_per_adapter(along_units * inner, layout.sizes) + dense({"kernel": bank["up"]["bias"].T}, projected)
+    along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
+    scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
     if key is not None and dropout_rate:
         # The same for every adapter: the softmax would ignore it, dropout does not.
         scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
     attention = _attention(scores, temperature, dropout_rate, key)  # [..., N]
-    weighted = spread_per_adapter(attention, layout.sizes) * inner
-    output = dense({"kernel": bank["up"]["kernel"]}, weighted) + dense({"kernel": bank["up"]["bias"]}, attention)
+    weighted = spread_per_adapter(attention, sizes) * inner
+    output = dense({"kernel": up["kernel"]}, weighted) + dense({"kernel": up["bias"]}, attention)
+    return (dense(params["value"], output) if "value" in params else output), attention
+
+
+def fuse_outputs(
+    params: Tree,
+    outputs: Array,
+    z: Array,
+    *,
+    temperature: float = 1.0,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """:func:`fuse` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
+
+    Of its projections only that of the keys is turned round, as ``(Kᵀ query) · u``: N vectors fewer to project.
+    """
+    query = dense(params["query"], z)
+    projected = dense({"kernel": params["key"]["kernel"].T}, query)  # [..., d]
+    scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
+    if key is not None and dropout_rate:
+        scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
+    attention = _attention(scores, temperature, dropout_rate, key)
+    output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
@@ -219,30 +347,36 @@ def _attention(scores: Array, temperature: float, rate: float, key: Array | None
     return jax.nn.softmax(dropout(key, wide, rate) / temperature).astype(scores.dtype)
 
 
-def fold_fusion(fusion: Tree, bank: Tree) -> Tree:
-    """:func:`fold_layer` of every slot and layer, for inference; leaves stay stacked over the layers."""
-    return {slot: jax.vmap(fold_layer)(fusion[slot], bank[slot]) for slot in bank}
+def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
+    """What inference needs of a fusion and a bank: the bank with :func:`fold_layer` in place of ``up``, stacked."""
+    folded = {}
+    for slot, tree in bank.items():
+        if "up" in tree:
+            matrices = jax.vmap(fold_layer)(fusion[slot], tree["up"])
+        else:
+            matrices = jax.vmap(fold_layer, in_axes=(0, None))(fusion[slot], shared[slot]["up"])
+        folded[slot] = {**{name: part for name, part in tree.items() if name != "up"}, "folded": matrices}
+    return folded
 
 
-def fold_layer(params: Tree, bank: Tree) -> Tree:
+def fold_layer(params: Tree, up: Tree) -> Tree:
     """Multiplies the matrices of one layer's slot that no activation stands between, for :func:`fuse_folded`.
 
     Returns:
-      ``{"down", "score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
+      ``{"score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
       "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. Where dropout acts, so does the key's bias:
       it is in ``constant_score``.
     """
-    up, constants, query = bank["up"]["kernel"], bank["up"]["bias"], params["query"]
-    key_up = params["key"]["kernel"].T @ up.T  # [d, R]
+    matrix, constants, query = up["kernel"], up["bias"], params["query"]
+    key_up = params["key"]["kernel"].T @ matrix.T  # [d, R]
     # The same addend for every adapter: the softmax would ignore it, dropout does not.
     key_constants = params["key"]["kernel"].T @ constants.T + params["key"]["bias"][:, None]  # [d, N]
     if "value" in params:
-        up, constants = up @ params["value"]["kernel"], constants @ params["value"]["kernel"]
+        matrix, constants = matrix @ params["value"]["kernel"], constants @ params["value"]["kernel"]
     return {
-        "down": bank["down"],
         "score": {"kernel": query["kernel"] @ key_up, "bias": query["bias"] @ key_up},
         "constant_score": {"kernel": query["kernel"] @ key_constants, "bias": query["bias"] @ key_constants},
-        "output": {"kernel": up},
+        "output": {"kernel": matrix},
         "constant_output": {"kernel": constants},
     }
 
@@ -250,18 +384,94 @@ def fold_layer(params: Tree, bank: Tree) -> Tree:
 def fuse_folded(
     folded: Tree,
     z: Array,
+    inner: Array,
     *,
-    layout: BankLayout,
+    sizes: Sequence[int],
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """:func:`fuse` from what :func:`fold_layer` gives."""
-    inner = inner_activations(folded["down"], z, layout)  # [..., R]
-    scores = sum_per_adapter(dense(folded["score"], z) * inner, layout.sizes) + dense(folded["constant_score"], z)
+    """:func:`fuse_units` from what :func:`fold_layer` gives."""
+    scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
     attention = _attention(scores, temperature, dropout_rate, key)  # [..., N]
-    weighted = spread_per_adapter(attention, layout.sizes) * inner
+    weighted = spread_per_adapter(attention, sizes) * inner
     return dense(folded["output"], weighted) + dense(folded["constant_output"], attention), attention
+
+
+def fused_slot(
+    params: Tree,
+    configs: Sequence[Adapter],
+    config: FusionConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float,
+    key: Array | None,
+) -> tuple[Array, Array]:
+    """A slot that holds a fusion.
+
+    Args:
+      params: One layer's slot of a bank (leaves of all layers included) with ``"fusion"``, that layer's fusion; or,
+        of :func:`fold_fusion`, with ``"folded"``.
+      configs: The adapters' architectures, in order.
+      config: The fusion's.
+      sublayer: Where the slot is.
+      dropout_rate: The trunk's attention dropout: of the scores, and of modules with attention, where they have no
+        rate of their own.
+      key: Dropout's key; None: no dropout.
+
+    Returns:
+      The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
+    """
+    rate = dropout_rate if config.dropout is None else config.dropout
+    first = configs[0]
+    if isinstance(first, AdapterConfig):
+        bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
+        z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
+        layout = bank_layout(bottlenecks, z.shape[-1])
+        inner = inner_activations(params["down"], z, layout)
+        output, attention = _mix(params, z, inner, layout.sizes, config.temperature, rate, key)
+        return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
+    scores_key, *keys = split_key(key, 1 + len(configs))
+    members = [
+        (params["members"][str(number)], member, member_key)
+        for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
+        if isinstance(member, BesideLayers)
+    ]
+    assert isinstance(first, BesideLayers), "check_fusible lets no module on top through"
+    assert len(members) == len(configs), "check_fusible lets no mixture through"
+    z = plain_output(sublayer)
+    if is_factored(configs):
+        parts = [
+            module_units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
+            for tree, member, member_key in members
+        ]
+        sizes = [part.shape[-1] for part in parts]
+        output, attention = _mix(params, z, jnp.concatenate(parts, -1), sizes, config.temperature, rate, scores_key)
+    else:
+        outputs = [
+            module_output(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
+            for tree, member, member_key in members
+        ]
+        output, attention = fuse_outputs(
+            params["fusion"],
+            jnp.stack(outputs, -2),
+            z,
+            temperature=config.temperature,
+            dropout_rate=rate,
+            key=scores_key,
+        )
+    return add_output(first, output, sublayer), attention
+
+
+def _mix(
+    params: Tree, z: Array, inner: Array, sizes: Sequence[int], temperature: float, rate: float, key: Array | None
+) -> tuple[Array, Array]:
+    """:func:`fuse_units`, or :func:`fuse_folded` where the slot holds folded matrices."""
+    if "folded" in params:
+        folded = params["folded"]
+        return fuse_folded(folded, z, inner, sizes=sizes, temperature=temperature, dropout_rate=rate, key=key)
+    mixed, up = params["fusion"], params["up"]
+    return fuse_units(mixed, up, z, inner, sizes=sizes, temperature=temperature, dropout_rate=rate, key=key)
 
 
 def value_penalty(fusion: Tree) -> Array:

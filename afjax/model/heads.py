@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config import HeadConfig
+from afjax.architecture import HeadConfig
 from afjax.errors import UserError
 from afjax.model.encoder import pool
 from afjax.model.layers import dense, dropout

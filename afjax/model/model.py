@@ -13,12 +13,14 @@ from typing import Any
 import jax
 from jax import Array
 
-from afjax.config import AdapterConfig, FusionConfig, HeadConfig
-from afjax.model import bottleneck, fusion
-from afjax.model.encoder import Slot, TrunkConfig, encode
+from afjax.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfig, HeadConfig, OnTop
+from afjax.model import fusion
+from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
+from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode
 from afjax.model.heads import apply_head
 from afjax.model.layers import split_key
-from afjax.trees import Tree
+from afjax.model.top import apply_top
+from afjax.trees import Tree, merge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +54,14 @@ class Model:
     trunk: TrunkConfig
     head_name: str
     head: HeadConfig = HeadConfig()
-    adapters: tuple[tuple[str, AdapterConfig], ...] = ()
+    adapters: tuple[tuple[str, Adapter], ...] = ()
     fusion_name: str = ""
     fusion: FusionConfig = FusionConfig()
     scan_layers: bool = False
 
     def __post_init__(self) -> None:
         for _, config in self.adapters:
-            bottleneck.adapter_layers(config, self.trunk.num_layers)
+            adapter_layers(config, self.trunk.num_layers)
         if self.fusion_name:
             fusion.check_fusible(dict(self.adapters), self.trunk.num_layers)
         else:
@@ -79,19 +81,26 @@ class Model:
         """
         trunk_key, head_key = split_key(key, 2)
         trunk = self._trunk_with_layer_norms(params)
+        all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
+        contents, shared = self._slot_contents(params)
         hidden, attention = encode(
             trunk,
             self.trunk,
             batch["tokens"],
             batch["types"],
             batch["mask"],
-            contents=self._slot_contents(params),
+            contents=contents,
             layers=self._layers(),
-            make_slots=self._make_slots,
+            make_slots=functools.partial(self._make_slots, shared),
             key=trunk_key,
             scan=self.scan_layers,
-            first_token_only=not fusion_attention,
+            first_token_only=not (fusion_attention or all_tokens),
         )
+        for name, config in self.adapters:
+            if isinstance(config, OnTop):
+                # A key of its own, so that the head's stays what it is without a module.
+                top_key = None if head_key is None else jax.random.fold_in(head_key, 1)
+                hidden = apply_top(params["adapters"][name], config, self.trunk, hidden, batch["mask"], key=top_key)
         rate = self.trunk.hidden_dropout if self.head.dropout is None else self.head.dropout
         logits = apply_head(params["heads"][self.head_name], trunk, hidden, dropout_rate=rate, key=head_key)
         return Outputs(logits, attention)
@@ -101,14 +110,15 @@ class Model:
 
         The model computes the same from them, faster; they cannot be trained.
         """
-        if not self.fusion_name:
+        if not self.fusion_name or not fusion.is_factored([config for _, config in self.adapters]):
             return params
         folded = self._fold_fusion(params["fusion"][self.fusion_name], params["adapters"])
-        return {**params, "adapters": {}, "fusion": {self.fusion_name: {"folded": folded}}}
+        return {**params, "adapters": {}, "fusion": {self.fusion_name: folded}}
 
     @functools.partial(jax.jit, static_argnums=0)
     def _fold_fusion(self, mixed: Tree, adapters: Tree) -> Tree:
-        return fusion.fold_fusion(mixed, self._bank(adapters))
+        stacked, shared = self._bank(adapters)
+        return {"folded": fusion.fold_fusion(mixed, stacked, shared), "shared": shared}
 
     def penalty(self, params: Tree) -> Array | float:
         """What the loss adds: the fusion's pull of V towards the identity."""
@@ -117,12 +127,13 @@ class Model:
         return self.fusion.regularization * fusion.value_penalty(params["fusion"][self.fusion_name])
 
     def _layers(self) -> tuple[int, ...]:
-        return bottleneck.adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else ()
+        return adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else ()
 
     def _trunk_with_layer_norms(self, params: Tree) -> Tree:
         """The trunk, with the LayerNorms that the active adapter carries (Houlsby 2019) in place of its own."""
         trunk = params["trunk"]
-        if not (self.adapters and self.adapters[0][1].layer_norms):
+        config = self.adapters[0][1] if self.adapters else None
+        if not (isinstance(config, AdapterConfig) and config.layer_norms):
             return trunk
         norms = params["adapters"][self.adapters[0][0]]["layer_norms"]
         if "0" in trunk["layers"]:
@@ -138,56 +149,37 @@ class Model:
             "layers": {block: {**stacked[block], "norm": norms[block]} for block in stacked},
         }
 
-    def _bank(self, adapters: Tree) -> Tree:
+    def _bank(self, adapters: Tree) -> tuple[Tree, Tree]:
         trees = [adapters[name] for name, _ in self.adapters]
         return fusion.make_bank(trees, [config for _, config in self.adapters])
 
-    def _slot_contents(self, params: Tree) -> Tree:
-        """What the slots hold, stacked over their layers."""
+    def _slot_contents(self, params: Tree) -> tuple[Tree, Tree]:
+        """What the slots hold: ``{slot: leaves stacked over their layers}``, ``{slot: leaves of all layers}``."""
         if not self.adapters:
-            return {}
+            return {}, {}
         if not self.fusion_name:
             (name, config), *_ = self.adapters
-            return {slot: params["adapters"][name][slot] for slot in config.slots}
+            return slot_contents(params["adapters"][name], config)
         mixed = params["fusion"][self.fusion_name]
         if "folded" in mixed:
-            return mixed["folded"]
-        bank = self._bank(params["adapters"])
-        return {slot: {"fusion": mixed[slot], "bank": bank[slot]} for slot in bank}
+            return mixed["folded"], mixed.get("shared", {})
+        stacked, shared = self._bank(params["adapters"])
+        return {slot: {**bank, "fusion": mixed[slot]} for slot, bank in stacked.items()}, shared
 
-    def _make_slots(self, contents: Any, key: Array | None) -> dict[str, Slot]:
+    def _make_slots(self, shared: Tree, contents: Any, key: Array | None) -> dict[str, Slot]:
         return {
-            slot: self._slot(params, slot_key)
+            slot: functools.partial(self._run_slot, merge(params, shared.get(slot, {})), slot_key)
             for (slot, params), slot_key in zip(contents.items(), split_key(key, len(contents)), strict=True)
         }
 
-    def _slot(self, params: Tree, key: Array | None) -> Slot:
+    def _run_slot(self, params: Tree, key: Array | None, sublayer: Sublayer) -> tuple[Array, Array | None]:
+        rate = self.trunk.attention_dropout
+        if self.fusion_name:
+            configs = [config for _, config in self.adapters]
+            return fusion.fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key)
         config = self.adapters[0][1]
-        if not self.fusion_name:
-            return lambda sublayer, residual, norm: (
-                bottleneck.adapter_slot(params, config, sublayer, residual, norm),
-                None,
-            )
-
-        def fused_slot(sublayer: Array, residual: Array, norm: Any) -> tuple[Array, Array]:
-            z, skip = bottleneck.adapter_input(config, sublayer, residual, norm)
-            layout = fusion.bank_layout([config for _, config in self.adapters], self.trunk.hidden_size)
-            if "bank" in params:
-                rate = self.trunk.attention_dropout if self.fusion.dropout is None else self.fusion.dropout
-                output, attention = fusion.fuse(
-                    params["fusion"],
-                    params["bank"],
-                    z,
-                    layout=layout,
-                    temperature=self.fusion.temperature,
-                    dropout_rate=rate,
-                    key=key,
-                )
-            else:
-                output, attention = fusion.fuse_folded(params, z, layout=layout, temperature=self.fusion.temperature)
-            return bottleneck.adapter_output(config, output + skip, residual, norm), attention
-
-        return fused_slot
+        assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
+        return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from afjax import metrics, partition, store
-from afjax.config import AdapterConfig, ExperimentConfig, TaskConfig, TrainConfig
+from afjax.architecture import Adapter
+from afjax.config import ExperimentConfig, TaskConfig, TrainConfig
 from afjax.data.rows import Rows
 from afjax.errors import UserError
-from afjax.model.bottleneck import adapter_layers
+from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -24,14 +25,14 @@ def check_experiment(
 ) -> None:
     """Raises UserError where an experiment's data, trunk, store and settings do not fit each other."""
     trunk.tokenizer()
-    runs: list[tuple[TaskConfig, TrainConfig]] = [(config.task, config.train)]
+    runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
     if config.recipe == "fusion":
         runs += [(source.task, source.train) for source in config.sources]
     for task, settings in runs:
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     adapter_layers(config.adapter, trunk.config.num_layers)
-    if config.recipe == "single":
+    if config.recipe != "fusion":
         partition.check_trunk_dtype(config.partition, trunk.dtype)
     if config.partition == "top_k":
         partition.split_layers(trunk.params, config.top_k)
@@ -60,18 +61,18 @@ def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
     """The kinds of artefacts that the target's run saves."""
     if config.recipe == "fusion":
         return ("fusion", "heads")
-    return ("adapters", "heads") if config.partition == "adapter" else ("heads",)
+    return ("adapters", "heads") if config.has_adapter else ("heads",)
 
 
 def _check_names(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> None:
     """Refuses to begin runs whose artefacts' names the store already has from elsewhere."""
-    name = config.artefact_name
-    begun = {} if (workdir / TARGET).exists() else {name: target_kinds(config)}
+    own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    begun = {} if (workdir / TARGET).exists() else dict.fromkeys(own, target_kinds(config))
     if config.recipe == "fusion":
         names = [source.task.name for source in config.sources]
-        if name in names:
+        if own[0] in names:
             raise UserError(
-                f'The fusion\'s head and that of the source "{name}" would have one name; give another (config.name).'
+                f'The fusion\'s head and that of the source "{own[0]}" would have one name; give another (config.name).'
             )
         stored = stored_sources(config, workdir, store_folder)
         new = [source for source in names if source not in stored and not source_folder(workdir, source).exists()]
@@ -88,7 +89,7 @@ def _check_names(config: ExperimentConfig, workdir: Path, store_folder: str | Pa
 def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_folder: str | Path) -> None:
     """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
     stored = load_adapters(store_folder, stored_sources(config, workdir, store_folder), trunk)
-    configs: dict[str, AdapterConfig] = {
+    configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
     }
     check_fusible(configs, trunk.config.num_layers)

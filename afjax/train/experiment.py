@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,20 @@ from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import Rows, load_task
 from afjax.task_model import TaskModel
 from afjax.train.checks import check_experiment, fused_names, stored_sources, target_kinds
+from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.workdir import RESULT, TARGET, check_inputs, check_workdir, claim_workdir, source_folder, write_json
+from afjax.train.sequential import train_sequential
+from afjax.train.workdir import (
+    FORGETTING,
+    RESULT,
+    TARGET,
+    check_inputs,
+    check_workdir,
+    claim_workdir,
+    source_folder,
+    write_json,
+    write_text,
+)
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
 Tasks = Mapping[TaskConfig, Mapping[str, Rows]]
@@ -50,7 +62,8 @@ def run_experiment(
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
     Returns:
-      A result for every source (fusion recipe) and one for the target.
+      A result for every source (fusion recipe) and for every task; for the sequential recipe one for every task that
+      was trained before, after each.
 
     Raises:
       UserError: Everything that the caller can put right. Where data, trunk, store and settings do not fit each other
@@ -59,7 +72,8 @@ def run_experiment(
     store_folder = store_folder or workdir / "store"
     sources = config.sources if config.recipe == "fusion" else ()
     check_workdir(workdir, config)
-    tasks = {task: load_task(task) for task in dict.fromkeys([config.task, *(source.task for source in sources)])}
+    own = config.tasks or (config.target,)
+    tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
     trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
     check_experiment(config, tasks, trunk, workdir, store_folder)
     inputs = _inputs(config, tasks, trunk)
@@ -69,32 +83,32 @@ def run_experiment(
     results = []
     for source in sources:
         if source.task.name in from_store:
-            results.append(_stored_source(source, workdir, store_folder))
+            results += _stored_source(source, workdir, store_folder)
         else:
-            results.append(_trained_source(source, config, tasks, trunk, workdir, store_folder, cache_dir))
-    results.append(_target(config, tasks, trunk, workdir, store_folder, cache_dir))
-    return results
+            results += _trained_source(source, config, tasks, trunk, workdir, store_folder, cache_dir)
+    return results + _target(config, tasks, trunk, workdir, store_folder, cache_dir)
 
 
 def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, str]:
     """Digests of all that an experiment reads but the config does not hold."""
     inputs = {"the trunk": trunk.sha256}
-    roles = [("task", config.task)] + [("source", source.task) for source in config.sources if source.task in tasks]
+    roles = [("task", task) for task in config.tasks or (config.target,)]
+    roles += [("source", source.task) for source in config.sources if source.task in tasks]
     for role, task in roles:
         for split in ("train", "dev"):
             inputs[f"{role} {task.name}'s {split} rows"] = tasks[task][split].digest()
     return inputs
 
 
-def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path) -> Result:
+def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path) -> list[Result]:
     """The result of a source whose adapter the store has."""
     name = source.task.name
-    earlier = _result(source_folder(workdir, name))
-    if earlier is not None:
+    earlier = _results(source_folder(workdir, name))
+    if earlier:
         return earlier
     print(f'The store has the adapter "{name}"; it is used as it is.', file=sys.stderr)
     metrics = store.read_manifest(store_folder, "adapters", name).metrics
-    return Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)
+    return [Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)]
 
 
 def _trained_source(
@@ -105,7 +119,7 @@ def _trained_source(
     workdir: Path,
     store_folder: str | Path,
     cache_dir: Path | None,
-) -> Result:
+) -> list[Result]:
     folder = source_folder(workdir, source.task.name)
     task_model = train_single(
         trunk,
@@ -119,7 +133,7 @@ def _trained_source(
         scan_layers=config.scan_layers,
         cache_dir=cache_dir,
     )
-    return _keep(task_model, store_folder, folder, "adapter")
+    return _keep([task_model], store_folder, folder, "adapter")
 
 
 def _target(
@@ -129,52 +143,81 @@ def _target(
     workdir: Path,
     store_folder: str | Path,
     cache_dir: Path | None,
-) -> Result:
-    folder, fusing = workdir / TARGET, config.recipe == "fusion"
-    earlier = _result(folder)
-    if earlier is not None and all(earlier.name in store.names(store_folder, kind) for kind in target_kinds(config)):
+) -> list[Result]:
+    """Trains what the recipe is about, and keeps it."""
+    folder = workdir / TARGET
+    earlier, kinds = _results(folder), target_kinds(config)
+    names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    if earlier and all(name in store.names(store_folder, kind) for name in names for kind in kinds):
         return earlier
     shared: dict[str, Any] = {
         "workdir": folder,
-        "name": config.artefact_name,
         "head": config.head,
         "config": config.train,
         "seed": config.seed,
         "scan_layers": config.scan_layers,
         "cache_dir": cache_dir,
     }
-    data = tasks[config.task]
-    if fusing:
-        task_model = train_fusion(
-            trunk, config.task, data, fused_names(config), store_folder=store_folder, fusion=config.fusion, **shared
-        )
-    else:
-        task_model = train_single(
-            trunk,
-            config.task,
-            data,
-            partition_name=config.partition,
-            top_k=config.top_k,
-            adapter=config.adapter,
-            **shared,
-        )
-    if task_model.trunk is not trunk:
-        trained = dataclasses.replace(task_model.trunk, name=str(workdir / "trunk"))
-        save_trunk(workdir / "trunk", trained)
-        task_model = dataclasses.replace(task_model, trunk=trained)
-    return _keep(task_model, store_folder, folder, "fusion" if fusing else config.partition)
+    if config.recipe == "fusion":
+        task, data = config.target, tasks[config.target]
+        members = fused_names(config)
+        name, mixed = config.artefact_name(task), config.fusion
+        fused = train_fusion(trunk, task, data, members, store_folder=store_folder, name=name, fusion=mixed, **shared)
+        return _keep([fused], store_folder, folder, "fusion")
+    shared |= {"partition_name": config.partition, "top_k": config.top_k, "adapter": config.adapter}
+    if config.recipe == "single":
+        task = config.target
+        models = [train_single(trunk, task, tasks[task], name=config.artefact_name(task), **shared)]
+        return _keep(_with_kept_trunk(models, trunk, workdir), store_folder, folder, config.partition)
+    by_name = {task.name: tasks[task] for task in config.tasks}
+    shared["names"] = {task.name: config.artefact_name(task) for task in config.tasks}
+    if config.recipe == "multitask":
+        trained = train_multitask(trunk, config.tasks, by_name, sampling=config.sampling, **shared)
+        models = _with_kept_trunk(list(trained.values()), trunk, workdir)
+        return _keep(models, store_folder, folder, f"{config.partition}, multitask")
+    sequence = train_sequential(trunk, config.tasks, by_name, **shared)
+    models = _with_kept_trunk(list(sequence.models.values()), trunk, workdir)
+    _keep(models, store_folder, folder, config.partition)
+    results = [
+        Result(task_model.model.head_name, f"after {after.name}", task_model.task.name, score, of.main_metric)
+        for after, scores in zip(config.tasks, sequence.scores, strict=True)
+        for task_model, of, score in zip(models, config.tasks, scores, strict=False)
+    ]
+    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
+    write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
+    return results
 
 
-def _keep(task_model: TaskModel, store_folder: str | Path, folder: Path, kind: str) -> Result:
+def write_forgetting(path: Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]) -> None:
+    """Writes the forgetting curve as CSV: a line a task trained, a column a task scored, main dev metrics."""
+    lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
+    for after, row in zip(tasks, scores, strict=True):
+        cells = [f"{score[task.main_metric]:.4f}" for task, score in zip(tasks, row, strict=False)]
+        lines.append(",".join([after.name, *cells, *[""] * (len(tasks) - len(cells))]))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> list[TaskModel]:
+    """Where a run has trained the trunk, keeps it in the workdir as a Hugging Face folder of that name."""
+    if models[0].trunk is trunk:
+        return models
+    trained = dataclasses.replace(models[0].trunk, name=str(workdir / "trunk"))
+    save_trunk(workdir / "trunk", trained)
+    return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
+
+
+def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, kind: str) -> list[Result]:
     """Saves what was trained. A run that was killed while saving saves again: its bits are the same."""
-    task_model.save(store_folder, overwrite=True)
-    task = task_model.task
-    result = Result(task_model.model.head_name, kind, task.name, dict(task_model.metrics), task.main_metric)
-    write_json(folder / RESULT, dataclasses.asdict(result))
-    return result
+    results = []
+    for task_model in models:
+        task_model.save(store_folder, overwrite=True)
+        task = task_model.task
+        results.append(Result(task_model.model.head_name, kind, task.name, dict(task_model.metrics), task.main_metric))
+    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
+    return results
 
 
-def _result(folder: Path) -> Result | None:
-    """What a run that was brought to its end there gave."""
+def _results(folder: Path) -> list[Result]:
+    """What a run that was brought to its end there gave; empty: there is none."""
     path = folder / RESULT
-    return Result(**json.loads(path.read_text())) if path.exists() else None
+    return [Result(**values) for values in json.loads(path.read_text())] if path.exists() else []

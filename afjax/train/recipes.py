@@ -1,29 +1,27 @@
 """The two recipes: one partition on one task, and a fusion of stored adapters for a target task."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from afjax import metrics, partition
-from afjax.config import (
-    AdapterConfig,
-    FusionConfig,
-    HeadConfig,
-    Partition,
-    TaskConfig,
-    TrainConfig,
-)
+from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import Partition, TaskConfig, TrainConfig, check_partition
 from afjax.data.rows import Rows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
-from afjax.model.bottleneck import init_adapter
+from afjax.model.adapters import init_adapter
+from afjax.model.encoder import stack_layers
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.task_model import TaskModel, check_length, load_adapters
-from afjax.train.loop import train
+from afjax.train.loop import Run, Trained, train
+from afjax.train.single_run import SingleRun, map_layers
 from afjax.trees import Tree, merge, named_key, tree_digest
 from afjax.trunk import Trunk
 
@@ -37,7 +35,7 @@ def train_single(
     name: str = "",
     partition_name: Partition = "adapter",
     top_k: int = 0,
-    adapter: AdapterConfig = AdapterConfig(),
+    adapter: Adapter = AdapterConfig(),
     head: HeadConfig = HeadConfig(),
     config: TrainConfig = TrainConfig(),
     seed: int = 0,
@@ -62,9 +60,10 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
+    check_partition(partition_name, adapter)
     partition.check_trunk_dtype(partition_name, trunk.dtype)
     name = name or task.name
-    has_adapter = partition_name == "adapter"
+    has_adapter = partition_name in ("adapter", "adapter+trunk")
     model = Model(
         trunk=trunk.config,
         head_name=name,
@@ -136,15 +135,11 @@ def train_fusion(
     return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
 
 
-def new_adapter(key: jax.Array, name: str, config: AdapterConfig, trunk: Trunk) -> Tree:
+def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:
     """An adapter at the start; its randomness depends on the seed's key and its name alone."""
-    tree = init_adapter(
-        named_key(key, "adapters", name),
-        config,
-        hidden_size=trunk.config.hidden_size,
-        num_layers=trunk.config.num_layers,
-    )
-    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if config.layer_norms else tree
+    tree = init_adapter(named_key(key, "adapters", name), config, trunk.config)
+    carries_norms = isinstance(config, AdapterConfig) and config.layer_norms
+    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if carries_norms else tree
 
 
 def new_head(key: jax.Array, name: str, config: HeadConfig, rows: Rows, trunk: Trunk) -> Tree:
@@ -168,36 +163,25 @@ def _train(
     check_length(config.max_length, trunk)
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
-    tokenised = tokenise_splits(trunk, data, config.max_length, cache_dir)
-    try:
-        result = train(
-            model,
-            params,
-            rules,
-            tokenised,
-            task,
-            config,
-            seed=seed,
-            folder=workdir,
-            title=model.head_name,
-            pad_id=trunk.config.pad_id,
-            trunk_dtype=trunk.dtype,
-        )
-    except OSError as error:
-        raise UserError(
-            f"The run's folder {workdir} cannot be written ({error.strerror or error}); make room there or give "
-            "another workdir, then start the same run again."
-        ) from error
+    run = SingleRun(
+        model,
+        params,
+        rules,
+        tokenise_splits(trunk, data, config.max_length, cache_dir),
+        task,
+        config,
+        seed=seed,
+        pad_id=trunk.config.pad_id,
+        trunk_dtype=trunk.dtype,
+    )
+    num_steps = config.max_steps or max(1, math.ceil(config.epochs * run.num_epoch_steps))
+    eval_every = config.eval_every or run.num_epoch_steps
+    result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title=model.head_name)
+    trained = to_host(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
-    whole = merge(result.trained, frozen)
-    new_trunk = trunk
-    if "trunk" in result.trained:
-        trained_trunk = partition.join_layers(whole["trunk"])
-        new_trunk = dataclasses.replace(
-            trunk, name=str(workdir / "trunk"), params=trained_trunk, sha256=tree_digest(trained_trunk)
-        )
+    whole = merge(trained, frozen)
     return TaskModel(
-        trunk=new_trunk,
+        trunk=with_params(trunk, whole["trunk"], workdir) if "trunk" in trained else trunk,
         model=model,
         params={root: whole.get(root, {}) for root in ("adapters", "fusion", "heads")},
         task=task,
@@ -206,6 +190,28 @@ def _train(
         seed=seed,
         max_length=config.max_length,
     )
+
+
+def run_loop(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
+    """:func:`afjax.train.loop.train`, with a sentence where the folder cannot be written."""
+    try:
+        return train(run, config, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
+    except OSError as error:
+        raise UserError(
+            f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
+            "another workdir, then start the same run again."
+        ) from error
+
+
+def to_host(trained: Tree) -> Tree:
+    """A trained tree as it is stored: NumPy arrays, layers stacked."""
+    return jax.tree.map(np.asarray, map_layers(trained, stack_layers))
+
+
+def with_params(trunk: Trunk, params: Tree, workdir: Path) -> Trunk:
+    """The trunk that a run has trained."""
+    joined = partition.join_layers(params)
+    return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
 
 
 def tokenise_splits(

@@ -34,6 +34,12 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
 
     It is made for the trained tree and never meets a frozen leaf.
     """
+    adamw = make_adamw(config, trained)
+    return optax.chain(clip_by_global_norm(config.clip_norm), adamw) if config.clip_norm else adamw
+
+
+def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+    """AdamW's direction, without clipping and the learning rate; decay acts on kernels alone."""
 
     def adamw(weight_decay: float) -> optax.GradientTransformation:
         return optax.chain(
@@ -42,8 +48,7 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
         )
 
     kinds = map_with_path(lambda path, _: "kernel" if path.endswith("/kernel") else "other", trained)
-    by_kind = optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, kinds)
-    return optax.chain(clip_by_global_norm(config.clip_norm), by_kind) if config.clip_norm else by_kind
+    return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, kinds)
 
 
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
@@ -83,7 +88,7 @@ def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
     }
 
 
-TrainStep = Callable[[State, Tree, Batch, Array, Array], tuple[State, dict[str, Array]]]
+TrainStep = Callable[[State, Tree, Batch, Array, Any], tuple[State, dict[str, Array]]]
 
 
 def make_train_step(
@@ -109,16 +114,24 @@ def make_train_step(
         loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
         norm = optax.tree.norm(gradients)
         directions, optimizer_state = optimizer.update(gradients, state["optimizer"], state["trained"])
-        trained = jax.tree.map(
-            lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), state["trained"], directions
-        )
+        trained = descend(state["trained"], directions, learning_rate)
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
         new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
         old = {name: state[name] for name in new}
-        kept = jax.tree.map(lambda before, after: jnp.where(failed, before, after), old, new)
+        kept = keep_if(failed, old, new)
         return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
 
     return step
+
+
+def descend(trained: Tree, directions: Tree, learning_rate: Array) -> Tree:
+    """Goes from the trained leaves against the optimizer's directions."""
+    return jax.tree.map(lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), trained, directions)
+
+
+def keep_if(failed: Array, before: Any, after: Any) -> Any:
+    """``before`` where a step has failed, else ``after``."""
+    return jax.tree.map(lambda old, new: jnp.where(failed, old, new), before, after)
 
 
 def jit_step(step: TrainStep, state: State) -> TrainStep:

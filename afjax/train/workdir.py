@@ -17,6 +17,8 @@ INPUTS = "inputs.json"
 TARGET = "target"
 # In a run's folder, when it has been brought to its end.
 RESULT = "result.json"
+# The sequential recipe's scores of every task after each.
+FORGETTING = "forgetting.csv"
 
 
 def source_folder(workdir: Path, name: str) -> Path:
@@ -67,6 +69,8 @@ def check_inputs(workdir: Path, inputs: Mapping[str, str]) -> None:
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
     changed = sorted(name for name in found.keys() | inputs.keys() if found.get(name) != inputs.get(name))
@@ -115,6 +119,11 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.write_text(text)
     os.replace(part, path)

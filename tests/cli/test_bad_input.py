@@ -16,8 +16,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax import store as artefacts
+from afjax.architecture import AdapterConfig
 from afjax.cli.main import main
-from afjax.config import AdapterConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog

@@ -49,7 +49,7 @@ def test_eval_prints_scores(trained: Path, model: list[str], capsys: pytest.Capt
     scores = json.loads(out_lines(capsys, *words)[-1])
     assert scores.keys() == {"split", "rows", "accuracy", "macro_f1", "matthews", "f1"}
     assert (scores["split"], scores["rows"]) == ("dev", 8)
-    result = json.loads((trained / "run" / "target" / "result.json").read_text())
+    result = json.loads((trained / "run" / "target" / "result.json").read_text())[0]
     assert scores["accuracy"] == result["metrics"]["accuracy"]
     assert json.loads(out_lines(capsys, *words, "--split=train", "--batch_size=3")[-1])["split"] == "train"
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from afjax import store
+from afjax.architecture import AdapterConfig
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
-from afjax.config import AdapterConfig, ExperimentConfig
+from afjax.config import ExperimentConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 

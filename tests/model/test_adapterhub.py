@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config import AdapterConfig, FusionConfig, HeadConfig
+from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
 from afjax.hugging_face import from_hugging_face, trunk_config
 from afjax.model.encoder import TrunkConfig
 from afjax.model.model import Model

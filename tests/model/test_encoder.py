@@ -13,6 +13,7 @@ import pytest
 
 from afjax.hugging_face import from_hugging_face, to_hugging_face, trunk_config
 from afjax.model.encoder import (
+    Sublayer,
     TrunkConfig,
     encode,
     init_trunk,
@@ -128,7 +129,10 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
 
         def make_slots(held: Tree, key: jax.Array | None) -> dict[str, Any]:
             # In front of the last layer's own feed-forward network, so that both of its blocks matter.
-            return {"attention": lambda sublayer, residual, norm: (norm(held["attention"] * sublayer + residual), None)}
+            def slot(given: Sublayer) -> tuple[jax.Array, None]:
+                return given.norm(held["attention"] * given.output + given.residual), None
+
+            return {"attention": slot}
 
         @functools.partial(jax.jit, static_argnums=2)
         def loss_and_gradients(trunk: Tree, contents: Tree, first_token_only: bool) -> Any:
@@ -192,8 +196,9 @@ def test_slots_get_their_own_layers_contents(
     contents = {"ffn": 1.0 + jnp.arange(len(layers), dtype=jnp.float32)}
 
     def make_slots(held: Tree, key: jax.Array | None) -> dict[str, Any]:
-        def slot(sublayer: jax.Array, residual: jax.Array, norm: Any) -> tuple[jax.Array, jax.Array]:
-            return norm(sublayer + residual), jnp.broadcast_to(held["ffn"], (*sublayer.shape[:2], 1))
+        def slot(given: Sublayer) -> tuple[jax.Array, jax.Array]:
+            output = given.output
+            return given.norm(output + given.residual), jnp.broadcast_to(held["ffn"], (*output.shape[:2], 1))
 
         return {"ffn": slot}
 

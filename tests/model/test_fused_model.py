@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.config import AdapterConfig, FusionConfig
+from afjax.architecture import AdapterConfig, FusionConfig
 from afjax.errors import UserError
-from afjax.model.bottleneck import init_adapter
+from afjax.model.adapters import init_adapter
 from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.model.fusion import check_fusible, init_fusion, value_penalty
 from afjax.model.heads import init_head
@@ -41,9 +41,7 @@ def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
     size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}
     key = jax.random.key(1)
     trunk = jax.jit(init_trunk, static_argnums=1)(key, TRUNK)
-    adapters = {
-        name: init_adapter(named_key(key, "adapters", name), config, **size) for name, config in configs.items()
-    }
+    adapters = {name: init_adapter(named_key(key, "adapters", name), config, TRUNK) for name, config in configs.items()}
     params = {
         "trunk": trunk,
         "adapters": {**adapters, "unused": {"ffn": jnp.zeros(())}},

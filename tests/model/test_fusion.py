@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from afjax.config import AdapterConfig, FusionConfig
-from afjax.model.bottleneck import init_adapter
+from afjax.architecture import AdapterConfig, FusionConfig
+from afjax.model.bottleneck import init_bottleneck
 from afjax.model.fusion import (
     FOLDING_TOKENS_PER_UNIT,
     bank_layout,
@@ -21,6 +21,7 @@ from afjax.model.fusion import (
     fuse,
     fuse_folded,
     init_fusion,
+    inner_activations,
     make_bank,
     value_penalty,
 )
@@ -107,7 +108,7 @@ def make_inputs(
     shapes = jax.eval_shape(
         lambda key: (
             init_fusion(key, FusionConfig(value=value), configs[0], **size),
-            [init_adapter(key, config, **size) for config in configs],
+            [init_bottleneck(key, config, hidden_size=hidden, depth=layers) for config in configs],
         ),
         jax.random.key(0),
     )
@@ -181,7 +182,7 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     layout = bank_layout(configs, HIDDEN)
 
     def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
-        bank = first_layer(make_bank(adapters, configs)["ffn"])
+        bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
         given = {"layout": layout, "temperature": temperature, "dropout_rate": rate, "key": key}
         return fuse(first_layer(fusion["ffn"]), bank, z, **given)
 
@@ -204,9 +205,10 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     for mine, expected in zip(ours, theirs, strict=True):
         check_close(mine, expected)
     if key is None:
-        bank = make_bank(adapters, configs)
-        folded = first_layer(jax.jit(fold_fusion)(fusion, bank)["ffn"])
-        check_close(fuse_folded(folded, inputs[2], layout=layout, temperature=temperature), theirs[1])
+        folded = first_layer(jax.jit(fold_fusion)(fusion, *make_bank(adapters, configs))["ffn"])
+        inner = inner_activations(folded["down"], inputs[2], layout)
+        given = {"sizes": layout.sizes, "temperature": temperature}
+        check_close(fuse_folded(folded["folded"], inputs[2], inner, **given), theirs[1])
     _, attention = ours[1]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
 
@@ -224,7 +226,7 @@ def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int,
     configs = [dataclasses.replace(MIXED[(kinds + index) % len(MIXED)], size=size) for index, size in enumerate(sizes)]
     fusion, adapters = make_inputs(configs, hidden=hidden, layers=layers)
     z, layout = make_z(*shape, hidden), bank_layout(configs, hidden)
-    bank = jax.jit(make_bank, static_argnums=1)(adapters, tuple(configs))["ffn"]
+    bank = jax.jit(make_bank, static_argnums=1)(adapters, tuple(configs))[0]["ffn"]
     ours = jax.jit(functools.partial(fuse, layout=layout))
     given = {"temperature": 1.0, "rate": 0.0, "key": None}
     theirs = jax.jit(lambda params, alone, z: textbook_fusion(params, alone, configs, z, **given))
@@ -237,7 +239,7 @@ def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int,
 def test_folding_in_training_saves_operations() -> None:
     hidden, configs = 64, bank_of([AdapterConfig(size=2)], 4)
     fusion, adapters = make_inputs(configs, hidden=hidden)
-    bank, layout = first_layer(make_bank(adapters, configs)["ffn"]), bank_layout(configs, hidden)
+    bank, layout = first_layer(make_bank(adapters, configs)[0]["ffn"]), bank_layout(configs, hidden)
 
     def flops_per_token(tokens: int) -> float:
         def loss(params: Tree, z: jax.Array) -> jax.Array:
@@ -254,7 +256,7 @@ def test_folding_in_training_saves_operations() -> None:
 def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
     configs = bank_of(SAME, 3)
     fusion, adapters = make_inputs(configs)
-    bank = first_layer(make_bank(adapters, configs)["ffn"])
+    bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
     z, params = jnp.ones((1, 2, HIDDEN)), first_layer(fusion["ffn"])
     layout = bank_layout(configs, HIDDEN)
     without_key = fuse(params, bank, z, layout=layout, dropout_rate=0.5)

@@ -2,17 +2,20 @@
 
 import dataclasses
 import functools
+import typing
 from typing import Any
 
 import jax
 import pytest
 
-from afjax.config import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
-from afjax.model.bottleneck import init_adapter
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import Partition
+from afjax.model.adapters import init_adapter
 from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms
+from afjax.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
 from afjax.trunk import SIZES
 
@@ -37,9 +40,8 @@ def trunk_shapes(config: TrunkConfig) -> Tree:
 
 def adapter_shapes(config: AdapterConfig, trunk: TrunkConfig) -> Tree:
     def make(params: Tree) -> Tree:
-        size = {"hidden_size": trunk.hidden_size, "num_layers": trunk.num_layers}
-        tree = init_adapter(jax.random.key(0), config, **size)
-        return {**tree, "layer_norms": trunk_layer_norms(params)} if config.layer_norms else tree
+        tree = init_adapter(jax.random.key(0), config, trunk)
+        return {**tree, "layer_norms": trunk_layer_norms(params)} if getattr(config, "layer_norms", False) else tree
 
     return jax.eval_shape(make, trunk_shapes(trunk))
 
@@ -111,6 +113,75 @@ PRESET_TREES = {
 }
 
 
+def linear(path: str, inputs: int, outputs: int, *layers: int) -> dict[str, Any]:
+    return {f"{path}/kernel": (*layers, inputs, outputs), f"{path}/bias": (*layers, outputs)}
+
+
+PRESET_TREES |= {
+    "pals": {
+        **linear("shared/encode", 16, 204),
+        **linear("shared/decode", 204, 16),
+        **linear("ffn/attention/query", 204, 204, 3),
+        **linear("ffn/attention/key", 204, 204, 3),
+        **linear("ffn/attention/value", 204, 204, 3),
+    },
+    "pals_unshared": {
+        **linear("ffn/encode", 16, 84, 3),
+        **linear("ffn/decode", 84, 16, 3),
+        **linear("ffn/attention/query", 84, 84, 3),
+        **linear("ffn/attention/key", 84, 84, 3),
+        **linear("ffn/attention/value", 84, 84, 3),
+    },
+    "low_rank": {**linear("ffn/encode", 16, 100, 3), **linear("ffn/decode", 100, 16, 3)},
+    "projected_ffn": {
+        **linear("shared/encode", 16, 204),
+        **linear("shared/decode", 204, 16),
+        **linear("ffn/intermediate", 204, 306, 3),
+        **linear("ffn/output", 306, 204, 3),
+    },
+    "lhuc": {"ffn/scale": (3, 16)},
+    "top_attention": {
+        **linear("top/encode", 16, 204),
+        **linear("top/decode", 204, 16),
+        **linear("top/layers/attention/query", 204, 204, 6),
+        **linear("top/layers/attention/key", 204, 204, 6),
+        **linear("top/layers/attention/value", 204, 204, 6),
+        **linear("top/layers/attention/output", 204, 204, 6),
+        "top/layers/attention/norm/scale": (6, 204),
+        "top/layers/attention/norm/bias": (6, 204),
+    },
+    "top_ffn": {
+        **linear("top/encode", 16, 204),
+        **linear("top/decode", 204, 16),
+        **linear("top/layers/ffn/0", 204, 408, 6),
+        **linear("top/layers/ffn/1", 408, 204, 6),
+        "top/layers/ffn/norm/scale": (6, 204),
+        "top/layers/ffn/norm/bias": (6, 204),
+    },
+    "top_ffn_2": {
+        **linear("top/encode", 16, 204),
+        **linear("top/decode", 204, 16),
+        **linear("top/layers/ffn/0", 204, 252, 6),
+        **linear("top/layers/ffn/1", 252, 252, 6),
+        **linear("top/layers/ffn/2", 252, 204, 6),
+        "top/layers/ffn/norm/scale": (6, 204),
+        "top/layers/ffn/norm/bias": (6, 204),
+    },
+    "top_layer": {
+        **linear("top/layer/attention/query", 16, 16),
+        **linear("top/layer/attention/key", 16, 16),
+        **linear("top/layer/attention/value", 16, 16),
+        **linear("top/layer/attention/output", 16, 16),
+        "top/layer/attention/norm/scale": (16,),
+        "top/layer/attention/norm/bias": (16,),
+        **linear("top/layer/ffn/intermediate", 16, 32),
+        **linear("top/layer/ffn/output", 32, 16),
+        "top/layer/ffn/norm/scale": (16,),
+        "top/layer/ffn/norm/bias": (16,),
+    },
+}
+
+
 @pytest.mark.parametrize("name", ADAPTER_PRESETS)
 def test_tree_of_every_preset(name: str) -> None:
     assert shapes(adapter_shapes(ADAPTER_PRESETS[name], TINY)) == PRESET_TREES[name]
@@ -166,7 +237,37 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     ("houlsby", LARGE, {"size": 8}, 835_968 + 100_352),
     ("houlsby", LARGE, {}, 6_343_680 + 100_352),
     ("houlsby", LARGE, {"size": 256}, 25_227_264 + 100_352),
+    # Each with VE 768 s + s, VD 768 s + 768 and, a layer, three matrices s² + s.
+    ("pals", BASE, {}, 1_819_836),
+    ("pals", BASE, {"size": 276, "layers": tuple(range(6))}, 1_801_116),
+    ("pals", BASE, {"size": 276, "layers": tuple(range(6, 12))}, 1_801_116),
+    ("pals_unshared", BASE, {}, 1_815_552),
+    ("low_rank", BASE, {}, 1_853_616),
+    # VE and VD of 314 316 and, a layer, 204 * 306 + 306 and 306 * 204 + 204.
+    ("projected_ffn", BASE, {}, 1_818_612),
+    ("lhuc", BASE, {}, 12 * 768),
+    # VE and VD of 314 316 and, a layer, four matrices s² + s and a LayerNorm.
+    ("top_attention", BASE, {}, 1_320_444),
+    ("top_attention", BASE, {"num_layers": 3}, 314_316 + 3 * 167_688),
+    ("top_attention", BASE, {"num_layers": 12}, 314_316 + 12 * 167_688),
+    ("top_ffn", BASE, {}, 314_316 + 6 * (204 * 408 + 408 + 408 * 204 + 204 + 408)),
+    ("top_ffn_2", BASE, {}, 314_316 + 6 * (204 * 252 + 252 + 252 * 252 + 252 + 252 * 204 + 204 + 408)),
+    ("top_layer", BASE, {}, 7_087_872),
 ]
+
+
+def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
+    """Parameters of one trunk with a module a task, over BERT-base's."""
+    return (num_tasks * count(adapter_shapes(ADAPTER_PRESETS[name], BASE)) + 109_482_240) / 109_482_240
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("pals", 1.133), ("low_rank", 1.135), ("top_attention", 1.097), ("top_layer", 1.518), ("lhuc", 1.001)],
+)
+def test_eight_tasks_parameters_over_those_of_bert_base(name: str, expected: float) -> None:
+    # BERT and PALs, table 2, of PALs, low rank and top attention.
+    assert ratio_to_bert_base(name) == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.parametrize(("name", "trunk", "changes", "expected"), ADAPTER_COUNTS)
@@ -200,3 +301,36 @@ def test_count_of_trunks() -> None:
     base = trunk_shapes(BASE)
     assert count(base) == 109_482_240
     assert count(base["layers"]) == 12 * 7_087_872
+
+
+HEAD = 768 * 768 + 768 + 2 * 768 + 2
+POOLER = 768 * 768 + 768
+TRAINED = {
+    "adapter": 894_528 + HEAD,
+    # The heads have poolers of their own: the trunk's is not used, and not trained.
+    "adapter+trunk": 894_528 + 109_482_240 - POOLER + HEAD,
+    "fusion": 21_252_096 + HEAD,
+    "full": 109_482_240 - POOLER + HEAD,
+    "head": HEAD,
+    "layernorm": 25 * 2 * 768 + HEAD,
+    "top_k": 3 * 7_087_872 + HEAD,
+}
+
+
+@pytest.mark.parametrize("name", typing.get_args(Partition))
+def test_count_of_what_every_partition_trains(name: str) -> None:
+    adapter = {"a": ADAPTER_PRESETS["pfeiffer"]} if name in ("adapter", "adapter+trunk", "fusion") else {}
+
+    def make(trunk: Tree) -> Tree:
+        size = {"hidden_size": 768, "num_layers": 12}
+        mixed = {"mix": init_fusion(jax.random.key(0), FusionConfig(), AdapterConfig(), **size)}
+        return {
+            "trunk": split_layers(trunk, 3) if name == "top_k" else trunk,
+            "adapters": {key: init_adapter(jax.random.key(0), config, BASE) for key, config in adapter.items()},
+            "fusion": mixed if name == "fusion" else {},
+            "heads": {"task": init_head(jax.random.key(0), HeadConfig(), 2, trunk=trunk)},
+        }
+
+    params = jax.eval_shape(make, trunk_shapes(BASE))
+    trained, _ = split(params, label(params, preset(name)))
+    assert count(trained) == TRAINED[name]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from afjax import store
-from afjax.config import AdapterConfig, ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.architecture import AdapterConfig
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.train.experiment import Result, run_experiment
 from afjax.trunk import load_trunk

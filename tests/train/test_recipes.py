@@ -16,7 +16,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import afjax
 from afjax import store as artefacts
-from afjax.config import ADAPTER_PRESETS, AdapterConfig, HeadConfig, TaskConfig, TrainConfig
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.config import TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError

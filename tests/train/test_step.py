@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from afjax import partition
-from afjax.config import AdapterConfig, TrainConfig
+from afjax.architecture import AdapterConfig
+from afjax.config import TrainConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.evaluate import over_rows
-from afjax.model.bottleneck import init_adapter
+from afjax.model.adapters import init_adapter
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.train.step import (
@@ -80,7 +81,7 @@ def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
     """A compiled step of an adapter, without dropout, and its first state."""
     config = AdapterConfig(reduction_factor=4.0, init_scale=0.5)
     model = Model(trunk=tiny_trunk.config, head_name="task", adapters=(("task", config),), scan_layers=True)
-    adapter = init_adapter(jax.random.key(1), config, hidden_size=32, num_layers=2)
+    adapter = init_adapter(jax.random.key(1), config, tiny_trunk.config)
     head = init_head(jax.random.key(2), model.head, 3, trunk=tiny_trunk.params)
     params = {"trunk": tiny_trunk.params, "adapters": {"task": adapter}, "heads": {"task": head}}
     trained, frozen = partition.split(params, partition.label(params, partition.preset("adapter")))

@@ -1,0 +1,144 @@
+"""The multi-task recipe: one trunk, a head and (where asked) an adapter a task, one task a step."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from afjax import metrics, partition
+from afjax.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config import Partition, SamplingConfig, TaskConfig, TrainConfig, check_partition
+from afjax.data.rows import Rows
+from afjax.errors import UserError
+from afjax.model.model import Model
+from afjax.task_model import TaskModel, check_length
+from afjax.train.multitask_run import DRAWN, MultitaskRun
+from afjax.train.multitask_step import take_task
+from afjax.train.recipes import new_adapter, new_head, run_loop, to_host, tokenise_splits, with_params
+from afjax.trees import Tree, merge
+from afjax.trunk import Trunk
+
+
+def train_multitask(
+    trunk: Trunk,
+    tasks: Sequence[TaskConfig],
+    data: Mapping[str, Mapping[str, Rows]],
+    *,
+    workdir: str | Path,
+    names: Mapping[str, str] | None = None,
+    partition_name: Partition = "adapter+trunk",
+    top_k: int = 0,
+    adapter: Adapter = AdapterConfig(),
+    head: HeadConfig = HeadConfig(),
+    config: TrainConfig = TrainConfig(),
+    sampling: SamplingConfig = SamplingConfig(),
+    seed: int = 0,
+    scan_layers: bool = False,
+    cache_dir: Path | None = None,
+) -> dict[str, TaskModel]:
+    """Trains one partition on several tasks (Stickland & Murray 2019; AdapterFusion's MT-A).
+
+    Each task has its own head, and its own adapter where the partition has adapters; all share the trunk. The
+    parameters with the best mean of the tasks' main dev metrics are kept.
+
+    Args:
+      trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
+      tasks: At least one, of distinct names.
+      data: Each task's ``train`` and ``dev`` rows, by its name.
+      workdir: The run's folder; a run that was stopped there goes on.
+      names: Of each task's adapter and head, by the task's name; None: the tasks' own.
+      partition_name: What is trained; the heads always are.
+      top_k: Number of layers of the ``top_k`` partition.
+      adapter, head: Architectures, the same for all tasks.
+      config: Optimizer, schedule, batches. ``epochs`` counts those of ``sampling``.
+      sampling: Which task a step trains.
+      seed: All randomness follows from it.
+      scan_layers: One compiled loop over the layers.
+      cache_dir: Where tokenised rows are kept; None: nowhere.
+
+    Returns:
+      ``{task's name: its model}``; their trunks are one.
+
+    Raises:
+      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+    """
+    workdir = Path(workdir)
+    check_tasks([task.name for task in tasks])
+    check_partition(partition_name, adapter)
+    partition.check_trunk_dtype(partition_name, trunk.dtype)
+    check_length(config.max_length, trunk)
+    for task in tasks:
+        metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
+    names = names or {task.name: task.name for task in tasks}
+    has_adapter = partition_name in ("adapter", "adapter+trunk")
+    key = jax.random.key(seed)
+    own: list[Tree] = []
+    for task in tasks:
+        name = names[task.name]
+        tree: Tree = {"heads": {DRAWN: new_head(key, name, head, data[task.name]["train"], trunk)}}
+        if has_adapter:
+            tree["adapters"] = {DRAWN: new_adapter(key, name, adapter, trunk)}
+        own.append(tree)
+    trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
+    num_steps = config.max_steps or max(1, math.ceil(config.epochs * sampling.steps_per_epoch))
+    run = MultitaskRun(
+        _model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers),
+        trunk_params,
+        own,
+        partition.preset(partition_name, head),
+        [tokenise_splits(trunk, data[task.name], config.max_length, cache_dir) for task in tasks],
+        tasks,
+        config,
+        sampling,
+        num_steps=num_steps,
+        seed=seed,
+        pad_id=trunk.config.pad_id,
+        trunk_dtype=trunk.dtype,
+    )
+    eval_every = config.eval_every or sampling.steps_per_epoch
+    result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title="multitask")
+    shared = to_host(result.trained["shared"])
+    if "trunk" in shared:
+        # What the partition leaves frozen of the trunk stays as it was.
+        rules = partition.preset(partition_name, head)
+        whole = {"trunk": trunk_params, **own[0]}
+        _, frozen = partition.split(whole, partition.label(whole, rules))
+        trunk = with_params(trunk, merge(shared, {"trunk": frozen.get("trunk", {})})["trunk"], workdir)
+    models = {}
+    for number, task in enumerate(tasks):
+        name, tree = names[task.name], to_host(take_task(result.trained["own"], number))
+        trained_head = tree["heads"][DRAWN]
+        output = jax.tree.map(lambda leaf, n=run.num_outputs[number]: leaf[..., :n], trained_head["output"])
+        models[task.name] = TaskModel(
+            trunk=trunk,
+            model=_model(trunk, name, adapter if has_adapter else None, head, scan_layers),
+            params={
+                "adapters": {name: tree["adapters"][DRAWN]} if has_adapter else {},
+                "fusion": {},
+                "heads": {name: {**trained_head, "output": output}},
+            },
+            task=task,
+            labels=data[task.name]["train"].label_names,
+            metrics=_own_metrics(result.metrics, task.name),
+            seed=seed,
+            max_length=config.max_length,
+        )
+    return models
+
+
+def check_tasks(names: Sequence[str]) -> None:
+    """Raises UserError unless there are tasks, of distinct names."""
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"The tasks are {', '.join(names) or '(none)'}; give at least one, each with its own name.")
+
+
+def _model(trunk: Trunk, name: str, adapter: Adapter | None, head: HeadConfig, scan_layers: bool) -> Model:
+    adapters = ((name, adapter),) if adapter is not None else ()
+    return Model(trunk=trunk.config, head_name=name, head=head, adapters=adapters, scan_layers=scan_layers)
+
+
+def _own_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
+    """A task's own of a run's dev metrics, and the step they are from."""
+    own = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
+    return {**own, "step": scores["step"]}

@@ -1,0 +1,132 @@
+"""A run on several tasks, one of them a step: what the loop needs."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax import partition
+from afjax.config import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
+from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.tokenise import TokenisedRows
+from afjax.evaluate import over_rows
+from afjax.model.model import Model
+from afjax.train.multitask_step import (
+    TaskTable,
+    init_multitask_state,
+    make_multitask_eval_step,
+    make_multitask_step,
+    stack_tasks,
+)
+from afjax.train.sampling import draw_tasks
+from afjax.train.single_run import dev_scores, scale_labels, split_params
+from afjax.train.step import State, jit_step
+from afjax.trees import Tree, named_key
+
+# Under which name the model sees the adapter and the head of the drawn task.
+DRAWN = "drawn"
+
+
+class MultitaskRun:
+    """Trains what the rules say of a model: what all tasks share, and each task's adapter and head.
+
+    Args:
+      model: What to compute, of one task: its adapter, if it has one, and its head are named :data:`DRAWN`.
+      trunk: The trunk's tree at the start.
+      own: Each task's ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}`` at the start, in the tasks' order.
+      rules: What is trained.
+      data: Each task's ``train`` and ``dev``.
+      tasks: Names, kinds, scales and main metrics.
+      config: Optimizer, schedule, batches.
+      sampling: Which task when.
+      num_steps: Of the whole run.
+      seed: Of the draws, the data's order and dropout.
+      pad_id: The padding token.
+      trunk_dtype: Of the trunk's frozen leaves.
+    """
+
+    main_metric = "mean"
+
+    def __init__(
+        self,
+        model: Model,
+        trunk: Tree,
+        own: Sequence[Tree],
+        rules: tuple[partition.Rule, ...],
+        data: Sequence[Mapping[str, TokenisedRows]],
+        tasks: Sequence[TaskConfig],
+        config: TrainConfig,
+        sampling: SamplingConfig,
+        *,
+        num_steps: int,
+        seed: int,
+        pad_id: int,
+        trunk_dtype: TrunkDtype,
+    ) -> None:
+        self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
+        stacked = stack_tasks(list(own))
+        self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
+        trained, frozen = split_params(model, {"trunk": trunk, **stacked, "fusion": {}}, rules, trunk_dtype)
+        self._frozen = frozen
+        shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
+        self.start = init_multitask_state(shared, trained, config)
+        table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs))
+        self._step = jit_step(make_multitask_step(model, config, table, self.start), self.start)
+        self._eval_step = jax.jit(make_multitask_eval_step(model))
+        self._key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
+        sizes = [len(splits["train"]) for splits in data]
+        self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        streams = [self._stream(task, int((self.drawn[:step] == task).sum())) for task in range(len(self._tasks))]
+        for task in self.drawn[step:]:
+            yield next(streams[task])
+
+    def _stream(self, task: int, start: int) -> Iterator[Batch]:
+        """A task's batches from its own step 0, 1, ... on, for ever; every epoch of its rows is shuffled anew."""
+        train = self._data[task]["train"]
+        epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
+        while True:
+            for batch in train_batches(
+                train,
+                batch_size=self._config.batch_size,
+                lengths=self._config.lengths,
+                pad_id=self._pad_id,
+                seed=self._seed,
+                epoch=epoch,
+                start=start,
+            ):
+                scaled = scale_labels(batch, self._tasks[task])
+                # One dtype, so that tasks of both kinds share a program.
+                yield {**scaled, "labels": scaled["labels"].astype(np.float32), "task": np.asarray(task, np.int32)}
+            epoch, start = epoch + 1, 0
+
+    def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
+        return self._step(state, self._frozen, batch, self._key, np.asarray(learning_rate, np.float32))
+
+    def look(self, trained: Tree) -> dict[str, float]:
+        """Every task's metrics as ``TASK/METRIC``, and ``mean``, that of the tasks' main metrics."""
+        scores: dict[str, float] = {}
+        for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
+            inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}
+            logits = over_rows(
+                self._eval_step,
+                inputs,
+                splits["dev"],
+                batch_size=self._config.batch_size,
+                lengths=self._config.lengths,
+                pad_id=self._pad_id,
+            )
+            found = dev_scores(logits[:, : self.num_outputs[number]], splits["dev"], task)
+            scores |= {f"{task.name}/{name}": value for name, value in found.items()}
+        return {"mean": float(np.mean([scores[f"{task.name}/{task.main_metric}"] for task in self._tasks])), **scores}
+
+    def note(self, batch: Batch) -> dict[str, float]:
+        return {"task": int(batch["task"])}
+
+    @functools.cached_property
+    def num_drawn(self) -> list[int]:
+        """How often each task is drawn in the whole run."""
+        return np.bincount(self.drawn, minlength=len(self._tasks)).tolist()

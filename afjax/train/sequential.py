@@ -1,0 +1,105 @@
+"""The sequential recipe: one task after the other, each from the trunk that the one before left."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from afjax.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config import Partition, TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.task_model import TaskModel
+from afjax.train.multitask import check_tasks
+from afjax.train.recipes import train_single
+from afjax.train.workdir import write_json
+from afjax.trunk import Trunk
+
+SCORES = "scores.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSequence:
+    """What training one task after the other gives.
+
+    Attributes:
+      models: Each task's model after the last task, by name: its own head and adapter on the last trunk, with the
+        dev metrics it has there.
+      scores: ``scores[i][j]``: every dev metric of task j after training on task i, for j up to i.
+    """
+
+    models: dict[str, TaskModel]
+    scores: list[list[dict[str, float]]]
+
+
+def train_sequential(
+    trunk: Trunk,
+    tasks: Sequence[TaskConfig],
+    data: Mapping[str, Mapping[str, Rows]],
+    *,
+    workdir: str | Path,
+    names: Mapping[str, str] | None = None,
+    partition_name: Partition = "full",
+    top_k: int = 0,
+    adapter: Adapter = AdapterConfig(),
+    head: HeadConfig = HeadConfig(),
+    config: TrainConfig = TrainConfig(),
+    seed: int = 0,
+    scan_layers: bool = False,
+    cache_dir: Path | None = None,
+) -> TaskSequence:
+    """Trains one partition on one task after the other, and scores every earlier task each time (forgetting).
+
+    A task keeps the head (and adapter) that its own training gave, while the trunk under them moves on.
+
+    Args:
+      trunk: The pretrained encoder; it is not changed.
+      tasks: In the order of training, of distinct names.
+      data: Each task's ``train`` and ``dev`` rows, by its name.
+      workdir: The run's folder; a run that was stopped there goes on.
+      names: Of each task's adapter and head, by the task's name; None: the tasks' own.
+      partition_name, top_k, adapter, head, config, seed, scan_layers, cache_dir: As in ``train_single``; the same for
+        every task.
+
+    Raises:
+      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+    """
+    workdir = Path(workdir)
+    check_tasks([task.name for task in tasks])
+    names = names or {task.name: task.name for task in tasks}
+    models: dict[str, TaskModel] = {}
+    scores: list[list[dict[str, float]]] = []
+    for number, task in enumerate(tasks, start=1):
+        folder = workdir / f"{number}-{task.name}"
+        models[task.name] = train_single(
+            trunk,
+            task,
+            data[task.name],
+            workdir=folder,
+            name=names[task.name],
+            partition_name=partition_name,
+            top_k=top_k,
+            adapter=adapter,
+            head=head,
+            config=config,
+            seed=seed,
+            scan_layers=scan_layers,
+            cache_dir=cache_dir,
+        )
+        trunk = models[task.name].trunk
+        models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
+        scores.append(_scores(folder / SCORES, models, data, config.batch_size))
+    last = dict(zip(models, scores[-1], strict=True))
+    return TaskSequence(
+        {name: dataclasses.replace(model, metrics=last[name]) for name, model in models.items()}, scores
+    )
+
+
+def _scores(
+    path: Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, Rows]], batch_size: int
+) -> list[dict[str, float]]:
+    """Every model's dev metrics; kept in a file, so that a run that goes on need not score again."""
+    if path.exists():
+        return json.loads(path.read_text())
+    scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
+    write_json(path, scores)
+    return scores

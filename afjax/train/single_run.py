@@ -1,0 +1,121 @@
+"""A run on one task: what the loop needs to train one partition of a model."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax import metrics, partition
+from afjax.config import TaskConfig, TrainConfig, TrunkDtype
+from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.tokenise import TokenisedRows
+from afjax.evaluate import over_rows
+from afjax.model.encoder import cast_trunk, unstack_layers
+from afjax.model.model import Model
+from afjax.train.step import State, init_state, jit_step, make_eval_step, make_optimizer, make_train_step
+from afjax.trees import Tree, merge, named_key
+
+
+class SingleRun:
+    """Trains what the rules say of a model, on one task.
+
+    Args:
+      model: What to compute.
+      params: The tree with four roots at the start.
+      rules: What is trained.
+      data: ``train`` and ``dev``.
+      task: Its kind, scale and main metric.
+      config: Optimizer, schedule, batches.
+      seed: Of the data's order and of dropout.
+      pad_id: The padding token.
+      trunk_dtype: Of the trunk's frozen leaves.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: Tree,
+        rules: tuple[partition.Rule, ...],
+        data: dict[str, TokenisedRows],
+        task: TaskConfig,
+        config: TrainConfig,
+        *,
+        seed: int,
+        pad_id: int,
+        trunk_dtype: TrunkDtype,
+    ) -> None:
+        self._model, self._data, self._task, self._config = model, data, task, config
+        self._seed, self._pad_id = seed, pad_id
+        self.main_metric = task.main_metric
+        self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
+        trained, self._frozen = split_params(model, params, rules, trunk_dtype)
+        optimizer = make_optimizer(config, trained)
+        self.start = init_state(trained, optimizer)
+        self._key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
+        self._step = jit_step(make_train_step(model, optimizer, task.kind, dropout=config.dropout), self.start)
+        self._eval_step = jax.jit(make_eval_step(model))
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        epoch, start = divmod(step, self.num_epoch_steps)
+        for batch in train_batches(
+            self._data["train"],
+            batch_size=self._config.batch_size,
+            lengths=self._config.lengths,
+            pad_id=self._pad_id,
+            seed=self._seed,
+            epoch=epoch,
+            start=start,
+        ):
+            yield scale_labels(batch, self._task)
+
+    def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
+        return self._step(state, self._frozen, batch, self._key, np.asarray(learning_rate, np.float32))
+
+    def look(self, trained: Tree) -> dict[str, float]:
+        logits = over_rows(
+            self._eval_step,
+            self._model.fold(merge(trained, self._frozen)),
+            self._data["dev"],
+            batch_size=self._config.batch_size,
+            lengths=self._config.lengths,
+            pad_id=self._pad_id,
+        )
+        return dev_scores(logits, self._data["dev"], self._task)
+
+    def note(self, batch: Batch) -> dict[str, float]:
+        return {}
+
+
+def split_params(
+    model: Model, params: Tree, rules: tuple[partition.Rule, ...], trunk_dtype: TrunkDtype
+) -> tuple[Tree, Tree]:
+    """The trained and the frozen tree on the device, in the form that trains fastest.
+
+    The trained one's buffers are its own: steps donate them.
+    """
+    if not model.scan_layers:
+        params = map_layers(params, unstack_layers)
+    trained, frozen = partition.split(params, partition.label(params, rules))
+    if "trunk" in frozen:
+        frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}
+    owned = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), trained)
+    return owned, jax.tree.map(jax.numpy.asarray, frozen)
+
+
+def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
+    """Applies a function to the trunk's stacked (or unstacked) layers, where the tree has them."""
+    trunk = params.get("trunk", {})
+    layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
+    return {**params, "trunk": {**trunk, **layers}} if layers else params
+
+
+def scale_labels(batch: Batch, task: TaskConfig) -> Batch:
+    """The batch as the loss sees it: a regression task's labels divided by its scale."""
+    return batch if task.scale == 1.0 else {**batch, "labels": batch["labels"] / np.float32(task.scale)}
+
+
+def dev_scores(logits: np.ndarray, dev: TokenisedRows, task: TaskConfig) -> dict[str, float]:
+    """Every metric of a dev split, from a model's logits."""
+    assert dev.labels is not None, "load_task gives dev its labels"
+    return metrics.scores(logits if task.scale == 1.0 else logits * task.scale, dev.labels, task.kind)

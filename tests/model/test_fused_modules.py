@@ -1,0 +1,187 @@
+"""Fusion of task modules: the factored and the text-book form are chosen by what they are, and give the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.architecture import (
+    Adapter,
+    AdapterConfig,
+    BesideLayers,
+    FusionConfig,
+    LhucConfig,
+    LowRankConfig,
+    PalConfig,
+    ProjectedFfnConfig,
+    TopLayerConfig,
+)
+from afjax.errors import UserError
+from afjax.model.adapters import init_adapter
+from afjax.model.encoder import Sublayer, TrunkConfig, init_trunk
+from afjax.model.fusion import check_fusible, fused_slot, init_fusion, is_factored, make_bank
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.model.parallel import module_output, plain_output
+from afjax.trees import Tree, map_with_path, merge, named_key
+
+KEY = jax.random.key(0)
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=12,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+    init_scale=0.3,
+)
+MASK = np.array([[True] * 5, [True, True, True, False, False]])
+PAL = PalConfig(size=6, num_heads=3)
+CODE = PalConfig(size=6, num_heads=3, output_activation="gelu")
+CASES: dict[str, tuple[tuple[BesideLayers, ...], bool]] = {
+    "equal": ((PAL, PAL, PAL), True),
+    "one": ((PAL,), True),
+    "of other sizes": ((PAL, PalConfig(size=4, num_heads=1)), True),
+    "of other kinds": ((PAL, LowRankConfig(size=3), ProjectedFfnConfig(size=4, intermediate_size=5)), True),
+    "of their own projections": ((PalConfig(size=6, num_heads=3, shared_projections=False), PAL), True),
+    "serial": ((PalConfig(size=6, num_heads=3, placement="serial"), LowRankConfig(size=2, placement="serial")), True),
+    "in some layers": ((PalConfig(size=6, num_heads=3, layers=(0, 2)), LowRankConfig(size=2, layers=(0, 2))), True),
+    "nonlinear": ((CODE, CODE), False),
+    "linear and not": ((PAL, CODE), False),
+    "lhuc": ((LhucConfig(), LhucConfig()), False),
+}
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def draw(tree: Tree, seed: int) -> Tree:
+    def one(path: str, leaf: jax.Array) -> np.ndarray:
+        return 0.4 * np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape))
+
+    return map_with_path(one, tree)
+
+
+def make_params(configs: tuple[BesideLayers, ...], *, value: bool = True) -> tuple[Tree, list[Tree]]:
+    size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}
+    fusion = init_fusion(KEY, FusionConfig(value=value), configs[0], **size)
+    return draw(fusion, 0), [draw(init_adapter(KEY, config, TRUNK), 1 + i) for i, config in enumerate(configs)]
+
+
+def textbook(
+    fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
+) -> tuple[jax.Array, jax.Array]:
+    """The paper's formula, every adapter's output through K and V."""
+
+    def linear(params: Tree, x: jax.Array) -> jax.Array:
+        return x @ params["kernel"] + params["bias"][None, None]
+
+    outputs = [
+        module_output({**tree.get("shared", {}), **tree["ffn"]}, config, slot)
+        for tree, config in zip(adapters, configs, strict=True)
+    ]
+    z = plain_output(slot)
+    query = linear(fusion["query"], z)
+    scores = jnp.stack([(query * linear(fusion["key"], u)).sum(-1) for u in outputs], -1)
+    attention = jax.nn.softmax(scores)
+    values = [u @ fusion["value"]["kernel"] if "value" in fusion else u for u in outputs]
+    mixed = sum(attention[..., n, None] * v for n, v in enumerate(values))
+    if isinstance(configs[0], LhucConfig):
+        return z + mixed, attention
+    return slot.norm(slot.residual + slot.output + mixed), attention
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, value: bool) -> None:
+    configs, factored = CASES[name]
+    assert is_factored(configs) == factored
+    fusion, adapters = make_params(configs, value=value)
+    output, residual, layer_input = np.asarray(jax.random.normal(KEY, (3, 2, 5, TRUNK.hidden_size)))
+
+    def slot_of(x: jax.Array) -> Sublayer:
+        def norm(x: jax.Array) -> jax.Array:
+            return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3)
+
+        return Sublayer(output=output, residual=residual, norm=norm, layer_input=x, mask=jnp.asarray(MASK))
+
+    def first(tree: Tree) -> Tree:
+        return jax.tree.map(lambda leaf: leaf[0], tree)
+
+    def ours(fusion: Tree, adapters: list[Tree], x: jax.Array) -> Any:
+        stacked, shared = make_bank(adapters, configs)
+        params = {**merge(first(stacked["ffn"]), shared["ffn"]), "fusion": first(fusion["ffn"])}
+        return fused_slot(params, configs, FusionConfig(), slot_of(x), dropout_rate=0.1, key=None)
+
+    def theirs(fusion: Tree, adapters: list[Tree], x: jax.Array) -> Any:
+        of_layer = [{**tree, "ffn": first(tree["ffn"])} for tree in adapters]
+        return textbook(first(fusion["ffn"]), of_layer, configs, slot_of(x))
+
+    def values_and_gradients(function: Any) -> Any:
+        def loss(*inputs: Any) -> Any:
+            hidden, attention = function(*inputs)
+            return jnp.sin(hidden).sum() + (attention**2).sum(), (hidden, attention)
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(fusion, adapters, layer_input)
+
+    mine, expected = values_and_gradients(ours), values_and_gradients(theirs)
+    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == np.float64
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+    assert np.std(mine[1][1]) > 0.01 or len(configs) == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fusion_of_modules_in_the_whole_model(name: str) -> None:
+    configs, factored = CASES[name]
+    fusion, adapters = make_params(configs)
+    names = [str(number) for number in range(len(configs))]
+    trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
+    model = Model(trunk=TRUNK, head_name="task", adapters=tuple(zip(names, configs, strict=True)), fusion_name="mix")
+    params = {
+        "trunk": trunk,
+        "adapters": dict(zip(names, adapters, strict=True)),
+        "fusion": {"mix": fusion},
+        "heads": {"task": init_head(KEY, model.head, 2, trunk=trunk)},
+    }
+    tokens = jax.random.randint(KEY, (2, 5), 1, 30)
+    batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.asarray(MASK)}
+    expected = model(params, batch, fusion_attention=True)
+    depth = 2 if name == "in some layers" else 3
+    assert expected.fusion_attention["ffn"].shape == (depth, 2, 5, len(configs))
+    folded = model.fold(params)
+    assert (folded is not params) == factored
+    scanned = Model(**{**vars(model), "scan_layers": True})
+    for other, tree in ((model, folded), (scanned, params), (scanned, folded)):
+        again = other(tree, batch, fusion_attention=True)
+        np.testing.assert_allclose(again.logits, expected.logits, atol=1e-5)
+        np.testing.assert_allclose(again.fusion_attention["ffn"], expected.fusion_attention["ffn"], atol=1e-5)
+        np.testing.assert_allclose(other(tree, batch).logits, expected.logits, atol=1e-5)
+    dropped = model(params, batch, key=KEY).logits
+    assert np.all(np.isfinite(dropped))
+    assert not np.allclose(dropped, expected.logits)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "message"),
+    [
+        (PAL, AdapterConfig(), "add to the layers in different ways (they are of the kinds pal and bottleneck)"),
+        (LhucConfig(), LowRankConfig(placement="serial"), "of the kinds lhuc and low_rank"),
+        (PAL, LowRankConfig(placement="serial"), 'different slots (placement "parallel" and "serial")'),
+        (PAL, LowRankConfig(layers=(1,)), "different layers (None and (1,)"),
+        (TopLayerConfig(), TopLayerConfig(), "of the kind top_layer, which sits on top of the encoder"),
+    ],
+)
+def test_modules_that_cannot_be_fused(one: Adapter, two: Adapter, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        check_fusible({"one": one, "two": two}, 3)
+    assert message in str(raised.value)
