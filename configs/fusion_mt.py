@@ -1,0 +1,42 @@
+"""AdapterFusion of MT-A's adapters: those that configs/mt_adapter.py left in a store, on the trunk trained with them.
+
+afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
+    --workdir=runs/fusion-mt-rte --store=runs/mt/store
+"""
+
+import ml_collections
+
+TASKS = "cb+rte+mrpc+sick+scitail+mnli+boolq+qqp"
+REGRESSIONS = {"stsb": 5.0, "sick_r": 5.0}
+
+
+def get_config(
+    target: str = "rte",
+    tasks: str = TASKS,
+    data: str = "data",
+    trunk: str = "runs/mt/trunk",
+    epochs: float = 10.0,
+    learning_rate: float = 5e-5,
+    max_length: int = 128,
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    def task(name: str) -> dict:
+        kind = {"kind": "regression", "scale": REGRESSIONS[name]} if name in REGRESSIONS else {}
+        return {"source": f"{data}/{name}", **kind}
+
+    config = ml_collections.ConfigDict()
+    config.recipe = "fusion"
+    config.trunk = trunk
+    config.seed = seed
+    config.name = f"{target}-fusion-mt"
+    config.task = {"name": target, **task(target)}
+    config.sources = {name: {"task": task(name)} for name in tasks.split("+")}
+    config.train = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "batch_size": 32,
+        "max_length": max_length,
+        "warmup": 0.1,
+        "patience": 3,
+    }
+    return config

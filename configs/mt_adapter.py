@@ -1,0 +1,47 @@
+"""MT-A (AdapterFusion, section 3.1): adapters of several tasks, trained jointly with the trunk.
+
+afjax train --config=configs/mt_adapter.py:data=DATA,tasks=mnli+qqp+rte --workdir=runs/mt --store=runs/mt/store
+afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
+    --workdir=runs/fusion-mt-rte --store=runs/mt/store
+
+The adapters in the store are those of the trunk that is trained with them, runs/mt/trunk; the second command fuses
+them on it. With adapter=pals or low_rank the modules are those of Stickland & Murray 2019.
+"""
+
+import ml_collections
+
+TASKS = "cb+rte+mrpc+sick+scitail+mnli+boolq+qqp"
+REGRESSIONS = {"stsb": 5.0, "sick_r": 5.0}
+
+
+def get_config(
+    tasks: str = TASKS,
+    data: str = "data",
+    trunk: str = "bert-base-uncased",
+    adapter: str = "pfeiffer",
+    sampler: str = "annealed",
+    epochs: float = 10.0,
+    steps_per_epoch: int = 2400,
+    learning_rate: float = 2e-5,
+    max_length: int = 128,
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.recipe = "multitask"
+    config.trunk = trunk
+    config.seed = seed
+    config.partition = "adapter+trunk"
+    config.adapter = {"preset": adapter}
+    config.tasks = {task: {"source": f"{data}/{task}"} for task in tasks.split("+")}
+    for task, scale in REGRESSIONS.items():
+        if task in config.tasks:
+            config.tasks[task].update({"kind": "regression", "scale": scale})
+    config.sampling = {"sampler": sampler, "steps_per_epoch": steps_per_epoch}
+    config.train = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "batch_size": 32,
+        "max_length": max_length,
+        "warmup": 0.1,
+    }
+    return config

@@ -1,0 +1,65 @@
+"""BERT and PALs (Stickland & Murray 2019): one trunk for all GLUE tasks, trained jointly, with a module a task.
+
+afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
+afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
+
+The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, a day on one accelerator. The learning rate for
+other trunks and shorter runs is an argument.
+"""
+
+import ml_collections
+
+# STS-B's labels, 0 to 5, are learnt divided by 5.
+TASKS = {
+    "cola": {"metric": "matthews"},
+    "sst2": {},
+    "mrpc": {"metric": "f1"},
+    "stsb": {"kind": "regression", "scale": 5.0},
+    "qqp": {"metric": "f1"},
+    "mnli": {},
+    "qnli": {},
+    "rte": {},
+}
+
+# The paper's modules. Sizes are for BERT-base; size=... and layers are arguments or overrides.
+METHODS = ("shared", "pals", "pals_unshared", "low_rank", "projected_ffn", "lhuc", "top_attention", "top_ffn")
+METHODS += ("top_ffn_2", "top_layer", "pfeiffer")
+
+
+def get_config(
+    method: str = "pals",
+    tasks: str = "+".join(TASKS),
+    data: str = "data",
+    trunk: str = "bert-base-uncased",
+    sampler: str = "annealed",
+    epochs: float = 25.0,
+    steps_per_epoch: int = 2400,
+    learning_rate: float = 2e-5,
+    max_length: int = 128,
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    if method not in METHODS:
+        raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
+    config = ml_collections.ConfigDict()
+    config.recipe = "multitask"
+    config.trunk = trunk
+    config.seed = seed
+    config.name = method
+    # data is a folder of folders, one a task, each with train, dev and perhaps labels.json. A task that is not GLUE's
+    # has classes and is scored by accuracy.
+    config.tasks = {task: {"source": f"{data}/{task}", **TASKS.get(task, {})} for task in tasks.split("+")}
+    # "Shared" has nothing of a task's own but its output layer; the pooler is the trunk's for every method.
+    config.partition = "full" if method == "shared" else "adapter+trunk"
+    config.adapter = {"preset": "pals" if method == "shared" else method}
+    config.head = {"pooler": "trunk", "dropout": 0.1}
+    config.sampling = {"sampler": sampler, "steps_per_epoch": steps_per_epoch}
+    config.train = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "batch_size": 32,
+        "max_length": max_length,
+        "warmup": 0.1,
+        "weight_decay": 0.01,
+        "adam_epsilon": 1e-6,
+    }
+    return config

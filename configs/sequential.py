@@ -1,0 +1,40 @@
+"""One task after the other, the trunk fine-tuned each time, and what is left of the earlier ones (forgetting).
+
+afjax train --config=configs/sequential.py:tasks=mnli+mrpc+rte,data=DATA --workdir=runs/sequential --store=runs/store
+
+The scores of every task after each are printed, and stand in runs/sequential/forgetting.csv.
+"""
+
+import ml_collections
+
+REGRESSIONS = {"stsb": 5.0, "sick_r": 5.0}
+
+
+def get_config(
+    tasks: str = "mnli+mrpc+rte",
+    data: str = "data",
+    trunk: str = "bert-base-uncased",
+    partition: str = "full",
+    epochs: float = 3.0,
+    learning_rate: float = 2e-5,
+    max_length: int = 128,
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.recipe = "sequential"
+    config.trunk = trunk
+    config.seed = seed
+    config.name = "sequential"
+    config.partition = partition
+    config.tasks = {task: {"source": f"{data}/{task}"} for task in tasks.split("+")}
+    for task, scale in REGRESSIONS.items():
+        if task in config.tasks:
+            config.tasks[task].update({"kind": "regression", "scale": scale})
+    config.train = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "batch_size": 32,
+        "max_length": max_length,
+        "warmup": 0.1,
+    }
+    return config
