@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from afjax import store
 from afjax.architecture import Adapter, FusionConfig, HeadConfig
 from afjax.config import TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
-from afjax.data.tokenise import tokenise
+from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.dataclass_dicts import from_dict, to_dict
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import over_rows
 from afjax.model.encoder import cast_trunk, unstack_layers
 from afjax.model.model import Model
+from afjax.model.reduce import drop_layers, left_layers, take_layers
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
 
@@ -120,14 +121,39 @@ class TaskModel:
         logits, _ = self._run(rows, batch_size, max_length, False)
         return task_metrics.scores(logits, rows.labels, self.task.kind)
 
+    def tokenised(self, rows: Rows, max_length: int | None = None) -> TokenisedRows:
+        """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
+        max_length = self.max_length if max_length is None else max_length
+        check_length(max_length, self.trunk)
+        return tokenise(rows, self._tokenizer, max_length=max_length, cache_dir=None)
+
+    def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
+        """float32 ``[rows, num_outputs]``; for regression in the units of the labels."""
+        return self._run_tokenised(data, batch_size, max_length, False)[0]
+
+    def flops_per_row(self) -> float:
+        """Floating-point operations that predict a row of ``max_length`` tokens, by XLA's count."""
+        batch = {
+            "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
+            "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
+            "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
+        }
+        # Layers in straight-line code: XLA counts a loop's body once.
+        model = dataclasses.replace(self.model, scan_layers=False)
+        analysis: Any = _predict_step.lower(model, False, self._device_params, batch).cost_analysis()
+        return float(analysis["flops"])
+
     def _run(
         self, rows: Rows, batch_size: int, max_length: int | None, fusion_attention: bool
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        max_length = self.max_length if max_length is None else max_length
-        check_length(max_length, self.trunk)
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
-        data = tokenise(rows, self._tokenizer, max_length=max_length, cache_dir=None)
+        return self._run_tokenised(self.tokenised(rows, max_length), batch_size, max_length, fusion_attention)
+
+    def _run_tokenised(
+        self, data: TokenisedRows, batch_size: int, max_length: int | None, fusion_attention: bool
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        max_length = self.max_length if max_length is None else max_length
         logits, attention = over_rows(
             functools.partial(_predict_step, self.model, fusion_attention),
             self._device_params,
@@ -137,6 +163,96 @@ class TaskModel:
             pad_id=self.model.trunk.pad_id,
         )
         return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
+
+    def without_layers(self, layers: Collection[int]) -> "TaskModel":
+        """The same model without the adapter, or the fusion and its adapters, of some layers (AdapterDrop).
+
+        Args:
+          layers: Indices of the trunk's layers.
+
+        Raises:
+          UserError: No adapter in the model, or in such a layer; or none left.
+        """
+        if not self.model.adapters:
+            raise UserError(f'The head "{self.model.head_name}" is used without adapters: there are no layers to drop.')
+        depth, params = self.trunk.config.num_layers, dict(self.params)
+        configs, adapters = [], dict(self.params["adapters"])
+        for name, config in self.model.adapters:
+            adapters[name], smaller = drop_layers(adapters[name], config, layers, depth)
+            configs.append((name, smaller))
+        changes: dict[str, Any] = {"adapters": tuple(configs)}
+        if name := self.model.fusion_name:
+            left, kept = left_layers(self.model.adapters[0][1], layers, depth), self.model.fusion.kept
+            params["fusion"] = {name: take_layers(self.params["fusion"][name], left)}
+            if kept is not None:
+                kept = tuple(tuple(of_slot[position] for position in left) for of_slot in kept)
+                changes["fusion"] = dataclasses.replace(self.model.fusion, kept=kept)
+        params["adapters"] = adapters
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+
+    def without_adapters(self, names: Collection[str]) -> "TaskModel":
+        """The same fusion over fewer adapters: each layer's attention is shared out among those that are left.
+
+        Raises:
+          UserError: No fusion, a name that is not fused, none left, or a fusion that has been pruned.
+        """
+        members = self._members()
+        unknown = sorted(set(names) - set(members))
+        if unknown:
+            raise UserError(
+                f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
+            )
+        if self.model.fusion.kept is not None:
+            raise UserError(
+                "This fusion has been pruned layer by layer; leave adapters out of the one that it came from."
+            )
+        left = tuple((name, config) for name, config in self.model.adapters if name not in names)
+        if not left:
+            raise UserError("Every adapter of the fusion would be left out; leave at least one.")
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=left))
+
+    def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
+        """The same fusion over more adapters, of :func:`load_adapters`; it is not trained again.
+
+        Raises:
+          UserError: No fusion, one that has been pruned, a name that is fused already, or adapters that do not fit.
+        """
+        members = self._members()
+        twice = sorted(set(added) & set(members))
+        if twice:
+            raise UserError(f'"{twice[0]}" is fused already; the fusion has {", ".join(members)}.')
+        if self.model.fusion.kept is not None:
+            raise UserError("This fusion has been pruned layer by layer; add adapters to the one that it came from.")
+        configs = (*self.model.adapters, *((name, config) for name, (config, _) in added.items()))
+        trees = {**self.params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
+        model = dataclasses.replace(self.model, adapters=configs)
+        return dataclasses.replace(self, model=model, params={**self.params, "adapters": trees})
+
+    def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
+        """The same fusion with some adapters left in each layer; see ``FusionConfig.kept``.
+
+        Raises:
+          UserError: No fusion, or numbers that do not fit it.
+        """
+        self._members()
+        fusion = dataclasses.replace(self.model.fusion, kept=kept)
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, fusion=fusion))
+
+    def renamed(self, name: str) -> "TaskModel":
+        """The same model whose fusion and head enter a store under another name."""
+        old, head = self.model.fusion_name, self.model.head_name
+        params = {**self.params, "heads": {name: self.params["heads"][head]}}
+        changes: dict[str, Any] = {"head_name": name}
+        if old:
+            params["fusion"] = {name: self.params["fusion"][old]}
+            changes["fusion_name"] = name
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+
+    def _members(self) -> list[str]:
+        """The names of the fused adapters."""
+        if not self.model.fusion_name:
+            raise UserError(f'The head "{self.model.head_name}" is used without a fusion; give one.')
+        return [name for name, _ in self.model.adapters]
 
     @functools.cached_property
     def _tokenizer(self) -> Any:

@@ -25,6 +25,7 @@ LAYERS = (
     ("hugging_face", "evaluate"),
     ("trunk",),
     ("task_model",),
+    ("curves",),
     ("train",),
     ("bench",),
     ("cli",),

@@ -33,6 +33,7 @@ the decoder) the formula is computed as the paper has it, with the N outputs sid
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -292,6 +293,7 @@ def fuse_units(
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
+    drawn: Array | None = None,
 ) -> tuple[Array, Array]:
     """:func:`fuse` from the adapters' inner activations.
 
@@ -302,10 +304,19 @@ def fuse_units(
       inner: The adapters' inner activations side by side, ``[..., R]``.
       sizes: How many of them each adapter has.
       temperature, dropout_rate, key: As in :func:`fuse`.
+      drawn: bool ``[N]``: the adapters that take part; None: all.
     """
     if z.size // z.shape[-1] >= FOLDING_TOKENS_PER_UNIT * sum(sizes):
-        folded = fold_layer(params, up)
-        return fuse_folded(folded, z, inner, sizes=sizes, temperature=temperature, dropout_rate=dropout_rate, key=key)
+        return fuse_folded(
+            fold_layer(params, up),
+            z,
+            inner,
+            sizes=sizes,
+            temperature=temperature,
+            dropout_rate=dropout_rate,
+            key=key,
+            drawn=drawn,
+        )
     query = dense(params["query"], z)
     projected = dense({"kernel": params["key"]["kernel"].T}, query)  # Kᵀ(Q z + bq), [..., d]
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
@@ -313,7 +324,7 @@ def fuse_units(
     if key is not None and dropout_rate:
         # The same for every adapter: the softmax would ignore it, dropout does not.
         scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
-    attention = _attention(scores, temperature, dropout_rate, key)  # [..., N]
+    attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
     weighted = spread_per_adapter(attention, sizes) * inner
     output = dense({"kernel": up["kernel"]}, weighted) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
@@ -327,6 +338,7 @@ def fuse_outputs(
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
+    drawn: Array | None = None,
 ) -> tuple[Array, Array]:
     """:func:`fuse` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
 
@@ -337,14 +349,17 @@ def fuse_outputs(
     scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
     if key is not None and dropout_rate:
         scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
-    attention = _attention(scores, temperature, dropout_rate, key)
+    attention = _attention(scores, temperature, dropout_rate, key, drawn)
     output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
-def _attention(scores: Array, temperature: float, rate: float, key: Array | None) -> Array:
+def _attention(scores: Array, temperature: float, rate: float, key: Array | None, drawn: Array | None) -> Array:
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    return jax.nn.softmax(dropout(key, wide, rate) / temperature).astype(scores.dtype)
+    wide = dropout(key, wide, rate) / temperature
+    if drawn is not None:
+        wide = jnp.where(drawn.reshape((1,) * (wide.ndim - 1) + (-1,)), wide, -jnp.inf)
+    return jax.nn.softmax(wide).astype(scores.dtype)
 
 
 def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
@@ -390,10 +405,11 @@ def fuse_folded(
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
+    drawn: Array | None = None,
 ) -> tuple[Array, Array]:
     """:func:`fuse_units` from what :func:`fold_layer` gives."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
-    attention = _attention(scores, temperature, dropout_rate, key)  # [..., N]
+    attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
     weighted = spread_per_adapter(attention, sizes) * inner
     return dense(folded["output"], weighted) + dense(folded["constant_output"], attention), attention
 
@@ -406,6 +422,7 @@ def fused_slot(
     *,
     dropout_rate: float,
     key: Array | None,
+    drawn: Array | None = None,
 ) -> tuple[Array, Array]:
     """A slot that holds a fusion.
 
@@ -418,6 +435,7 @@ def fused_slot(
       dropout_rate: The trunk's attention dropout: of the scores, and of modules with attention, where they have no
         rate of their own.
       key: Dropout's key; None: no dropout.
+      drawn: bool ``[N]``: the adapters that take part in this step; None: all.
 
     Returns:
       The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
@@ -429,7 +447,7 @@ def fused_slot(
         z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
         layout = bank_layout(bottlenecks, z.shape[-1])
         inner = inner_activations(params["down"], z, layout)
-        output, attention = _mix(params, z, inner, layout.sizes, config.temperature, rate, key)
+        output, attention = _mix(params, z, inner, layout.sizes, config.temperature, rate, key, drawn)
         return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
     scores_key, *keys = split_key(key, 1 + len(configs))
     members = [
@@ -446,7 +464,8 @@ def fused_slot(
             for tree, member, member_key in members
         ]
         sizes = [part.shape[-1] for part in parts]
-        output, attention = _mix(params, z, jnp.concatenate(parts, -1), sizes, config.temperature, rate, scores_key)
+        inner = jnp.concatenate(parts, -1)
+        output, attention = _mix(params, z, inner, sizes, config.temperature, rate, scores_key, drawn)
     else:
         outputs = [
             module_output(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
@@ -459,19 +478,26 @@ def fused_slot(
             temperature=config.temperature,
             dropout_rate=rate,
             key=scores_key,
+            drawn=drawn,
         )
     return add_output(first, output, sublayer), attention
 
 
 def _mix(
-    params: Tree, z: Array, inner: Array, sizes: Sequence[int], temperature: float, rate: float, key: Array | None
+    params: Tree,
+    z: Array,
+    inner: Array,
+    sizes: Sequence[int],
+    temperature: float,
+    rate: float,
+    key: Array | None,
+    drawn: Array | None,
 ) -> tuple[Array, Array]:
     """:func:`fuse_units`, or :func:`fuse_folded` where the slot holds folded matrices."""
+    given: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
     if "folded" in params:
-        folded = params["folded"]
-        return fuse_folded(folded, z, inner, sizes=sizes, temperature=temperature, dropout_rate=rate, key=key)
-    mixed, up = params["fusion"], params["up"]
-    return fuse_units(mixed, up, z, inner, sizes=sizes, temperature=temperature, dropout_rate=rate, key=key)
+        return fuse_folded(params["folded"], z, inner, drawn=drawn, **given)
+    return fuse_units(params["fusion"], params["up"], z, inner, drawn=drawn, **given)
 
 
 def value_penalty(fusion: Tree) -> Array:

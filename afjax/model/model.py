@@ -13,12 +13,23 @@ from typing import Any
 import jax
 from jax import Array
 
-from afjax.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfig, HeadConfig, OnTop
+from afjax.architecture import (
+    Adapter,
+    AdapterConfig,
+    BesideLayers,
+    FusionConfig,
+    HeadConfig,
+    OnTop,
+    PalConfig,
+    ProjectedFfnConfig,
+)
+from afjax.errors import UserError
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
 from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode
 from afjax.model.heads import apply_head
 from afjax.model.layers import split_key
+from afjax.model.reduce import check_kept, keep_adapters
 from afjax.model.top import apply_top
 from afjax.trees import Tree, merge
 
@@ -64,6 +75,10 @@ class Model:
             adapter_layers(config, self.trunk.num_layers)
         if self.fusion_name:
             fusion.check_fusible(dict(self.adapters), self.trunk.num_layers)
+            check_kept(self.fusion, [config for _, config in self.adapters], self.trunk.num_layers)
+            num_fused = self._num_fused()
+            if self.fusion.subset is not None and self.fusion.subset > num_fused:
+                raise UserError(f"fusion.subset is {self.fusion.subset}, but only {num_fused} adapters are fused.")
         else:
             assert len(self.adapters) <= 1, "several adapters need a fusion"
 
@@ -83,6 +98,7 @@ class Model:
         trunk = self._trunk_with_layer_norms(params)
         all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
         contents, shared = self._slot_contents(params)
+        drawn = self._draw_adapters(key)
         hidden, attention = encode(
             trunk,
             self.trunk,
@@ -91,7 +107,7 @@ class Model:
             batch["mask"],
             contents=contents,
             layers=self._layers(),
-            make_slots=functools.partial(self._make_slots, shared),
+            make_slots=functools.partial(self._make_slots, shared, drawn),
             key=trunk_key,
             scan=self.scan_layers,
             first_token_only=not (fusion_attention or all_tokens),
@@ -110,7 +126,7 @@ class Model:
 
         The model computes the same from them, faster; they cannot be trained.
         """
-        if not self.fusion_name or not fusion.is_factored([config for _, config in self.adapters]):
+        if not self.fusion_name or not fusion.is_factored(self._fused_configs()):
             return params
         folded = self._fold_fusion(params["fusion"][self.fusion_name], params["adapters"])
         return {**params, "adapters": {}, "fusion": {self.fusion_name: folded}}
@@ -149,9 +165,32 @@ class Model:
             "layers": {block: {**stacked[block], "norm": norms[block]} for block in stacked},
         }
 
+    def _num_fused(self) -> int:
+        """How many adapters each layer fuses."""
+        return len(self.adapters) if self.fusion.kept is None else len(self.fusion.kept[0][0])
+
+    def _fused_configs(self) -> list[Adapter]:
+        """The architectures of what each layer fuses."""
+        configs = [config for _, config in self.adapters]
+        if self.fusion.kept is None:
+            return configs
+        first = configs[0]
+        if isinstance(first, PalConfig | ProjectedFfnConfig):
+            first = dataclasses.replace(first, shared_projections=False)
+        return [first] * self._num_fused()
+
     def _bank(self, adapters: Tree) -> tuple[Tree, Tree]:
         trees = [adapters[name] for name, _ in self.adapters]
-        return fusion.make_bank(trees, [config for _, config in self.adapters])
+        if self.fusion.kept is not None:
+            trees = keep_adapters(trees, self.adapters[0][1], self.fusion.kept)
+        return fusion.make_bank(trees, self._fused_configs())
+
+    def _draw_adapters(self, key: Array | None) -> Array | None:
+        """Which adapters this training step fuses, bool ``[N]``; None: all."""
+        if not self.fusion_name or key is None or self.fusion.subset is None:
+            return None
+        order = jax.random.permutation(jax.random.fold_in(key, 1), self._num_fused())
+        return order < self.fusion.subset
 
     def _slot_contents(self, params: Tree) -> tuple[Tree, Tree]:
         """What the slots hold: ``{slot: leaves stacked over their layers}``, ``{slot: leaves of all layers}``."""
@@ -166,17 +205,19 @@ class Model:
         stacked, shared = self._bank(params["adapters"])
         return {slot: {**bank, "fusion": mixed[slot]} for slot, bank in stacked.items()}, shared
 
-    def _make_slots(self, shared: Tree, contents: Any, key: Array | None) -> dict[str, Slot]:
+    def _make_slots(self, shared: Tree, drawn: Array | None, contents: Any, key: Array | None) -> dict[str, Slot]:
         return {
-            slot: functools.partial(self._run_slot, merge(params, shared.get(slot, {})), slot_key)
+            slot: functools.partial(self._run_slot, merge(params, shared.get(slot, {})), slot_key, drawn)
             for (slot, params), slot_key in zip(contents.items(), split_key(key, len(contents)), strict=True)
         }
 
-    def _run_slot(self, params: Tree, key: Array | None, sublayer: Sublayer) -> tuple[Array, Array | None]:
+    def _run_slot(
+        self, params: Tree, key: Array | None, drawn: Array | None, sublayer: Sublayer
+    ) -> tuple[Array, Array | None]:
         rate = self.trunk.attention_dropout
         if self.fusion_name:
-            configs = [config for _, config in self.adapters]
-            return fusion.fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key)
+            configs = self._fused_configs()
+            return fusion.fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None

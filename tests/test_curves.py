@@ -1,0 +1,311 @@
+"""What is left out of a model is not computed, and the rest computes what it did."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.architecture import (
+    AdapterConfig,
+    BesideLayers,
+    FusionConfig,
+    HeadConfig,
+    LhucConfig,
+    PalConfig,
+    TopFfnConfig,
+)
+from afjax.config import TaskConfig
+from afjax.curves import adapterdrop_curve, most_used, prune_curve, rank_adapters
+from afjax.data.rows import Rows, rows_from_lists
+from afjax.errors import UserError
+from afjax.model.adapters import init_adapter
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.task_model import TaskModel, load_adapters, load_task_model
+from afjax.trees import Tree, map_with_path, named_key
+from afjax.trunk import Trunk
+
+BOTTLENECK = AdapterConfig(size=4)
+PAL = PalConfig(size=8, num_heads=2)
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+    texts = [f"{many} of the {number}" for number in words for many in ("all", "some")]
+    return rows_from_lists(texts, ["many", "few"] * 8, label_names=("few", "many"))
+
+
+def draw(tree: Tree, name: str) -> Tree:
+    return map_with_path(
+        lambda path, leaf: np.asarray(0.4 * jax.random.normal(named_key(jax.random.key(3), name, path), leaf.shape)),
+        tree,
+    )
+
+
+def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bool = True, **fusion: Any) -> TaskModel:
+    """A model with random parameters that matter."""
+    mixed = FusionConfig(**fusion)
+    size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+    key = jax.random.key(0)
+    model = Model(
+        trunk=trunk.config,
+        head_name="task",
+        adapters=tuple((name, config) for name in names),
+        fusion_name="mix" if fused else "",
+        fusion=mixed,
+    )
+    params = {
+        "adapters": {name: draw(init_adapter(key, config, trunk.config), name) for name in names},
+        "fusion": {"mix": draw(init_fusion(key, mixed, config, **size), "mix")} if fused else {},
+        "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
+    }
+    return TaskModel(
+        trunk=trunk,
+        model=model,
+        params=params,
+        task=TaskConfig(name="task"),
+        labels=("few", "many"),
+        metrics={},
+        seed=0,
+        max_length=8,
+    )
+
+
+def logits(task_model: TaskModel, rows: Rows) -> np.ndarray:
+    return task_model.predict_rows(rows).logits
+
+
+def silenced(task_model: TaskModel, layer: int) -> TaskModel:
+    """Every adapter's last projection zero in a layer, so that it adds nothing there."""
+
+    def silent(path: str, leaf: np.ndarray) -> np.ndarray:
+        if not any(part in path for part in ("/up/", "/decode/", "ffn/scale")):
+            return leaf
+        leaf = np.array(leaf)
+        leaf[layer] = 0.0
+        return leaf
+
+    adapters = {
+        name: map_with_path(lambda p, x: silent(f"/{p}", x), tree)
+        for name, tree in task_model.params["adapters"].items()
+    }
+    return dataclasses.replace(task_model, params={**task_model.params, "adapters": adapters})
+
+
+# Layers
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize(
+    "config",
+    [
+        BOTTLENECK,
+        AdapterConfig(size=4, position="both"),
+        dataclasses.replace(PAL, shared_projections=False),
+        LhucConfig(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_dropped_layer_is_one_whose_adapters_add_nothing(
+    tiny_trunk: Trunk, rows: Rows, config: Any, layer: int, fused: bool
+) -> None:
+    whole = make(tiny_trunk, config, names=NAMES if fused else ("a",), fused=fused)
+    dropped = whole.without_layers([layer])
+    np.testing.assert_allclose(logits(dropped, rows), logits(silenced(whole, layer), rows), atol=1e-5)
+    assert np.abs(logits(dropped, rows) - logits(whole, rows)).max() > 1e-3
+    assert dropped.model.adapters[0][1].layers == (1 - layer,)
+    assert dropped.flops_per_row() < whole.flops_per_row()
+
+
+def test_a_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, rows: Rows) -> None:
+    whole = make(tiny_trunk, PAL, names=("a",), fused=False)
+    dropped = whole.without_layers([0])
+    assert dropped.params["adapters"]["a"]["shared"] is whole.params["adapters"]["a"]["shared"]
+    assert dropped.params["adapters"]["a"]["ffn"]["attention"]["query"]["kernel"].shape[0] == 1
+    assert np.all(np.isfinite(logits(dropped, rows)))
+
+
+def test_layers_that_cannot_be_dropped(tiny_trunk: Trunk) -> None:
+    whole = make(tiny_trunk, BOTTLENECK)
+    cases = [
+        (whole, [2], "Layer 2 has no adapter to drop; the adapter is in the layers 0, 1."),
+        (whole, [0, 1], "Every layer's adapter would be dropped"),
+        (whole.without_layers([0]), [0], "Layer 0 has no adapter to drop; the adapter is in the layers 1."),
+        (make(tiny_trunk, TopFfnConfig(size=4), names=("a",), fused=False), [0], "sits on top of the encoder"),
+        (make(tiny_trunk, BOTTLENECK, names=(), fused=False), [0], "is used without adapters"),
+    ]
+    for task_model, layers, message in cases:
+        with pytest.raises(UserError) as raised:
+            task_model.without_layers(layers)
+        assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("from_top", [False, True])
+def test_the_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) -> None:
+    points = list(adapterdrop_curve(make(tiny_trunk, BOTTLENECK), rows, from_top=from_top))
+    assert [point.what for point in points] == ["layers dropped: none", f"layers dropped: {1 if from_top else 0}"]
+    assert [point.kept for point in points] == [1.0, 0.5]
+    assert points[1].flops_per_row < points[0].flops_per_row
+    assert all(point.rows_per_second > 0 and "accuracy" in point.scores for point in points)
+
+
+# Adapters of a fusion
+
+
+@pytest.mark.parametrize("config", [BOTTLENECK, PAL, LhucConfig()], ids=str)
+def test_an_adapter_left_out_shares_its_attention_among_the_others(tiny_trunk: Trunk, rows: Rows, config: Any) -> None:
+    whole = make(tiny_trunk, config)
+    fewer = whole.without_adapters(["b"])
+    before = whole.predict_rows(rows, fusion_attention=True).fusion_attention["ffn"]
+    after = fewer.predict_rows(rows, fusion_attention=True).fusion_attention["ffn"]
+    assert after.shape == (*before.shape[:2], 2)
+    np.testing.assert_allclose(after.sum(-1), 1.0, atol=1e-5)
+    batch = {"tokens": jnp.array([[2, 8, 9, 3]]), "types": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4), bool)}
+
+    def first_layer(task_model: TaskModel) -> np.ndarray:
+        params = {"trunk": task_model.trunk.params, **task_model.params}
+        return np.asarray(task_model.model(params, batch, fusion_attention=True).fusion_attention["ffn"][0])
+
+    # In the first layer, whose inputs are the same, to the number.
+    left = first_layer(whole)[..., [0, 2]]
+    np.testing.assert_allclose(first_layer(fewer), left / left.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_an_adapter_comes_back_as_it_was(tiny_trunk: Trunk, rows: Rows) -> None:
+    whole = make(tiny_trunk, BOTTLENECK)
+    fewer = whole.without_adapters(["c"])
+    again = fewer.with_adapters({"c": (BOTTLENECK, whole.params["adapters"]["c"])})
+    np.testing.assert_allclose(logits(again, rows), logits(whole, rows), atol=1e-6)
+    for name in ("a", "b"):
+        assert again.params["adapters"][name] is whole.params["adapters"][name]
+    assert again.params["fusion"] is whole.params["fusion"]
+
+
+def test_what_each_layer_keeps(tiny_trunk: Trunk, rows: Rows) -> None:
+    whole = make(tiny_trunk, BOTTLENECK)
+    np.testing.assert_allclose(logits(whole.with_kept((((0, 1, 2),) * 2,)), rows), logits(whole, rows), atol=1e-6)
+    # The same adapters in every layer: those are left that without_adapters leaves.
+    for kept, names in (((1, 2), ["a"]), ((1,), ["a", "c"])):
+        expected = logits(whole.without_adapters(names), rows)
+        np.testing.assert_allclose(logits(whole.with_kept(((kept, kept),)), rows), expected, atol=1e-6)
+    # Each layer its own: adapters put together from those.
+    mixed = whole.with_kept((((0,), (2,)),))
+    trees = whole.params["adapters"]
+    both = {"x": jax.tree.map(lambda a, c: np.stack([a[0], c[1]]), trees["a"], trees["c"])}
+    alone = dataclasses.replace(
+        whole,
+        model=dataclasses.replace(whole.model, adapters=(("x", BOTTLENECK),)),
+        params={**whole.params, "adapters": both},
+    )
+    np.testing.assert_allclose(logits(mixed, rows), logits(alone, rows), atol=1e-6)
+    assert mixed.flops_per_row() < whole.flops_per_row()
+
+
+@pytest.mark.parametrize(
+    "config", [PAL, PalConfig(size=8, num_heads=2, output_activation="gelu"), LhucConfig()], ids=str
+)
+def test_modules_are_pruned_alike(tiny_trunk: Trunk, rows: Rows, config: BesideLayers) -> None:
+    whole = make(tiny_trunk, config)
+    expected = logits(whole.without_adapters(["b"]), rows)
+    np.testing.assert_allclose(logits(whole.with_kept((((0, 2), (0, 2)),)), rows), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        logits(whole.with_kept((((0, 2), (1, 2)),)).without_layers([1]), rows),
+        logits(whole.without_adapters(["b"]).without_layers([1]), rows),
+        atol=1e-5,
+    )
+
+
+def test_the_most_used_are_kept(tiny_trunk: Trunk, rows: Rows) -> None:
+    whole = make(tiny_trunk, BOTTLENECK)
+    shares = rank_adapters(whole, rows)
+    assert shares["ffn"].shape == (2, 3)
+    np.testing.assert_allclose(shares["ffn"].sum(-1), 1.0, atol=1e-5)
+    assert most_used({"ffn": np.array([[0.2, 0.5, 0.3], [0.4, 0.1, 0.5]])}, 2) == (((1, 2), (0, 2)),)
+    points = list(prune_curve(whole, rows, shares))
+    assert [point.what for point in points] == ["adapters kept: 3", "adapters kept: 2", "adapters kept: 1"]
+    flops = [point.flops_per_row for point in points]
+    assert flops == sorted(flops, reverse=True)
+    assert len(set(flops)) == 3
+
+
+def test_what_cannot_be_pruned_added_or_left_out(tiny_trunk: Trunk, rows: Rows) -> None:
+    whole, single = make(tiny_trunk, BOTTLENECK), make(tiny_trunk, BOTTLENECK, names=("a",), fused=False)
+    pruned = whole.with_kept((((0, 1), (0, 2)),))
+    other = (
+        AdapterConfig(size=2),
+        draw(init_adapter(jax.random.key(0), AdapterConfig(size=2), tiny_trunk.config), "d"),
+    )
+    cases = [
+        (lambda: whole.without_adapters(["d"]), '"d" is not fused; the fusion has a, b, c'),
+        (lambda: whole.without_adapters(NAMES), "Every adapter of the fusion would be left out"),
+        (lambda: pruned.without_adapters(["a"]), "This fusion has been pruned"),
+        (lambda: pruned.with_adapters({"d": other}), "This fusion has been pruned"),
+        (lambda: whole.with_adapters({"a": other}), '"a" is fused already'),
+        (lambda: single.without_adapters(["a"]), "is used without a fusion"),
+        (lambda: rank_adapters(single, rows), "is used without a fusion"),
+        (lambda: whole.with_kept((((0, 1),),)), "fusion.kept must name adapters for 1 slots of 2 layers"),
+        (lambda: whole.with_kept((((0,), (3,)),)), "fusion.kept names adapter 3, but the fusion has 3"),
+        (lambda: whole.with_kept((((0,), (1, 2)),)), "give every layer the same number of distinct adapters"),
+        (lambda: whole.with_kept((((0, 0), (1, 2)),)), "give every layer the same number of distinct adapters"),
+        (lambda: whole.with_adapters({"d": other}).with_kept((((0,), (1,)),)), "have one architecture"),
+        (lambda: most_used({"ffn": np.ones((2, 3))}, 4), "4 adapters cannot be kept; the fusion has 3"),
+        (lambda: make(tiny_trunk, BOTTLENECK, subset=4), "fusion.subset is 4, but only 3 adapters are fused"),
+        (lambda: FusionConfig(subset=0), "fusion.subset is 0"),
+    ]
+    for attempt, message in cases:
+        with pytest.raises(UserError) as raised:
+            attempt()
+        assert message in str(raised.value)
+
+
+def test_a_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_path: Any) -> None:
+    whole = make(tiny_trunk, BOTTLENECK)
+    for name in NAMES:
+        alone = make(tiny_trunk, BOTTLENECK, names=(name,), fused=False)
+        model = dataclasses.replace(alone.model, head_name=name)
+        dataclasses.replace(
+            alone, model=model, params={**alone.params, "heads": {name: alone.params["heads"]["task"]}}
+        ).save(tmp_path)
+    whole.save(tmp_path)
+    pruned = whole.with_kept((((0, 1), (0, 2)),)).renamed("small")
+    pruned.save(tmp_path)
+    again = load_task_model(tmp_path, tiny_trunk, head="small", fusion="small")
+    assert again.model.fusion.kept == (((0, 1), (0, 2)),)
+    np.testing.assert_array_equal(logits(again, rows), logits(pruned, rows))
+    stored: Mapping[str, Any] = load_adapters(tmp_path, ["c"], tiny_trunk)
+    loaded = load_task_model(tmp_path, tiny_trunk, head="task", fusion="mix")
+    fewer = loaded.without_adapters(["c"])
+    np.testing.assert_array_equal(logits(fewer.with_adapters(stored), rows), logits(loaded, rows))
+
+
+# A random subset in each training step
+
+
+def test_a_step_fuses_as_many_adapters_as_are_drawn(tiny_trunk: Trunk) -> None:
+    # A temperature at which no weight underflows.
+    whole, drawn = (make(tiny_trunk, BOTTLENECK, temperature=50.0, subset=subset) for subset in (None, 2))
+    params = jax.tree.map(jnp.asarray, {"trunk": tiny_trunk.params, **whole.params})
+    batch = {"tokens": jnp.array([[2, 8, 9, 3]]), "types": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4), bool)}
+
+    @jax.jit
+    def attention(key: jax.Array) -> jax.Array:
+        return drawn.model(params, batch, key=key, fusion_attention=True).fusion_attention["ffn"]
+
+    seen = set()
+    for seed in range(12):
+        used = np.asarray(attention(jax.random.key(seed)) > 0)
+        # The same ones in every layer and for every token.
+        assert np.array_equal(used, np.broadcast_to(used[0, 0, 0], used.shape))
+        assert used[0, 0, 0].sum() == 2
+        seen.add(tuple(used[0, 0, 0].tolist()))
+    assert len(seen) == 3
+    plain, again = (model.model(params, batch).logits for model in (whole, drawn))
+    assert np.array_equal(plain, again)
