@@ -62,7 +62,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise UserError(f'The config argument "{part}" is not of the form key=value; write FILE.py:key=value,...')
-        arguments[key] = _literal(value)
+        arguments[key] = literal(value)
     return arguments
 
 
@@ -114,10 +114,11 @@ def _override(values: dict[str, Any], override: str) -> None:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} holds no further settings.")
-    node[last] = _literal(text)
+    node[last] = literal(text)
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """A value as it stands behind ``--config.SETTING=``: a Python literal; what is none is a string."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

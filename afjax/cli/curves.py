@@ -39,6 +39,8 @@ def prune(
         )
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=batch_size)
+    # Refused before anything is printed, where it cannot be.
+    task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
     for slot, of_slot in shares.items():
         for layer, share in enumerate(of_slot):

@@ -18,6 +18,16 @@ examples:
 
 A run that was stopped goes on when the same command is given again."""
 
+SWEEP_EXAMPLE = """\
+examples:
+  afjax sweep --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/sweep-rte --seeds=0,1,2 \\
+      --grid.train.learning_rate=1e-4,3e-4,1e-3 --grid.adapter.reduction_factor=16.0,64.0
+  afjax sweep --config=experiment.py --workdir=runs/sweep --config.train.epochs=3
+
+Without --grid the config file says what to sweep, in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}.
+A sweep that was stopped goes on when the same command is given again, and so does one to which values or seeds are
+added; runs that failed are tried again. It exits with 1 where a run failed."""
+
 EVAL_EXAMPLE = """\
 example:
   afjax eval --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
@@ -31,6 +41,18 @@ example:
 A row is {"text": ...} or {"text_a": ..., "text_b": ...}; each gives, in order,
 {"logits": [...], "label": ..., "probabilities": [...]}."""
 
+DROP_EXAMPLE = """\
+example:
+  afjax adapterdrop --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
+      --source=builtin:entail --output=adapterdrop.csv"""
+
+PRUNE_EXAMPLE = """\
+example:
+  afjax prune --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --source=builtin:target --output=prune.csv --keep=1 --name=target-pruned
+
+Adapters are ranked, layer by layer, by their share of the fusion's attention over rows of the train split."""
+
 STORE_EXAMPLE = """\
 examples:
   afjax store ls --store=store
@@ -43,13 +65,18 @@ example:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0, or 2 with one sentence for a mistake the user can put right."""
+    """Runs one command; returns its exit code: 0, or 2 with one sentence for a mistake the user can put right.
+
+    A sweep some of whose runs failed, and that told about them, gives 1.
+    """
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
-    if rest and not (arguments.command is _train and all(word.startswith("--config.") for word in rest)):
+    # Flags with a setting's name behind the dot.
+    prefixes = {_train: ("--config.",), _sweep: ("--config.", "--grid.")}.get(arguments.command, ())
+    if not all(word.startswith(prefixes) for word in rest):
         parser.error(f"unknown arguments: {' '.join(rest)}")
-    if arguments.command is _train:
-        arguments.overrides = [word.removeprefix("--config.") for word in rest]
+    arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
+    arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     try:
         return arguments.command(arguments)
     except UserError as error:
@@ -78,15 +105,49 @@ def _parser() -> argparse.ArgumentParser:
         help="overrides one setting, as in --config.train.epochs=3",
     )
 
+    sweep = _command(commands, "sweep", _sweep, "run a config over settings and seeds, choose on dev", SWEEP_EXAMPLE)
+    sweep.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
+    sweep.add_argument("--workdir", required=True, type=Path, help="the sweep's own folder; its runs are within")
+    sweep.add_argument("--seeds", default="0", metavar="SEED,...", help="every setting is run with each (0)")
+    sweep.add_argument(
+        "--grid.SETTING",
+        dest="_",
+        metavar="VALUE,...",
+        help="the values of one setting, as in --grid.train.epochs=3,10",
+    )
+    sweep.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
+
     evaluate = _command(commands, "eval", _eval, "score a stored model on labelled rows", EVAL_EXAMPLE)
     _add_model_flags(evaluate)
+    _add_length_flag(evaluate)
     evaluate.add_argument("--source", required=True, help="a folder, builtin:NAME or tfds:NAME, as in configs")
     evaluate.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which split (dev)")
 
     predict = _command(commands, "predict", _predict, "predict the rows of a file", PREDICT_EXAMPLE)
     _add_model_flags(predict)
+    _add_length_flag(predict)
     predict.add_argument("--input", required=True, type=Path, help="rows, .jsonl or .jsonl.gz")
     predict.add_argument("--output", required=True, type=Path, help="predictions, .jsonl")
+
+    drop = _command(
+        commands,
+        "adapterdrop",
+        _adapterdrop,
+        "score and speed without the adapters of more and more layers",
+        DROP_EXAMPLE,
+    )
+    _add_model_flags(drop)
+    _add_curve_flags(drop)
+    drop.add_argument("--from_top", action="store_true", help="the last layers go first (the first do)")
+
+    prune = _command(
+        commands, "prune", _prune, "score and speed with fewer adapters in each layer's fusion", PRUNE_EXAMPLE
+    )
+    _add_model_flags(prune)
+    _add_curve_flags(prune)
+    prune.add_argument("--rank_rows", type=int, default=1000, help="train rows to rank the adapters over (1000)")
+    prune.add_argument("--keep", type=int, help="how many adapters each layer of the stored fusion keeps")
+    prune.add_argument("--name", default="", help="under which name the pruned fusion and its head are stored")
 
     store = _command(commands, "store", _store, "list, show or verify what a store holds", STORE_EXAMPLE)
     store.add_argument("action", choices=("ls", "show", "verify"))
@@ -130,8 +191,20 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
     parser.add_argument("--head", required=True, help="the head's name")
-    parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
     parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
+    parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
+    parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
+
+
+def _add_length_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
+
+
+def _add_curve_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--source", required=True, help="a folder, builtin:NAME or tfds:NAME, as in configs")
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    parser.add_argument("--output", type=Path, help="the curve as CSV")
 
 
 def cache_folder() -> Path:
@@ -158,17 +231,38 @@ def _train(arguments: argparse.Namespace) -> int:
     results = run_experiment(
         config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
     )
-    print(f"\n{'trained':32} {'on':20} {'dev metric':>24}")
+    rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)
         score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
-        print(f"{result.name + ' (' + result.kind + ')':32} {result.task:20} {score:>24}")
+        rows.append((f"{result.name} ({result.kind})", result.task, score))
+    first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    print()
+    for trained, task, score in rows:
+        print(f"{trained:{max(first, 32)}} {task:{max(second, 20)}} {score:>24}")
     print(f"\nStore: {store}")
     return 0
 
 
+def _sweep(arguments: argparse.Namespace) -> int:
+    from afjax.cli import sweep
+    from afjax.cli.sweep_plan import plan
+
+    workdir = arguments.workdir
+    planned = plan(
+        arguments.config,
+        overrides=arguments.overrides,
+        grid=arguments.grid,
+        seeds=arguments.seeds,
+        workdir=workdir,
+    )
+    outcomes = sweep.run_sweep(planned, workdir)
+    print("\n".join(["", *sweep.report_lines(planned, outcomes, workdir)]))
+    return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1
+
+
 def _load_task_model(arguments: argparse.Namespace) -> Any:
-    from afjax.task_model import load_task_model
+    from afjax.task_model import load_adapters, load_task_model
     from afjax.trunk import load_trunk
 
     if arguments.adapter and arguments.fusion:
@@ -177,21 +271,64 @@ def _load_task_model(arguments: argparse.Namespace) -> Any:
         )
     _set_up_libraries()
     trunk = load_trunk(arguments.trunk)
-    return load_task_model(
+    task_model = load_task_model(
         arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
     )
+    if arguments.added:
+        task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))
+    if arguments.without:
+        task_model = task_model.without_adapters(arguments.without.split(","))
+    if arguments.drop_layers:
+        words = arguments.drop_layers.split(",")
+        if not all(word.strip().isdecimal() for word in words):
+            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layers by their numbers, as in 0,1,2.")
+        task_model = task_model.without_layers([int(word) for word in words])
+    return task_model
 
 
-def _eval(arguments: argparse.Namespace) -> int:
+def _rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
+    """The labelled rows of ``--source`` that a task model is scored on."""
     import dataclasses
 
     from afjax.data.rows import make_rows, read_columns
 
-    task_model = _load_task_model(arguments)
     task = dataclasses.replace(task_model.task, source=arguments.source, train="", dev="", test="")
-    columns, names = read_columns(task, arguments.split)
+    columns, names = read_columns(task, split)
     # A source that names its labels must name those of the head, which evaluate sees to.
-    rows = make_rows(columns, task.kind, task.labels or names or task_model.labels, labelled=True)
+    return make_rows(columns, task.kind, task.labels or names or task_model.labels, labelled=True)
+
+
+def _adapterdrop(arguments: argparse.Namespace) -> int:
+    from afjax.cli import curves
+
+    task_model = _load_task_model(arguments)
+    rows = _rows_of(task_model, arguments, arguments.split)
+    curves.drop(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size, output=arguments.output)
+    return 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from afjax.cli import curves
+
+    if arguments.rank_rows < 1:
+        raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
+    task_model = _load_task_model(arguments)
+    curves.prune(
+        task_model,
+        _rows_of(task_model, arguments, arguments.split),
+        _rows_of(task_model, arguments, "train").every(arguments.rank_rows),
+        batch_size=arguments.batch_size,
+        output=arguments.output,
+        keep=arguments.keep,
+        name=arguments.name,
+        store=arguments.store,
+    )
+    return 0
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    task_model = _load_task_model(arguments)
+    rows = _rows_of(task_model, arguments, arguments.split)
     scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
     return 0

@@ -33,9 +33,8 @@ def init_head(key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, 
     hidden_size = trunk["embeddings"]["word"].shape[-1]
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
     head: Tree = {"output": {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+    check_pooler(config, trunk)
     if config.pooler == "trunk":
-        if "pooler" not in trunk:
-            raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
         return head
     if "pooler" in trunk:
         head["pooler"] = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), trunk["pooler"])
@@ -43,6 +42,12 @@ def init_head(key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, 
         kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (hidden_size, hidden_size))
         head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}
     return head
+
+
+def check_pooler(config: HeadConfig, trunk: Tree) -> None:
+    """Raises UserError where the trunk's pooler is asked for, but the trunk has none."""
+    if config.pooler == "trunk" and "pooler" not in trunk:
+        raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
 
 
 def apply_head(head: Tree, trunk: Tree, hidden: Array, *, dropout_rate: float, key: Array | None) -> Array:

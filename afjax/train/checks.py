@@ -11,6 +11,7 @@ from afjax.data.rows import Rows
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible
+from afjax.model.heads import check_pooler
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk import Trunk
@@ -32,6 +33,7 @@ def check_experiment(
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     adapter_layers(config.adapter, trunk.config.num_layers)
+    check_pooler(config.head, trunk.params)
     if config.recipe != "fusion":
         partition.check_trunk_dtype(config.partition, trunk.dtype)
     if config.partition == "top_k":

@@ -177,14 +177,14 @@ def _target(
         return _keep(models, store_folder, folder, f"{config.partition}, multitask")
     sequence = train_sequential(trunk, config.tasks, by_name, **shared)
     models = _with_kept_trunk(list(sequence.models.values()), trunk, workdir)
-    _keep(models, store_folder, folder, config.partition)
+    _save(models, store_folder)
     results = [
         Result(task_model.model.head_name, f"after {after.name}", task_model.task.name, score, of.main_metric)
         for after, scores in zip(config.tasks, sequence.scores, strict=True)
         for task_model, of, score in zip(models, config.tasks, scores, strict=False)
     ]
-    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
     write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
+    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
     return results
 
 
@@ -207,14 +207,20 @@ def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> li
 
 
 def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, kind: str) -> list[Result]:
-    """Saves what was trained. A run that was killed while saving saves again: its bits are the same."""
-    results = []
-    for task_model in models:
-        task_model.save(store_folder, overwrite=True)
-        task = task_model.task
-        results.append(Result(task_model.model.head_name, kind, task.name, dict(task_model.metrics), task.main_metric))
+    """Saves what was trained, and notes that the run is at its end."""
+    _save(models, store_folder)
+    results = [
+        Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
+        for model in models
+    ]
     write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
     return results
+
+
+def _save(models: Sequence[TaskModel], store_folder: str | Path) -> None:
+    """Saves models. A run that was killed while saving saves again: its bits are the same."""
+    for task_model in models:
+        task_model.save(store_folder, overwrite=True)
 
 
 def _results(folder: Path) -> list[Result]:

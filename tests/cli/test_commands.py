@@ -1,5 +1,6 @@
 """The commands one after another, as a user gives them."""
 
+import csv
 import gzip
 import json
 import subprocess
@@ -146,7 +147,60 @@ def test_bench_ends_with_json(
     assert "median step" in lines[-2]
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "predict", "store", "bench"])
+def test_adapterdrop_prints_and_writes_a_curve(
+    trained: Path, model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["adapterdrop", *model, f"--source={trained / 'data'}", f"--output={tmp_path / 'drop.csv'}"]
+    lines = out_lines(capsys, *words)
+    assert lines[0].split() == ["kept", "accuracy", "rows/s", "speed", "MFLOP/row"]
+    assert [line.split("  ")[0] for line in lines[1:]] == ["layers dropped: none", "layers dropped: 0"]
+    with (tmp_path / "drop.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["what"], row["kept"]) for row in rows] == [
+        ("layers dropped: none", "1.0000"),
+        ("layers dropped: 0", "0.5000"),
+    ]
+    scored = json.loads(out_lines(capsys, "eval", *model, f"--source={trained / 'data'}", "--drop_layers=0")[-1])
+    assert float(rows[1]["accuracy"]) == pytest.approx(scored["accuracy"])
+    assert "layers dropped: 1" in out_lines(capsys, *words, "--from_top")[2]
+
+
+def test_prune_ranks_scores_and_stores(
+    store: Path, trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = [f"--store={store}", f"--trunk={tiny_trunk_folder}"]
+    fused = ["--fusion=target-fusion", "--head=target-fusion"]
+    source = f"--source={trained / 'data'}"
+    lines = out_lines(capsys, "prune", *shared, *fused, source, "--keep=1", "--name=small", "--rank_rows=4")
+    for layer, line in enumerate(lines[:2]):
+        assert line.startswith(f"ffn  {layer}  ")
+        shares = dict(part.split() for part in line.split("  ")[-1].split(", "))
+        assert sorted(shares) == ["first", "second"]
+        assert sum(map(float, shares.values())) == pytest.approx(1.0, abs=2e-3)
+    assert [line.split("  ")[0] for line in lines if line.startswith("adapters")] == [
+        "adapters kept: 2",
+        "adapters kept: 1",
+    ]
+    small = json.loads(out_lines(capsys, "eval", *shared, "--fusion=small", "--head=small", source)[-1])
+    assert small["rows"] == 8
+    assert "small" in "\n".join(out_lines(capsys, "store", "ls", f"--store={store}"))
+
+
+def test_adapters_are_left_out_of_a_fusion_and_added_to_it(
+    model: list[str], write_rows: WriteRows, tmp_path: Path
+) -> None:
+    words = ["predict", *model, f"--input={write_rows(tmp_path / 'rows.jsonl')}"]
+
+    def logits(*more: str) -> np.ndarray:
+        output = tmp_path / "out.jsonl"
+        assert main([*words, *more, f"--output={output}"]) == 0
+        return np.array([row["logits"] for row in read(output)])
+
+    whole, fewer = logits(), logits("--without=second")
+    assert np.abs(whole - fewer).max() > 0
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "eval", "predict", "adapterdrop", "prune", "store", "bench"])
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main([command, "--help"])

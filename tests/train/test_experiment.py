@@ -2,14 +2,16 @@
 
 import dataclasses
 import gzip
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from afjax import store
-from afjax.architecture import AdapterConfig
+from afjax.architecture import AdapterConfig, HeadConfig, PalConfig
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.train.experiment import Result, run_experiment
@@ -184,3 +186,133 @@ def test_a_stored_adapter_of_another_slot_is_refused_before_training(
     run_experiment(single("one", adapter=adapter), workdir=tmp_path / "one", **shared)
     sentence = refusal(fusion(), tmp_path, **shared)
     assert 'Adapters "one" and "two" sit in different slots (position "attention" and "ffn")' in sentence
+
+
+# Several tasks
+
+
+PAL = PalConfig(size=4, num_heads=2)
+
+
+@pytest.fixture
+def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
+    """The config of an experiment on the tasks one and two."""
+
+    def make(**kwargs: Any) -> ExperimentConfig:
+        values = {
+            "recipe": "multitask",
+            "trunk": str(tiny_trunk_folder),
+            "tasks": tuple(TaskConfig(name=name, source=str(data)) for name in ("one", "two")),
+            "partition": "adapter+trunk",
+            "adapter": PAL,
+            "train": settings,
+        }
+        return ExperimentConfig(**{**values, **kwargs})
+
+    return make
+
+
+def test_jointly_trained_adapters_are_stored_with_their_trunk_and_fused_on_it(
+    several: MakeConfig, fusion: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    results = run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store")
+    assert summary(results) == [
+        ("one", "adapter+trunk, multitask", "one"),
+        ("two", "adapter+trunk, multitask", "two"),
+    ]
+    trunk = load_trunk(str(tmp_path / "mt" / "trunk"))
+    for kind in ("adapters", "heads"):
+        assert store.names(tmp_path / "store", kind) == ["one", "two"]
+        identities = [store.read_manifest(tmp_path / "store", kind, name).trunk for name in ("one", "two")]
+        assert {(identity["name"], identity["sha256"]) for identity in identities} == {(trunk.name, trunk.sha256)}
+    before = contents(tmp_path)
+    assert run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store") == results
+    assert contents(tmp_path) == before
+
+    # Not on the trunk that they started from.
+    shared = {"store_folder": tmp_path / "store"}
+    assert "was trained on the trunk" in refusal(fusion(adapter=PAL), tmp_path, **shared)
+    fused = run_experiment(fusion(trunk=trunk.name), workdir=tmp_path / "fusion", **shared)
+    assert summary(fused) == [
+        ("one", "adapter (from the store)", "one"),
+        ("two", "adapter (from the store)", "two"),
+        ("two-fusion", "fusion", "two"),
+    ]
+    manifest = store.read_manifest(tmp_path / "store", "fusion", "two-fusion")
+    assert [member["name"] for member in manifest.adapters] == ["one", "two"]
+    assert store.verify(tmp_path / "store") == []
+
+
+def test_several_tasks_share_a_store_under_the_experiments_names(several: MakeConfig, tmp_path: Path) -> None:
+    shared = {"store_folder": tmp_path / "store"}
+    run_experiment(several(name="pals"), workdir=tmp_path / "pals", **shared)
+    results = run_experiment(several(name="shared", partition="full"), workdir=tmp_path / "shared", **shared)
+    assert summary(results) == [("shared-one", "full, multitask", "one"), ("shared-two", "full, multitask", "two")]
+    assert store.names(tmp_path / "store", "heads") == ["pals-one", "pals-two", "shared-one", "shared-two"]
+    assert store.names(tmp_path / "store", "adapters") == ["pals-one", "pals-two"]
+    assert 'already has "pals-one" in adapters and heads' in refusal(several(name="pals", seed=1), tmp_path, **shared)
+
+
+def test_the_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) -> None:
+    config = several(recipe="sequential", partition="full")
+    results = run_experiment(config, workdir=tmp_path / "run")
+    assert summary(results) == [("one", "after one", "one"), ("one", "after two", "one"), ("two", "after two", "two")]
+    lines = (tmp_path / "run" / "forgetting.csv").read_text().splitlines()
+    scores = [f"{result.metrics['accuracy']:.4f}" for result in results]
+    assert lines == ["after,one (accuracy),two (accuracy)", f"one,{scores[0]},", f"two,{scores[1]},{scores[2]}"]
+    trunk = load_trunk(str(tmp_path / "run" / "trunk"))
+    assert {
+        store.read_manifest(tmp_path / "run" / "store", "heads", name).trunk["sha256"] for name in ("one", "two")
+    } == {trunk.sha256}
+    before = contents(tmp_path)
+    assert run_experiment(config, workdir=tmp_path / "run") == results
+    assert contents(tmp_path) == before
+
+
+def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings: TrainConfig, tmp_path: Path) -> None:
+    tasks = several().tasks
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "train.jsonl").write_text("")
+    (tmp_path / "empty" / "dev.jsonl").write_text((data / "dev.jsonl").read_text())
+    empty = TaskConfig(name="empty", source=str(tmp_path / "empty"))
+    assert "has no rows" in refusal(several(tasks=(*tasks, empty)), tmp_path)
+    scored = dataclasses.replace(tasks[1], metric="pearson")
+    assert 'The metric "pearson" does not fit' in refusal(several(tasks=(tasks[0], scored)), tmp_path)
+    for recipe in ("multitask", "sequential"):
+        deep = several(recipe=recipe, adapter=PalConfig(size=4, num_heads=2, layers=(0, 2)))
+        assert "names layer 2, but the trunk has layers 0 to 1" in refusal(deep, tmp_path)
+        top = several(recipe=recipe, partition="top_k", top_k=3)
+        assert "top_k is 3, but the trunk has 2 layers" in refusal(top, tmp_path)
+        narrow = several(recipe=recipe, trunk_dtype="bfloat16")
+        assert 'The partition "adapter+trunk" trains every weight of the trunk' in refusal(narrow, tmp_path)
+        long = dataclasses.replace(settings, max_length=129, buckets=())
+        assert "max_length is 129; the trunk" in refusal(several(recipe=recipe, train=long), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ()}, "config.tasks is missing; the multitask recipe needs it."),
+        ({"task": TaskConfig(name="one")}, "config.task is given, but the multitask recipe takes config.tasks alone."),
+        ({"tasks": (TaskConfig(name="one"),) * 2}, "config.tasks has two tasks named one; give each its own name."),
+        ({"partition": "fusion"}, 'A fusion is trained by the fusion recipe, not by partition="fusion".'),
+        ({"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),
+        ({"recipe": "single"}, "config.task is missing; the single recipe needs it."),
+    ],
+)
+def test_configs_of_several_tasks_that_cannot_be(several: MakeConfig, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        several(**changes)
+    assert message in str(raised.value)
+
+
+def test_heads_that_need_the_trunks_pooler_are_refused_where_it_has_none(
+    single: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
+    tensors = load_file(tmp_path / "trunk" / "model.safetensors")
+    save_file(
+        {name: part for name, part in tensors.items() if "pooler" not in name}, tmp_path / "trunk" / "model.safetensors"
+    )
+    config = single(trunk=str(tmp_path / "trunk"), head=HeadConfig(pooler="trunk"))
+    assert "This trunk has no pooler" in refusal(config, tmp_path)

@@ -1,0 +1,251 @@
+"""``afjax sweep``: one config over a grid of settings and seeds, the best of them chosen on dev.
+
+Every run is a process of its own (``afjax train``), so one that crashes or runs out of memory takes no other with it,
+and this process never holds an accelerator. A sweep's folder has ``sweep.json`` (what is swept), a folder a run in
+``runs``, ``sweep.csv`` (a line a run) and ``summary.csv`` (a line a setting).
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
+from afjax.errors import UserError
+from afjax.train.workdir import RESULT, TARGET, write_json, write_text
+
+RUNS_TABLE = "sweep.csv"
+SUMMARY_TABLE = "summary.csv"
+LOG = "log.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      score: The mean of its tasks' main dev metrics; None: the run failed.
+      metric: Their names, joined with ``+``.
+    """
+
+    score: float | None = None
+    metric: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """One setting over its seeds.
+
+    Attributes:
+      settings: ``{setting: value}``.
+      mean: Of the finished runs' scores; None: there is none.
+      std: Their sample standard deviation; None: there are not two.
+      finished: How many there are.
+      metric: What the scores are.
+      best: Whether this is the setting to take.
+    """
+
+    settings: Mapping[str, str]
+    mean: float | None
+    std: float | None
+    finished: int
+    metric: str
+    best: bool = False
+
+
+def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
+    """Runs what is not finished, one run after the other, and tells about each on stderr.
+
+    A run that fails is told of and the sweep goes on. The two CSV files are written after every run.
+
+    Returns:
+      ``{run's name: outcome}``, of every run.
+
+    Raises:
+      UserError: The workdir cannot be written, or a run's result cannot be read.
+    """
+    runs = sweep.runs
+    outcomes = {run.name: outcome for run in runs if (outcome := _finished(workdir, run))}
+    waiting = len(runs) - len(outcomes)
+    print(f"{len(runs)} runs, {waiting} to do; logs are {workdir / 'runs' / '*' / LOG}", file=sys.stderr)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_json(workdir / RECORD, dataclasses.asdict(sweep))
+        _write_tables(sweep, outcomes, workdir)
+        seconds: list[float] = []
+        for number, run in enumerate(runs, start=1):
+            place = f"[{number}/{len(runs)}] {run.title}"
+            if run.name in outcomes:
+                print(f"{place}: {_score(outcomes[run.name])} (done before)", file=sys.stderr)
+                continue
+            begin = time.monotonic()
+            outcome, failure = _train(sweep, run, workdir)
+            took, waiting = time.monotonic() - begin, waiting - 1
+            # A run that failed may have taken no time at all: it does not say how long the others will take.
+            seconds += [] if failure else [took]
+            left = f"; about {_duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
+            print(f"{place}: {failure or _score(outcome)} ({_duration(took)}{left})", file=sys.stderr)
+            outcomes[run.name] = outcome
+            _write_tables(sweep, outcomes, workdir)
+    except OSError as error:
+        raise UserError(
+            f"The workdir {workdir} cannot be written ({error.strerror or error}); make room or give another --workdir."
+        ) from None
+    return outcomes
+
+
+def run_command(command: Sequence[str], log: Path) -> int:
+    """Runs a command, adds what it says to a file, and returns its exit code (below 0: the signal that ended it)."""
+    with log.open("a", encoding="utf-8") as file:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False)
+    return done.returncode
+
+
+def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
+    """Every setting over its seeds, best first.
+
+    A setting of which a seed failed stands behind all those that are whole, whatever its mean.
+    """
+    found = []
+    for settings in sweep.settings:
+        ended = [outcomes.get(Run(settings, seed).name, Outcome()) for seed in sweep.seeds]
+        done = [(outcome.score, outcome.metric) for outcome in ended if outcome.score is not None]
+        scores = [score for score, _ in done]
+        mean = statistics.fmean(scores) if scores else None
+        std = statistics.stdev(scores) if len(scores) > 1 else None
+        found.append(Summary(settings, mean, std, len(done), done[0][1] if done else ""))
+    scored = [summary for summary in found if summary.mean is not None]
+    scored.sort(key=lambda summary: (summary.finished == len(sweep.seeds), summary.mean), reverse=True)
+    best = [dataclasses.replace(summary, best=True) for summary in scored[:1]]
+    return best + scored[1:] + [summary for summary in found if summary.mean is None]
+
+
+def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
+    """The table of settings, the runs that failed, and the command that trains the best setting on its own."""
+    table = summaries(sweep, outcomes)
+    metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
+    rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]
+    for summary in table:
+        cells = [_cell(summary), f"{summary.finished}/{len(sweep.seeds)}", "best" if summary.best else ""]
+        rows.append([*summary.settings.values(), *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    failed = [run for run in sweep.runs if outcomes[run.name].score is None]
+    if failed:
+        lines += ["", "Failed; the same command tries these again:"]
+        lines += [f"  {run.title}: {run_folder(workdir, run) / LOG}" for run in failed]
+    if table[0].best:
+        settings = [f"{setting}={value}" for setting, value in table[0].settings.items()]
+        lines += ["", "The best setting on its own:", f"  {_command(sweep, workdir / 'best', settings)}"]
+    return lines
+
+
+# Its runs
+
+
+def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
+    """Trains one run in a process of its own; returns its outcome, and in words how it failed (empty: it did not)."""
+    folder = run_folder(workdir, run)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / LOG
+    words = _words(sweep, folder, run.overrides)
+    # The log keeps what earlier tries said.
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {shlex.join(['afjax', *words])}\n")
+    code = run_command([sys.executable, "-m", "afjax", *words], log)
+    outcome = _finished(workdir, run)
+    if outcome:
+        return outcome, ""
+    how = f"by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"with exit code {code}"
+    return Outcome(), f"failed {how}: {_last_line(log)}"
+
+
+def _words(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
+    settings = [f"--config.{override}" for override in (*sweep.overrides, *overrides)]
+    return ["train", f"--config={sweep.config}", f"--workdir={folder}", *settings]
+
+
+def _command(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> str:
+    return shlex.join(["afjax", *_words(sweep, folder, overrides)])
+
+
+def _last_line(log: Path) -> str:
+    # A progress bar goes back to the beginning of its line, which splits lines too.
+    lines = (line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines())
+    return [line for line in lines if line][-1]
+
+
+def _finished(workdir: Path, run: Run) -> Outcome | None:
+    """What a run gave that was brought to its end; None: it was not.
+
+    Where a task has several results, as one after each task of a sequence, the last counts.
+
+    Raises:
+      UserError: Its result is damaged.
+    """
+    path = run_folder(workdir, run) / TARGET / RESULT
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        last = {result["task"]: result for result in results}.values()
+        score = statistics.fmean(result["metrics"][result["main_metric"]] for result in last)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); delete the run's folder to train it again."
+        ) from None
+    return Outcome(score, "+".join(dict.fromkeys(result["main_metric"] for result in last)))
+
+
+# What is told of them
+
+
+def _write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> None:
+    """Writes the CSV files, of the runs that have an outcome by now."""
+    rows: list[list[Any]] = [[*sweep.grid, "seed", "status", "score", "metric", "folder"]]
+    for run in sweep.runs:
+        if run.name in outcomes:
+            outcome = outcomes[run.name]
+            status = "failed" if outcome.score is None else "done"
+            cells = [run.seed, status, outcome.score, outcome.metric, f"runs/{run.name}"]
+            rows.append([*run.settings.values(), *cells])
+    write_text(workdir / RUNS_TABLE, _csv(rows))
+    rows = [[*sweep.grid, "mean", "std", "finished", "seeds", "metric", "best"]]
+    for summary in summaries(sweep, outcomes):
+        cells = [summary.mean, summary.std, summary.finished, len(sweep.seeds), summary.metric]
+        rows.append([*summary.settings.values(), *cells, "best" if summary.best else ""])
+    write_text(workdir / SUMMARY_TABLE, _csv(rows))
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _score(outcome: Outcome) -> str:
+    return f"{outcome.metric} {outcome.score:.4f}"
+
+
+def _cell(summary: Summary) -> str:
+    if summary.mean is None:
+        return "-"
+    return f"{summary.mean:.4f}" + ("" if summary.std is None else f" ± {summary.std:.4f}")
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,266 @@
+"""What ``afjax sweep`` runs: combinations of settings and seeds, read from flags and config files and checked."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.configs import literal, load_experiment
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from afjax.train.workdir import check_workdir
+
+RECORD = "sweep.json"
+# The longest folder name of a run, but for the digest behind a name that is cut.
+NAME_LENGTH = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a sweep.
+
+    Attributes:
+      settings: ``{setting: value}``, values as behind ``--config.SETTING=``.
+      seed: Its seed.
+    """
+
+    settings: Mapping[str, str]
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return ", ".join(self.overrides)
+
+    @property
+    def name(self) -> str:
+        """Its folder's name: readable, and no other run's."""
+        parts = {**self.settings, "seed": str(self.seed)}
+        whole = ",".join(f"{setting}={value}" for setting, value in parts.items())
+        plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
+        # A comma or "=" in a value is replaced as well, so names that are whole differ as their values do.
+        if plain == whole and len(plain) <= NAME_LENGTH:
+            return plain
+        return f"{plain[:NAME_LENGTH]}~{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"{setting}={value}" for setting, value in self.settings.items()] + [f"seed={self.seed}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is swept.
+
+    Attributes:
+      config: The experiment, ``FILE.py[:key=value,...]``.
+      overrides: Each ``a.b=value``, of every run.
+      grid: ``{setting: values}``, values as behind ``--config.SETTING=``.
+      seeds: Every setting is run with each.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    grid: Mapping[str, tuple[str, ...]]
+    seeds: tuple[int, ...]
+
+    @property
+    def settings(self) -> list[dict[str, str]]:
+        """Every combination of the grid's values."""
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [Run(settings, seed) for settings in self.settings for seed in self.seeds]
+
+
+def plan(config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path) -> Sweep:
+    """Reads what is to be swept and checks all of it. Nothing is written.
+
+    Args:
+      config: ``FILE.py[:key=value,...]``. What its function ``get_sweep`` returns, ``{dotted setting: [values]}``, is
+        the grid.
+      overrides: Each ``a.b=value``, of every run.
+      grid: Each ``a.b=value,value``; takes the place of the file's entry of that name, or is added to the others.
+      seeds: Whole numbers with commas between.
+      workdir: The sweep's folder. One that holds a sweep goes on with it; values and seeds may be added.
+
+    Raises:
+      UserError: Any combination of settings that is no experiment; no grid; an empty, repeated or unreadable value;
+        a workdir with another sweep, or with runs of another config.
+    """
+    wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds))
+    sweep = _going_on(wanted, workdir)
+    seen: dict[str, str] = {}
+    for run in sweep.runs:
+        experiment = load_experiment(config, [*overrides, *run.overrides])
+        resolved = json.dumps(to_dict(experiment))
+        if resolved in seen:
+            raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")
+        seen[resolved] = run.title
+        check_workdir(run_folder(workdir, run), experiment)
+    return sweep
+
+
+def run_folder(workdir: Path, run: Run) -> Path:
+    """A run's own folder."""
+    return workdir / "runs" / run.name
+
+
+def _plain(text: str) -> str:
+    """The text with "_" for all that has a meaning in names of folders, or between a name's parts."""
+    return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
+
+
+def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    given: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        setting, _, text = word.partition("=")
+        if setting in given:
+            raise UserError(f"--grid.{setting} is given twice; give all its values in one, with commas between.")
+        given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
+    grid = {**_file_grid(config, overrides), **given}
+    if not grid:
+        raise UserError(
+            f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, and no --grid.SETTING "
+            "was given; give one, as in --grid.train.learning_rate=1e-4,3e-4."
+        )
+    fixed = [override.partition("=")[0] for override in overrides]
+    if "seed" in (*grid, *fixed):
+        raise UserError(
+            'The setting "seed" is given by --config, --grid or get_sweep; give a sweep\'s seeds as in --seeds=0,1,2.'
+        )
+    for swept in grid:
+        others = [(f"--config.{other}", other) for other in fixed]
+        others += [(f'the swept "{other}"', other) for other in grid if other != swept]
+        for name, other in others:
+            if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
+                raise UserError(
+                    f'The swept setting "{swept}" is set by {name} too; leave one of them out (--grid.{swept}=VALUE '
+                    "gives it one value alone)."
+                )
+    return grid
+
+
+def _file_grid(config: str, overrides: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What the config file's ``get_sweep`` returns; empty: it has none."""
+    path = config.partition(":")[0]
+    try:
+        get_sweep = runpy.run_path(path).get("get_sweep")
+    except Exception:
+        load_experiment(config, overrides)  # It has the sentences for a file that is not there or fails.
+        raise
+    if get_sweep is None:
+        return {}
+    try:
+        grid = get_sweep()
+    except Exception as error:
+        raise UserError(f"get_sweep of {path} fails: {type(error).__name__}: {error}.") from error
+    if not isinstance(grid, Mapping) or not all(isinstance(values, list | tuple) for values in grid.values()):
+        raise UserError(f"get_sweep of {path} returns {grid!r}; it must return {{dotted setting: [values]}}.")
+    return {str(setting): _values(f"{setting} in get_sweep of {path}", values) for setting, values in grid.items()}
+
+
+def _values(where: str, values: Sequence[Any]) -> tuple[str, ...]:
+    """The values as they are written behind ``--config.SETTING=``."""
+    if not values:
+        raise UserError(f"{where} has no values; give at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
+    texts = [_text(where, value) for value in values]
+    for text in texts:
+        if texts.count(text) > 1:
+            raise UserError(f"{where} has the value {text} twice; give each value once.")
+    return tuple(texts)
+
+
+def _text(where: str, value: Any) -> str:
+    """How a value is written, so that a config's override reads it back."""
+    text = value if isinstance(value, str) and literal(value) == value else repr(value)
+    read = literal(text)
+    if type(read) is not type(value) or read != value:
+        raise UserError(
+            f"{where} has the value {text}, which is no Python literal; give finite numbers, texts, True, False, None, "
+            "or lists of them (of an array, its .tolist())."
+        )
+    return text
+
+
+def _split(setting: str, text: str) -> list[str]:
+    """Splits on the commas that stand in no brackets and no quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for sign in text:
+        if sign == "," and not depth and not quote:
+            pieces.append("")
+            continue
+        pieces[-1] += sign
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign in "([{") - (sign in ")]}")
+        if depth < 0:
+            break
+    if depth or quote:
+        raise UserError(f"--grid.{setting}={text} has a bracket or quote without its other half; close it.")
+    pieces = [piece.strip() for piece in pieces]
+    if pieces == [""]:
+        return []
+    if "" in pieces:
+        raise UserError(f"--grid.{setting}={text} has an empty value; give values with commas between ('' is no text).")
+    return pieces
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        raise UserError(f'--seeds is "{text}"; give whole numbers with commas between, as in --seeds=0,1,2.') from None
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f'--seeds is "{text}"; give each seed once.')
+    return seeds
+
+
+def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
+    """The sweep with its settings in the order of the one that the workdir holds, which it may only add to.
+
+    Raises:
+      UserError: The workdir holds another sweep, or a damaged record, or is no folder.
+    """
+    path = workdir / RECORD
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        there = Sweep(found["config"], tuple(found["overrides"]), dict(found["grid"]), tuple(found["seeds"]))
+    except FileNotFoundError:
+        return sweep
+    except OSError as error:
+        raise UserError(
+            f"The workdir {workdir} cannot be used ({error.strerror or error}); give another --workdir."
+        ) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
+    differences = []
+    if there.config != sweep.config:
+        differences.append(f"config: {there.config} there, {sweep.config} given")
+    fixed = [dict(override.split("=", 1) for override in each.overrides if "=" in override) for each in (there, sweep)]
+    for setting in sorted(fixed[0].keys() | fixed[1].keys()):
+        values = [each.get(setting, "not set") for each in fixed]
+        if values[0] != values[1]:
+            differences.append(f"{setting}: {values[0]} there, {values[1]} given")
+    for setting in sorted(there.grid.keys() ^ sweep.grid.keys()):
+        differences.append(f"{setting}: swept {'there' if setting in there.grid else 'now'} alone")
+    swept = [(setting, there.grid[setting], sweep.grid.get(setting, values)) for setting, values in there.grid.items()]
+    for setting, old, new in [*swept, ("seed", there.seeds, sweep.seeds)]:
+        lost = [str(value) for value in old if value not in new]
+        if lost:
+            differences.append(f"{setting}: {', '.join(lost)} there, not given")
+    if differences:
+        raise UserError(
+            f"The workdir {workdir} holds another sweep ({'; '.join(differences)}); give the same to go on, to which "
+            "values and seeds may be added, or take another --workdir."
+        )
+    return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in there.grid})

@@ -1,0 +1,579 @@
+"""``afjax sweep``: what is run and what is not run again, what is chosen, what is written, what is refused.
+
+One test trains; in the others a stand-in takes the place of ``afjax train``.
+"""
+
+import csv
+import errno
+import itertools
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax.cli import sweep, sweep_plan
+from afjax.cli.configs import load_experiment
+from afjax.cli.main import main
+from afjax.train.workdir import claim_workdir
+
+Refused = Callable[..., str]
+Capsys = pytest.CaptureFixture[str]
+
+CONFIG = """
+def get_config(task="rte"):
+    train = {"max_steps": 2, "batch_size": 8, "max_length": 16, "buckets": (16,)}
+    return {"task": {"name": task, "source": "data"}, "trunk": TRUNK, "train": train}
+"""
+SWEEP = """
+def get_sweep():
+    return {"train.learning_rate": [1e-3, 1e-4], "adapter.position": ("ffn", "both")}
+"""
+RATES = "--grid.train.learning_rate=1e-3,3e-4"
+
+
+def write_config(path: Path, more: str = "", *, trunk: Path | str = "minilm") -> Path:
+    path.write_text(f"TRUNK = {str(trunk)!r}\n{CONFIG}{more}")
+    return path
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A config file; neither its trunk nor its data are there."""
+    return write_config(tmp_path / "rte.py")
+
+
+@pytest.fixture
+def words(config: Path, tmp_path: Path) -> list[str]:
+    """A sweep's command, but for what is swept."""
+    return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}"]
+
+
+class StandIn:
+    """Takes the place of the processes of ``afjax train``.
+
+    Attributes:
+      titles: The settings and seeds of what was run, in order.
+      commands: The commands.
+      score: Of a run by its ``{setting: value}``; None: the run fails.
+    """
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.commands: list[list[str]] = []
+        self.score: Callable[[dict[str, str]], float | None] = lambda settings: 0.5
+
+    def __call__(self, command: Sequence[str], log: Path) -> int:
+        given = dict(word.split("=", 1) for word in command if word.startswith("--"))
+        settings = {name.removeprefix("--config."): value for name, value in given.items() if "--config." in name}
+        self.commands.append(list(command))
+        self.titles.append(", ".join(f"{name}={value}" for name, value in settings.items()))
+        score = self.score(settings)
+        with log.open("a") as file:
+            file.write("half of a bar\rthe bar\n" + ("" if score is not None else "afjax: It broke.\n\n"))
+        if score is None:
+            return 2
+        result = {"name": "rte", "kind": "adapter", "task": "rte", "main_metric": "accuracy"}
+        write_result(Path(given["--workdir"]), [{**result, "metrics": {"accuracy": score, "f1": 0.0}}])
+        return 0
+
+
+def write_result(folder: Path, results: Any) -> None:
+    (folder / "target").mkdir(parents=True, exist_ok=True)
+    (folder / "target" / "result.json").write_text(json.dumps(results))
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    stand_in = StandIn()
+    monkeypatch.setattr(sweep, "run_command", stand_in)
+    return stand_in
+
+
+def scores(**by_title: float | None) -> Callable[[dict[str, str]], float | None]:
+    """Scores by the values of a run, as in ``scores(**{"0.001 0": 0.5})``."""
+    return lambda settings: by_title[" ".join(settings.values())]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Processes
+
+
+def test_runs_are_processes_and_one_that_fails_takes_no_other_with_it(
+    words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path, capsys: Capsys
+) -> None:
+    for split in ("train", "dev"):
+        write_rows(tmp_path / "data" / f"{split}.jsonl")
+    data = tmp_path / "data"
+    write_config(tmp_path / "rte.py", trunk=tiny_trunk_folder)
+    # Only the run itself finds that the first has no data; the second must run all the same.
+    assert main([*words, f"--grid.task.source=nothing,{data}"]) == 1
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert re.match(
+        r"\[1/2\] task.source=nothing, seed=0: failed with exit code 2: afjax: There is no folder ", lines[1]
+    )
+    assert re.fullmatch(
+        rf"\[2/2\] task.source={re.escape(str(data))}, seed=0: accuracy [01]\.\d{{4}} \(.* s\)", lines[2]
+    )
+    [folder] = (tmp_path / "sweep" / "runs").glob("task.source=_*")
+    result = json.loads((folder / "target" / "result.json").read_text())[0]
+    assert f"{result['metrics']['accuracy']:.4f}" in out
+    assert [path.name for path in (folder / "store" / "adapters").iterdir() if path.is_dir()] == ["rte"]
+    assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed", "done"]
+    # The log says what was run and what it said.
+    log = (folder / "log.txt").read_text()
+    assert log.startswith("$ afjax train --config=")
+    assert "Store: " in log
+
+
+def test_a_command_that_is_killed_says_so(tmp_path: Path) -> None:
+    code = "import os, sys; print('out', flush=True); print('err', file=sys.stderr); os.kill(os.getpid(), 9)"
+    (tmp_path / "log").write_text("before\n")
+    assert sweep.run_command([sys.executable, "-c", code], tmp_path / "log") == -9
+    assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
+
+
+def test_a_run_that_was_killed_is_told_with_its_signal(
+    words: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "run_command", lambda command, log: -9)
+    assert main([*words, "--grid.train.epochs=1"]) == 1
+    assert "seed=0: failed by signal 9 (Killed): $ afjax train " in capsys.readouterr().err
+
+
+def test_what_a_run_is_given(words: list[str], config: Path, train: StandIn, tmp_path: Path) -> None:
+    assert main([*words, "--config.head.dropout=0.5", "--grid.trunk='a,b',c", "--grid.adapter.layers=(0,1)"]) == 0
+    folders = sorted((tmp_path / "sweep" / "runs").iterdir())
+    assert len(folders) == 2
+    assert train.commands[0][:5] == [sys.executable, "-m", "afjax", "train", f"--config={config}"]
+    assert Path(train.commands[0][5].removeprefix("--workdir=")) in folders
+    given = ["head.dropout=0.5", "trunk=a,b", "adapter.layers=(0, 1)", "seed=0"]
+    assert train.commands[0][6:] == [f"--config.{override}" for override in given]
+
+
+# What is swept
+
+
+def test_every_combination_is_run_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
+    assert main([*words, RATES, "--grid.train.epochs=1,2", "--seeds=0, 7"]) == 0
+    assert train.titles == [
+        f"train.learning_rate={rate}, train.epochs={epochs}, seed={seed}"
+        for rate, epochs, seed in itertools.product(("0.001", "0.0003"), (1, 2), (0, 7))
+    ]
+    names = {title.replace(", ", ",") for title in train.titles}
+    assert {path.name for path in (tmp_path / "sweep" / "runs").iterdir()} == names
+
+
+def test_the_file_says_what_to_sweep(words: list[str], config: Path, train: StandIn) -> None:
+    write_config(config, SWEEP)
+    assert main(words) == 0
+    assert train.titles == [
+        f"train.learning_rate={rate}, adapter.position={position}, seed=0"
+        for rate, position in itertools.product(("0.001", "0.0001"), ("ffn", "both"))
+    ]
+
+
+def test_grid_flags_replace_and_add_to_what_the_file_says(words: list[str], config: Path, train: StandIn) -> None:
+    write_config(config, SWEEP)
+    assert main([*words, "--grid.adapter.position=attention", "--grid.train.epochs=3"]) == 0
+    assert train.titles == [
+        f"train.learning_rate={rate}, adapter.position=attention, train.epochs=3, seed=0"
+        for rate in ("0.001", "0.0001")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1e-4,3E-4", ("0.0001", "0.0003")),
+        ("(0,1),[2, 3],{'a': (1,)}", ("(0, 1)", "[2, 3]", "{'a': (1,)}")),
+        ("a, b c,None,True", ("a", "b c", "None", "True")),
+        ("'a,b',\"(\",'3'", ("a,b", "(", "'3'")),
+        ("1,'1','a'", ("1", "'1'", "a")),
+    ],
+)
+def test_values_are_split_and_written_as_overrides_read_them(text: str, values: tuple[str, ...]) -> None:
+    assert sweep_plan._grid(__file__, (), [f"x={text}"]) == {"x": values}
+
+
+def test_names_of_runs_are_readable_usable_and_differ() -> None:
+    settings = [
+        {"train.learning_rate": "0.0001", "train.epochs": "3"},
+        *({"trunk": trunk} for trunk in ("a/b", "a:b", "a_b", "a b", "..", "a" * 300, "a" * 301, "ä", "'3'", "3")),
+        {"a": "1", "b": "2,b=3"},
+        {"a": "1,b=2", "b": "3"},
+        {"a": "1", "b": "2", "b=3": "4"},
+    ]
+    names = [sweep_plan.Run(each, seed).name for each in settings for seed in (0, 1)]
+    assert names[0] == "train.learning_rate=0.0001,train.epochs=3,seed=0"
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert re.fullmatch(r"[\w.+=,~-]{1,210}", name, flags=re.ASCII)
+    assert sweep_plan.Run({"trunk": "a/b"}, 0).name.startswith("trunk=a_b,seed=0~")
+
+
+# Going on
+
+
+def test_finished_runs_are_not_run_again_and_failed_ones_are(words: list[str], train: StandIn, capsys: Capsys) -> None:
+    words = [*words, RATES, "--seeds=0,1"]
+    train.score = scores(**{"0.001 0": 0.5, "0.001 1": None, "0.0003 0": 0.25, "0.0003 1": 0.75})
+    assert main(words) == 1
+    first = capsys.readouterr()
+    assert "[2/4] train.learning_rate=0.001, seed=1: failed with exit code 2: afjax: It broke. (" in first.err
+    train.titles.clear()
+    train.score = lambda settings: 1.0
+    assert main(words) == 0
+    assert train.titles == ["train.learning_rate=0.001, seed=1"]
+    out, err = capsys.readouterr()
+    assert "4 runs, 1 to do" in err
+    assert "[1/4] train.learning_rate=0.001, seed=0: accuracy 0.5000 (done before)" in err
+    assert "Failed" not in out
+    assert main(words) == 0
+    assert len(train.titles) == 1
+    assert capsys.readouterr().out == out
+
+
+def test_a_sweep_that_is_interrupted_goes_on(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+    def interrupted(settings: dict[str, str]) -> float:
+        if settings["seed"] == "1":
+            raise KeyboardInterrupt
+        return 0.5
+
+    train.score = interrupted
+    assert main([*words, RATES, "--seeds=0,1"]) == 130
+    assert "afjax: interrupted; the same command goes on" in capsys.readouterr().err
+    assert [(row["seed"], row["status"]) for row in rows(tmp_path / "sweep" / "sweep.csv")] == [("0", "done")]
+    train.score = lambda settings: 0.5
+    assert main([*words, RATES, "--seeds=0,1"]) == 0
+    assert len(train.titles) == 1 + 1 + 3
+    assert len(rows(tmp_path / "sweep" / "sweep.csv")) == 4
+
+
+def test_values_and_seeds_may_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
+    assert main([*words, RATES, "--grid.train.epochs=1"]) == 0
+    train.titles.clear()
+    # The order of flags does not matter: the runs keep their names.
+    more = ["--grid.train.epochs=1", "--grid.train.learning_rate=1e-2,3e-4,1e-3", "--seeds=1,0"]
+    assert main([*words, *more]) == 0
+    assert sorted(train.titles) == [
+        "train.learning_rate=0.0003, train.epochs=1, seed=1",
+        "train.learning_rate=0.001, train.epochs=1, seed=1",
+        "train.learning_rate=0.01, train.epochs=1, seed=0",
+        "train.learning_rate=0.01, train.epochs=1, seed=1",
+    ]
+    record = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert record["grid"] == {"train.learning_rate": ["0.01", "0.0003", "0.001"], "train.epochs": ["1"]}
+    assert record["seeds"] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("others", "sentence"),
+    [
+        (["--grid.train.learning_rate=1e-3,1e-2"], "train.learning_rate: 0.0003 there, not given"),
+        ([RATES, "--grid.train.epochs=1"], "train.epochs: swept now alone"),
+        (["--grid.train.epochs=1"], "train.learning_rate: swept there alone"),
+        ([RATES, "--seeds=0,2"], "seed: 1 there, not given"),
+        ([RATES, "--config.train.epochs=4"], "train.epochs: 3 there, 4 given"),
+        ([RATES, "--config.train.epochs=3", "--config.top_k=0"], "top_k: not set there, 0 given"),
+    ],
+)
+def test_going_on_with_another_sweep_is_refused(
+    words: list[str], train: StandIn, tmp_path: Path, refused: Refused, others: list[str], sentence: str
+) -> None:
+    same = ["--seeds=0,1", "--config.train.epochs=3"]
+    assert main([*words, RATES, *same]) == 0
+    # What a case does not give is as it was.
+    given = [word for word in same if not any(other.startswith(word.split("=")[0] + "=") for other in others)]
+    if "--grid.train.epochs=1" in others:
+        given.remove("--config.train.epochs=3")
+    found = refused(*words, *given, *others)
+    assert found.startswith(f"The workdir {tmp_path / 'sweep'} holds another sweep (")
+    assert sentence in found
+    assert "values and seeds may be added, or take another --workdir" in found
+    assert len(train.titles) == 4
+
+
+def test_going_on_with_another_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
+    assert main([*words, RATES]) == 0
+    found = refused(words[0], f"{words[1]}:task=cb", words[2], RATES)
+    assert f"config: {config} there, {config}:task=cb given" in found
+
+
+def test_going_on_after_the_config_file_changed_is_refused(
+    words: list[str], config: Path, train: StandIn, tmp_path: Path, refused: Refused
+) -> None:
+    assert main([*words, RATES]) == 0
+    folder = tmp_path / "sweep" / "runs" / "train.learning_rate=0.0003,seed=0"
+    claim_workdir(folder, load_experiment(str(config), ["train.learning_rate=3e-4"]), {})
+    assert main([*words, RATES]) == 0
+    config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
+    found = refused(*words, RATES)
+    assert f"{folder} holds a run with another config (train.batch_size: 8 there, 16 given)" in found
+
+
+# What is chosen, and what is told
+
+
+def test_the_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+    # By its best seed 0.001 would be first.
+    by_title = {"0.001 0": 0.9, "0.001 1": 0.2, "0.001 2": 0.4, "0.01 0": 0.6, "0.01 1": 0.7, "0.01 2": 0.8}
+    train.score = scores(**by_title)
+    assert main([*words, "--grid.train.learning_rate=1e-3,1e-2", "--seeds=0,1,2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [re.split(r"  +", line) for line in lines[1:4]]
+    assert table == [
+        ["train.learning_rate", "dev accuracy", "seeds"],
+        ["0.01", "0.7000 ± 0.1000", "3/3", "best"],
+        ["0.001", "0.5000 ± 0.3606", "3/3"],
+    ]
+    assert [list(row.values()) for row in rows(tmp_path / "sweep" / "sweep.csv")] == [
+        [rate, seed, "done", str(score), "accuracy", f"runs/train.learning_rate={rate},seed={seed}"]
+        for (rate, seed), score in ((title.split(), score) for title, score in by_title.items())
+    ]
+    summary = rows(tmp_path / "sweep" / "summary.csv")
+    assert list(summary[0]) == ["train.learning_rate", "mean", "std", "finished", "seeds", "metric", "best"]
+    assert [float(row["mean"]) for row in summary] == pytest.approx([0.7, 0.5])
+    assert [float(row["std"]) for row in summary] == pytest.approx([0.1, 0.13**0.5])
+    assert [(row["train.learning_rate"], row["best"]) for row in summary] == [("0.01", "best"), ("0.001", "")]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
+        "runs",
+        "summary.csv",
+        "sweep.csv",
+        "sweep.json",
+    ]
+
+
+def test_the_printed_command_trains_the_best_setting(
+    words: list[str], config: Path, train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    train.score = lambda settings: float(settings["train.epochs"]) / 10
+    assert main([*words, "--config.head.dropout=0.5", "--grid.trunk='a b'", "--grid.train.epochs=1,3,2"]) == 0
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert command == [
+        "afjax",
+        "train",
+        f"--config={config}",
+        f"--workdir={tmp_path / 'sweep' / 'best'}",
+        "--config.head.dropout=0.5",
+        "--config.trunk=a b",
+        "--config.train.epochs=3",
+    ]
+
+
+def test_a_setting_with_a_failed_seed_is_not_the_best(
+    words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys
+) -> None:
+    by_title = {"0.001 0": 0.9, "0.001 1": None, "0.01 0": 0.1, "0.01 1": 0.3, "0.1 0": None, "0.1 1": None}
+    train.score = scores(**by_title)
+    assert main([*words, "--grid.train.learning_rate=1e-1,1e-3,1e-2", "--seeds=0,1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.split(r"  +", line) for line in lines[2:5]] == [
+        ["0.01", "0.2000 ± 0.1414", "2/2", "best"],
+        ["0.001", "0.9000", "1/2"],
+        ["0.1", "-", "0/2"],
+    ]
+    failed = tmp_path / "sweep" / "runs" / "train.learning_rate=0.001,seed=1" / "log.txt"
+    assert f"  train.learning_rate=0.001, seed=1: {failed}" in lines
+    found = [(row["status"], row["score"], row["metric"]) for row in rows(tmp_path / "sweep" / "sweep.csv")]
+    assert found[:3] == [("failed", "", ""), ("failed", "", ""), ("done", "0.9", "accuracy")]
+
+
+def test_where_every_setting_has_a_failed_seed_the_best_mean_is_chosen(
+    words: list[str], train: StandIn, capsys: Capsys
+) -> None:
+    train.score = scores(**{"0.001 0": 0.3, "0.001 1": None, "0.0003 0": None, "0.0003 1": 0.4})
+    assert main([*words, RATES, "--seeds=0,1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["0.0003", "0.4000", "1/2", "best"]
+    assert "--config.train.learning_rate=0.0003" in lines[-1]
+
+
+def test_where_every_run_failed_nothing_is_chosen(words: list[str], train: StandIn, capsys: Capsys) -> None:
+    train.score = lambda settings: None
+    assert main([*words, RATES]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"train.learning_rate +score +seeds\n0.001 +- +0/1\n0.0003 +- +0/1\n", out)
+    assert "best" not in out
+
+
+def test_settings_of_one_mean_stay_in_the_order_of_the_grid(words: list[str], train: StandIn, capsys: Capsys) -> None:
+    assert main([*words, "--grid.train.epochs=3,1,2"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:5]] == ["3", "1", "2"]
+
+
+def test_of_every_task_the_last_result_counts(
+    words: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [("rte", "accuracy", 0.1), ("rte", "accuracy", 0.5), ("stsb", "pearson", 0.9), ("cb", "accuracy", 0.4)]
+
+    def run(command: Sequence[str], log: Path) -> int:
+        rows = [{"task": task, "metrics": {name: score}, "main_metric": name} for task, name, score in results]
+        write_result(log.parent, rows)
+        return 0
+
+    monkeypatch.setattr(sweep, "run_command", run)
+    assert main([*words, "--grid.train.epochs=1"]) == 0
+    assert "seed=0: accuracy+pearson 0.6000 (" in capsys.readouterr().err
+    [row] = rows(tmp_path / "sweep" / "sweep.csv")
+    assert (float(row["score"]), row["metric"]) == (pytest.approx(0.6), "accuracy+pearson")
+
+
+def test_how_long_it_will_take_is_told(
+    words: list[str], train: StandIn, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Begin and end of each run; the first fails at once.
+    clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: next(clock))
+    train.score = lambda settings: None if settings["seed"] == "0" else 0.5
+    assert main([*words, "--grid.train.epochs=1", "--seeds=0,1,2,3"]) == 1
+    ends = [line.rpartition(" (")[2] for line in capsys.readouterr().err.splitlines()[1:]]
+    assert ends == ["1 s)", "1 min 12 s; about 2 min 24 s left)", "48 s; about 1 min 0 s left)", "4 s)"]
+    assert [sweep._duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
+
+
+# What is refused, before anything is written or run
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([], "There is nothing to sweep: "),
+        (
+            ["--grid.train.learning_rat=1,2"],
+            'config.train.learning_rat is not a known setting. Did you mean "learning_r',
+        ),
+        (["--grid.train.epochs=1,many"], "config.train.epochs is 'many'; it must be of type float"),
+        (["--grid.train.batch_size=8,0"], "train.batch_size is 0; it must be at least 1"),
+        ([RATES, "--config.train.epoch=3"], 'config.train.epoch is not a known setting. Did you mean "epochs"?'),
+        (["--grid.train.epochs="], "--grid.train.epochs has no values"),
+        (["--grid.train.epochs"], "--grid.train.epochs has no values"),
+        (["--grid.train.epochs=1,,2"], "--grid.train.epochs=1,,2 has an empty value"),
+        (["--grid.train.epochs=1,1"], "--grid.train.epochs has the value 1 twice"),
+        (["--grid.train.epochs=1e-3,0.001"], "--grid.train.epochs has the value 0.001 twice"),
+        (["--grid.train.epochs=1,1.0"], "train.epochs=1, seed=0 and train.epochs=1.0, seed=0 are the same experiment"),
+        (["--grid.train.epochs=1e999"], "--grid.train.epochs has the value inf, which is no Python literal"),
+        (["--grid.adapter.layers=(0,1"], "--grid.adapter.layers=(0,1 has a bracket or quote without its other half"),
+        (["--grid.adapter.layers=0),(1"], "has a bracket or quote without its other half"),
+        (["--grid.trunk='a"], "has a bracket or quote without its other half"),
+        ([RATES, "--grid.train.learning_rate=1"], "--grid.train.learning_rate is given twice"),
+        (
+            [RATES, "--config.train.learning_rate=1"],
+            "is set by --config.train.learning_rate too; leave one of them out",
+        ),
+        (
+            [RATES, "--grid.train={'epochs': 3.0}"],
+            'The swept setting "train.learning_rate" is set by the swept "train"',
+        ),
+        (["--grid.seed=0,1"], "give a sweep's seeds as in --seeds=0,1,2"),
+        ([RATES, "--config.seed=1"], "give a sweep's seeds as in --seeds=0,1,2"),
+        ([RATES, "--seeds=a"], '--seeds is "a"; give whole numbers with commas between'),
+        ([RATES, "--seeds="], '--seeds is ""; give whole numbers'),
+        ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
+    ],
+)
+def test_a_sweep_that_is_wrong(
+    words: list[str], train: StandIn, refused: Refused, given: list[str], sentence: str
+) -> None:
+    assert sentence in refused(*words, *given)
+    assert train.commands == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def get_sweep():\n    return {'train.epochs': []}\n", "train.epochs in get_sweep of {} has no values"),
+        ("def get_sweep():\n    return {'train.epochs': 3}\n", "get_sweep of {} returns {'train.epochs': 3}; it must"),
+        ("def get_sweep():\n    return [1]\n", "get_sweep of {} returns [1]; it must return"),
+        ("def get_sweep():\n    return {}\n", "There is nothing to sweep"),
+        ("def get_sweep():\n    raise KeyError('x')\n", "get_sweep of {} fails: KeyError: 'x'"),
+        ("def get_sweep():\n    return {'train.epoch': [1]}\n", "config.train.epoch is not a known setting"),
+        ("def get_sweep():\n    return {'trunk': [{1: object}]}\n", "which is no Python literal; give finite numbers"),
+        (
+            "import numpy as np\ndef get_sweep():\n    return {'train.epochs': list(np.ones(1))}\n",
+            "has the value np.float64(1.0), which is no Python literal; give finite numbers",
+        ),
+        ("def get_sweep(:\n", "The config {} fails in line "),
+    ],
+)
+def test_a_get_sweep_that_is_wrong(
+    words: list[str], config: Path, train: StandIn, refused: Refused, text: str, sentence: str
+) -> None:
+    write_config(config, text)
+    assert sentence.replace("{}", str(config), 1) in refused(*words)
+    assert train.commands == []
+
+
+def test_a_config_that_is_not_there(words: list[str], config: Path, refused: Refused) -> None:
+    sentence = refused(words[0], f"--config={config.with_name('rt.py')}", words[2], RATES)
+    assert f'rt.py does not exist; give a Python file. Did you mean "{config}"?' in sentence
+
+
+def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: Path, refused: Refused) -> None:
+    assert main([*words, RATES]) == 0
+    result = tmp_path / "sweep" / "runs" / "train.learning_rate=0.001,seed=0" / "target" / "result.json"
+    for text in ("[", "[]", "[{}]", "3"):
+        result.write_text(text)
+        assert f"{result} cannot be read (" in refused(*words, RATES)
+    record = tmp_path / "sweep" / "sweep.json"
+    for text in ("{", "{}", "[]", '{"config": "", "overrides": [], "grid": 3, "seeds": []}'):
+        record.write_text(text)
+        assert f"{record} is damaged (" in refused(*words, RATES)
+
+
+def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -> None:
+    (tmp_path / "sweep").write_text("kept")
+    assert f"The workdir {tmp_path / 'sweep'} cannot be used (Not a directory); give another" in refused(*words, RATES)
+    (tmp_path / "sweep").unlink()
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "runs").write_text("kept")
+    assert "cannot be used (Not a directory); give another --workdir" in refused(*words, RATES)
+
+
+def test_a_disk_that_is_full(
+    words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "write_text", full_disk)
+        assert main([*words, RATES]) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence == (
+        f"afjax: The workdir {tmp_path / 'sweep'} cannot be written (No space left on device); make room or give "
+        "another --workdir."
+    )
+    assert main([*words, RATES]) == 0
+
+
+@pytest.mark.parametrize(
+    "given", [["--help"], ["--grid.train.epochs=1", "--confg.seed=1"], ["--store=x", "--grid.train.epochs=1"]]
+)
+def test_flags(words: list[str], capsys: Capsys, given: list[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([*words, *given])
+    out, err = capsys.readouterr()
+    if given == ["--help"]:
+        assert raised.value.code == 0
+        assert "\n  afjax sweep --config=" in out
+    else:
+        assert raised.value.code == 2
+        assert "error: unknown arguments: " in err
+
+
+def test_only_a_sweep_takes_a_grid(capsys: Capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--config=x.py", "--workdir=x", "--grid.train.epochs=1"])
+    assert "unknown arguments: --grid.train.epochs=1" in capsys.readouterr().err
