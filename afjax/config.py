@@ -76,6 +76,8 @@ class TrainConfig:
       weight_decay: AdamW's, on kernels only (not on biases, LayerNorms or embeddings).
       clip_norm: Largest global norm of the trained leaves' gradients; 0: no clipping.
       adam_b1, adam_b2, adam_epsilon: Adam's own.
+      adam_bias_correction: Whether Adam's moments are corrected for their start at zero. In BERT's own optimizer, which
+        the code of Houlsby 2019 and of Stickland & Murray 2019 uses, they are not.
       dropout: Whether dropout acts in training.
       eval_every: Steps between looks at the dev split; 0: once an epoch.
       patience: Stops after this many looks without a better dev metric; 0: never. The best parameters
@@ -96,6 +98,7 @@ class TrainConfig:
     adam_b1: float = 0.9
     adam_b2: float = 0.999
     adam_epsilon: float = 1e-8
+    adam_bias_correction: bool = True
     dropout: bool = True
     eval_every: int = 0
     patience: int = 0

@@ -54,10 +54,11 @@ def prune(
 
 
 def _show(points: Iterable[Point], metric: str, output: Path | None) -> None:
-    print(f"{'':40} {'kept':>6} {metric:>10} {'rows/s':>10} {'speed':>7} {'MFLOP/row':>10}")
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
-        first = first or point.rows_per_second
+        if not first:
+            print(f"{'':40} {'kept':>6} {metric:>10} {'rows/s':>10} {'speed':>7} {'MFLOP/row':>10}")
+            first = point.rows_per_second
         score, speed, flops = point.scores[metric], point.rows_per_second, point.flops_per_row
         shown = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
         print(f"{shown} {flops / 1e6:10.1f}", flush=True)

@@ -41,14 +41,34 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
     """AdamW's direction, without clipping and the learning rate; decay acts on kernels alone."""
 
+    scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
+
     def adamw(weight_decay: float) -> optax.GradientTransformation:
         return optax.chain(
-            optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon),
+            scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon),
             optax.add_decayed_weights(weight_decay),
         )
 
     kinds = map_with_path(lambda path, _: "kernel" if path.endswith("/kernel") else "other", trained)
     return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, kinds)
+
+
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """optax's Adam without the correction of the moments for their start at zero, as BERT's own optimizer has it."""
+
+    def init(params: optax.Params) -> optax.ScaleByAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros, nu=zeros)
+
+    def update(
+        gradients: optax.Updates, state: optax.ScaleByAdamState, _: Any = None
+    ) -> tuple[optax.Updates, optax.ScaleByAdamState]:
+        mu = jax.tree.map(lambda moment, by: b1 * moment + (1 - b1) * by, state.mu, gradients)
+        nu = jax.tree.map(lambda moment, by: b2 * moment + (1 - b2) * by * by, state.nu, gradients)
+        directions = jax.tree.map(lambda first, second: first / (jnp.sqrt(second) + eps), mu, nu)
+        return directions, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
 
 
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:

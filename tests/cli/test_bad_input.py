@@ -157,6 +157,16 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
     assert "max_length is 129" in refused("eval", *model, source, "--max_length=129")
     assert "max_length is 0" in refused("eval", *model, source, "--max_length=0")
     assert "batch_size is 0; it must be at least 1" in refused("eval", *model, source, "--batch_size=0")
+    assert "give layers by their numbers" in refused("eval", *model, source, "--drop_layers=top")
+    assert "Layer 2 has no adapter to drop" in refused("eval", *model, source, "--drop_layers=0,2")
+    assert 'Did you mean "second"?' in refused("eval", *model, source, "--without=secnod")
+    assert '"first" is fused already' in refused("eval", *model, source, "--with=first")
+    assert "Give --keep and --name together" in refused("prune", *model, source, "--keep=1")
+    assert "3 adapters cannot be kept" in refused("prune", *model, source, "--keep=3", "--name=small")
+    assert "--rank_rows is 0" in refused("prune", *model, source, "--rank_rows=0")
+    head = [*model[:2], "--head=first", source]
+    assert "is used without a fusion" in refused("prune", *head, "--adapter=first")
+    assert "is used without adapters" in refused("adapterdrop", *head)
     flags = [f"--input={data / 'dev.jsonl'}", f"--output={data / 'out.jsonl'}"]
     assert "max_length is 129" in refused("predict", *model, *flags, "--max_length=129")
     assert "batch_size is -1" in refused("predict", *model, *flags, "--batch_size=-1")

@@ -1,5 +1,7 @@
 """The training step by itself: schedule, optimizer, loss, padded rows, losses that are not finite."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -161,3 +163,18 @@ def test_frozen_leaves_own_no_optimizer_state(step_and_params: tuple[TrainStep, 
     trained = sorted(leaf.shape for leaf in jax.tree.leaves(state["trained"]))
     moments = sorted(leaf.shape for leaf in jax.tree.leaves(state["optimizer"]) if leaf.shape)
     assert moments == sorted([*trained, *trained])
+
+
+def test_adam_without_bias_correction_by_hand() -> None:
+    config = TrainConfig(adam_bias_correction=False, adam_b1=0.9, adam_b2=0.99, adam_epsilon=0.5, weight_decay=0.1)
+    trained = {"a": {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}}
+    optimizer = make_optimizer(dataclasses.replace(config, clip_norm=0.0), trained)
+    state = optimizer.init(trained)
+    mu = nu = 0.0
+    for gradient in (3.0, -1.0):
+        mu, nu = 0.9 * mu + 0.1 * gradient, 0.99 * nu + 0.01 * gradient**2
+        direction = mu / (np.sqrt(nu) + 0.5)
+        given = jax.tree.map(lambda leaf, by=gradient: jnp.full_like(leaf, by), trained)
+        directions, state = optimizer.update(given, state, trained)
+        np.testing.assert_allclose(directions["a"]["kernel"], [direction + 0.1 * 2.0], rtol=1e-6)
+        np.testing.assert_allclose(directions["a"]["bias"], [direction], rtol=1e-6)
