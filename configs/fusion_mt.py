@@ -2,6 +2,12 @@
 
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
+
+At most 10 passes over the target's train split (AdapterFusion, section 4.1). This is column "F. w/ MT-A" of table 1 of
+the paper, dev accuracy on BERT-base, of fusions of all 16 tasks' adapters (five of them are multiple choice):
+
+ MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
+83.05  90.58  93.00  92.66    94.79     76.08  79.18  84.68  90.43  79.96  89.81
 """
 
 import ml_collections

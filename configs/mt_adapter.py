@@ -5,7 +5,13 @@ afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rt
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
 The adapters in the store are those of the trunk that is trained with them, runs/mt/trunk; the second command fuses
-them on it. With adapter=pals or low_rank the modules are those of Stickland & Murray 2019.
+them on it. With adapter=pals or low_rank the modules are those of Stickland & Murray 2019, whose settings and modules
+the paper takes: adapter=pals,epochs=25 (25 epochs of 2400 steps of 32 rows, on all 16 tasks at once).
+
+This is column MT-A of table 1 of the paper, dev accuracy on BERT-base (five of its tasks are multiple choice):
+
+ MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
+82.49  89.47  92.27  92.56    94.53     75.70  78.76  81.86  88.61  77.61  89.09
 """
 
 import ml_collections

@@ -3,8 +3,9 @@
 afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
-The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, a day on one accelerator. The learning rate for
-other trunks and shorter runs is an argument.
+The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA is a folder of folders,
+one a task. The learning rate for other trunks and shorter runs is an argument. The scores to expect are in the paper's
+tables of GLUE scores.
 """
 
 import ml_collections

@@ -28,13 +28,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    training, reuse = blocks("python")
+    training, several, reuse = blocks("python")
     assert len([line for line in training.splitlines() if line.strip()]) <= 15
     few_steps = training.replace('"minilm"', repr(str(tiny_trunk_folder))).replace("epochs=2", "max_steps=2")
-    exec(few_steps, {})
+    names: dict = {}
+    exec(few_steps, names)
     accuracy, label = capsys.readouterr().out.split(maxsplit=1)
     assert 0 <= float(accuracy) <= 1
     assert label.strip() in [f"['{name}']" for name in builtin_rows("target", "train").label_names]
+    exec(several, names)
+    accuracy, digest = capsys.readouterr().out.split()
+    assert 0 <= float(accuracy) <= 1
+    assert digest == names["models"]["paraphrase"].trunk.sha256 != names["trunk"].sha256
     with jax.numpy_rank_promotion("allow"):  # The reader's own code need not be as strict as ours.
         exec(reuse, {})
     assert capsys.readouterr().out.startswith("(1, ")
@@ -43,7 +48,8 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
 def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("afjax ")]
     run = [line for line in lines if "DATA" not in line]
-    assert {shlex.split(line)[1] for line in run} == {"train", "eval", "predict", "store", "bench"}
+    commands = {"train", "eval", "predict", "adapterdrop", "prune", "store", "bench"}
+    assert {shlex.split(line)[1] for line in run} == commands
     for line in run:
         words = shlex.split(line.replace("minilm", str(tiny_trunk_folder)))[1:]
         if words[0] == "train":

@@ -1,23 +1,16 @@
-"""Config files and their overrides; every config that comes with the package."""
+"""Config files and their overrides. The configs that come with the package have tests/test_experiment_configs.py."""
 
-import json
-import shutil
-from collections.abc import Callable
+import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from afjax import store
-from afjax.architecture import AdapterConfig
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.cli.configs import load_experiment
-from afjax.cli.main import main
 from afjax.config import ExperimentConfig
-from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "configs"
-CONFIGS = sorted(FOLDER.glob("*.py"))
 
 
 def load(text: str, tmp_path: Path, arguments: str = "", overrides: tuple[str, ...] = ()) -> ExperimentConfig:
@@ -109,67 +102,22 @@ def test_a_config_that_is_not_there_gives_the_nearest() -> None:
         load_experiment(str(FOLDER / "singel.py"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_config_resolves(path: Path) -> None:
-    config = load_experiment(str(path))
-    assert config.trunk == "minilm"
-    json.dumps(to_dict(config))
-    assert f"--config=configs/{path.name}" in path.read_text().split('"""')[1]
-
-
-@pytest.fixture
-def run(tiny_trunk_folder: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Trains a config for one step on the tiny trunk and returns the store."""
-
-    def train(config: str, *overrides: str, sources: tuple[str, ...] = ()) -> Path:
-        steps = [f"--config.{part}train.max_steps=1" for part in ("", *(f"sources.{name}." for name in sources))]
-        words = [f"--config={config}", f"--workdir={tmp_path / 'run'}", f"--config.trunk={tiny_trunk_folder}"]
-        assert main(["train", *words, *steps, *overrides]) == 0
-        return tmp_path / "run" / "store"
-
-    return train
-
-
-def test_quickstart_trains(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run(str(FOLDER / "quickstart.py"), sources=("entail", "paraphrase", "target"))
-    assert store.names(folder, "adapters") == ["entail", "paraphrase", "target"]
-    assert [entry["name"] for entry in store.read_manifest(folder, "fusion", "target-fusion").adapters] == [
-        "entail",
-        "paraphrase",
-    ]
-    table = capsys.readouterr().out
-    for line in ("entail (adapter)", "paraphrase (adapter)", "target (adapter)", "target-fusion (fusion)", "accuracy"):
-        assert line in table
-
-
-@pytest.mark.parametrize("partition", ["adapter", "head"])
-def test_single_trains(run: Callable[..., Path], data: Path, partition: str) -> None:
-    folder = run(f"{FOLDER / 'single.py'}:task=rte,data={data},partition={partition}")
-    name = "rte" if partition == "adapter" else "rte-head"
-    assert store.names(folder, "heads") == [name]
-    assert store.names(folder, "adapters") == ([name] if partition == "adapter" else [])
-
-
-def test_fusion_trains_what_the_store_lacks(
-    run: Callable[..., Path], trained: Path, data: Path, tmp_path: Path
-) -> None:
-    names = [source.task.name for source in load_experiment(str(FOLDER / "fusion.py")).sources]
-    for name in names:
-        shutil.copytree(data, tmp_path / "tasks" / name)
-    adapter = store.load(trained / "run" / "store", "adapters", "first")
-    for name in names[1:]:
-        shared: dict[str, Any] = {"config": adapter.manifest.config, "trunk": adapter.manifest.trunk}
-        store.save(tmp_path / "run" / "store", "adapters", name, adapter.params, **shared)
-    folder = run(f"{FOLDER / 'fusion.py'}:target=cb,data={tmp_path / 'tasks'}", sources=tuple(names))
-    assert store.names(folder, "adapters") == sorted(names)
-    assert store.names(folder, "heads") == [names[0], "cb-fusion"]
-    assert store.names(folder, "fusion") == ["cb-fusion"]
-
-
-def test_configs_are_all_trained_here() -> None:
-    trained: dict[str, Any] = {
-        "quickstart.py": test_quickstart_trains,
-        "single.py": test_single_trains,
-        "fusion.py": test_fusion_trains_what_the_store_lacks,
-    }
-    assert {path.name for path in CONFIGS} == trained.keys()
+def test_tasks_go_by_their_names_and_adapters_by_presets(tmp_path: Path) -> None:
+    text = """
+def get_config():
+    tasks = {"one": {"source": "here"}, "two": {"kind": "regression", "scale": 5.0}}
+    return {"recipe": "multitask", "tasks": tasks, "adapter": {"preset": "pals", "size": 24}}
+"""
+    config = load(text, tmp_path, "", ("tasks.one.metric=f1", "adapter.num_heads=6"))
+    assert [task.name for task in config.tasks] == ["one", "two"]
+    assert (config.tasks[0].metric, config.tasks[1].scale) == ("f1", 5.0)
+    assert config.adapter == PalConfig(size=24, num_heads=6)
+    assert load(text, tmp_path, "", ("adapter.preset=houlsby",)).adapter == dataclasses.replace(
+        ADAPTER_PRESETS["houlsby"], size=24
+    )
+    with pytest.raises(UserError, match='config.adapter.preset is "palls"; .* Did you mean "pals"?'):
+        load(text, tmp_path, "", ("adapter.preset=palls",))
+    with pytest.raises(UserError, match="config.adapter.layer_norms is not a known setting"):
+        load(text, tmp_path, "", ("adapter.layer_norms=True",))
+    with pytest.raises(UserError, match='config.adapter.kind is "pall"'):
+        load(text, tmp_path, "", ("adapter={'kind': 'pall'}",))

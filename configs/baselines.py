@@ -1,0 +1,85 @@
+"""What the papers compare with, on one task: one method each of head, full, layernorm, top_k, houlsby and pfeiffer.
+
+afjax train --config=configs/baselines.py:method=full,task=rte,data=DATA/rte --workdir=runs/rte-full
+afjax train --config=configs/baselines.py:method=top_k,top_k=3,task=rte,data=DATA/rte --workdir=runs/rte-top
+afjax train --config=configs/baselines.py:method=houlsby,size=64,task=rte,data=DATA/rte --workdir=runs/rte-houlsby
+afjax train --config=configs/baselines.py:method=pfeiffer,factor=16,task=rte,data=DATA/rte --workdir=runs/rte-pfeiffer
+
+Houlsby 2019, section 3.4 and figure 4: adapters of every size, the top layers and the LayerNorms alone on MNLI and CoLA
+with BERT-base, each with the learning rates of section 3.2. (Their dev accuracies on MNLI: 83.7 with size 64, about 2 M
+trained parameters; 77.8 with the top layer, about 9 M; 84.4 with all.) For CoLA, metric=matthews.
+
+afjax sweep --config=configs/baselines.py:method=houlsby,task=mnli,data=DATA/mnli --workdir=runs/mnli-sizes \\
+    --grid.adapter.size=1,2,4,8,16,32,64,128,256,512 --seeds=0,1,2
+afjax sweep --config=configs/baselines.py:method=top_k,task=mnli,data=DATA/mnli --workdir=runs/mnli-top \\
+    --grid.top_k=1,2,3,4,5,6,7,8,9,10,11,12 --seeds=0,1,2
+afjax sweep --config=configs/baselines.py:method=layernorm,task=mnli,data=DATA/mnli --workdir=runs/mnli-norms
+
+AdapterFusion, table 1: dev accuracy on BERT-base of head, full and houlsby; for pfeiffer see configs/adapter.py.
+
+            MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
+head       54.59  76.79  85.17  85.05    85.30     70.61  63.07  71.91  76.30  61.37  68.93
+full       84.10  90.87  92.39  94.05    94.32     76.87  74.84  85.14  87.30  65.41  82.49
+houlsby    84.13  90.63  92.75  93.96    94.07     77.44  76.02  86.66  86.12  69.67  87.50
+"""
+
+import ml_collections
+
+# By method: partition, adapter preset, learning rate, epochs. Houlsby's and Pfeiffer's learning rates are those of
+# their papers' code and text; the others suit BERT-base as a start, and are best swept.
+METHODS = {
+    "head": ("head", "pfeiffer", 1e-3, 20.0),
+    "full": ("full", "pfeiffer", 3e-5, 3.0),
+    "layernorm": ("layernorm", "pfeiffer", 3e-4, 20.0),
+    "top_k": ("top_k", "pfeiffer", 3e-5, 3.0),
+    "houlsby": ("adapter", "houlsby", 3e-4, 20.0),
+    "pfeiffer": ("adapter", "pfeiffer", 1e-4, 30.0),
+}
+
+
+def get_config(
+    method: str = "full",
+    task: str = "rte",
+    data: str = "data/rte",
+    kind: str = "classification",
+    metric: str = "",
+    trunk: str = "bert-base-uncased",
+    factor: float = 16.0,
+    size: int = 64,
+    top_k: int = 12,
+    learning_rate: float = 0.0,
+    epochs: float = 0.0,
+    max_length: int = 128,
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    """factor is pfeiffer's (2, 8, 16, 64), size houlsby's (2 to 256), top_k that method's; 0: the method's own."""
+    if method not in METHODS:
+        raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
+    partition, preset, own_rate, own_epochs = METHODS[method]
+    config = ml_collections.ConfigDict()
+    config.recipe = "single"
+    config.trunk = trunk
+    config.seed = seed
+    config.name = f"{task}-{method}"
+    config.task = {"name": task, "source": data, "kind": kind, "metric": metric}
+    config.partition = partition
+    config.top_k = top_k if method == "top_k" else 0
+    config.adapter = {"preset": preset, **({"size": size} if preset == "houlsby" else {"reduction_factor": factor})}
+    # Houlsby's pooler stays frozen, as it does where LayerNorms alone are trained; else the head trains one of its own.
+    # For a trunk without a pooler: --config.head.pooler=head.
+    config.head = {"pooler": "trunk" if method in ("houlsby", "layernorm") else "head"}
+    config.train = {
+        "learning_rate": learning_rate or own_rate,
+        "epochs": epochs or own_epochs,
+        "batch_size": 32,
+        "max_length": max_length,
+        "warmup": 0.1,
+        # The best look at dev is kept; a run stops after three without a better one.
+        "patience": 3,
+    }
+    return config
+
+
+def get_sweep() -> dict:
+    """Houlsby's learning rates for every method; sizes, factors and layers are added on the command line."""
+    return {"train.learning_rate": [3e-5, 3e-4, 3e-3]}

@@ -1,0 +1,197 @@
+"""Every file in ``configs/`` resolves, its whole sweep too, and trains a step on a tiny trunk."""
+
+import ast
+import itertools
+import json
+import math
+import runpy
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax import store
+from afjax.cli.configs import load_experiment
+from afjax.dataclass_dicts import to_dict
+from afjax.train.experiment import Result, run_experiment
+
+pytestmark = pytest.mark.usefixtures("training")
+
+FOLDER = Path(__file__).parents[1] / "configs"
+CONFIGS = sorted(FOLDER.glob("*.py"))
+
+# Config arguments of the runs below, a list a file; DATA is a folder of tasks. Files with several trainings
+# have a test of their own.
+ONE_STEP: dict[str, Sequence[str]] = {
+    "adapter.py": ["task=rte,data=DATA"],
+    "baselines.py": [
+        "method=head,data=DATA/rte",
+        "method=full,data=DATA/rte,task=mrpc,metric=f1",
+        "method=houlsby,data=DATA/stsb,task=stsb,kind=regression,size=4",
+        "method=pfeiffer,data=DATA/rte",
+    ],
+    "houlsby_extra.py": ["data=DATA/columns,text=message,label=topic,size=4"],
+    "houlsby_glue.py": ["task=cola,data=DATA,size=4", "task=stsb,data=DATA,size=4"],
+    "pals_glue.py": ["tasks=cola+stsb,data=DATA"],
+    "pfeiffer_search.py": ["task=rte,data=DATA"],
+    "sequential.py": ["tasks=rte+mrpc,data=DATA"],
+    "single.py": ["task=rte,data=DATA/rte"],
+}
+OWN_TESTS = {"quickstart.py", "fusion.py", "mt_adapter.py", "fusion_mt.py"}
+RUNS = [(name, arguments) for name, runs in ONE_STEP.items() for arguments in runs]
+TASKS = ("cola", "mrpc", "rte", "columns", "stsb")
+
+
+def test_every_config_trains_here() -> None:
+    assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
+
+
+# They resolve
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_command_in_a_docstring_resolves(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    commands = [line for line in docstring.replace("\\\n", " ").splitlines() if line.startswith("afjax ")]
+    assert any(command.startswith(f"afjax train --config=configs/{path.name}") for command in commands)
+    for command in commands:
+        words = shlex.split(command)
+        named = [word.removeprefix("--config=configs/") for word in words if word.startswith("--config=")]
+        assert len(named) == 1, command
+        load_experiment(f"{FOLDER / named[0]}", of_prefix("--config.", words))
+        changes = of_prefix("--grid.", words)
+        if changes:
+            grid = runpy.run_path(str(FOLDER / named[0].partition(":")[0]))["get_sweep"]()
+            for change in changes:
+                setting, _, values = change.partition("=")
+                grid[setting] = values.split(",")
+            check_sweep(f"{FOLDER / named[0]}", grid)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_combination_of_a_sweep_is_an_experiment_of_its_own(path: Path) -> None:
+    get_sweep = runpy.run_path(str(path)).get("get_sweep")
+    load_experiment(str(path))
+    if get_sweep is not None:
+        check_sweep(str(path), get_sweep())
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_method_of_a_config_resolves(path: Path) -> None:
+    for method in runpy.run_path(str(path)).get("METHODS", ()):
+        config = load_experiment(f"{path}:method={method}")
+        assert method in config.name
+
+
+def of_prefix(prefix: str, words: Iterable[str]) -> list[str]:
+    return [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+
+
+def check_sweep(config: str, grid: dict[str, Sequence[Any]]) -> None:
+    resolved = set()
+    for values in itertools.product(*grid.values()):
+        overrides = [f"{setting}={value}" for setting, value in zip(grid, values, strict=True)]
+        resolved.add(json.dumps(to_dict(load_experiment(config, overrides))))
+    assert len(resolved) == math.prod(map(len, grid.values())) > 1
+
+
+# They train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny folder for every task; ``stsb`` is a regression, ``columns`` has other column names."""
+    folder = tmp_path_factory.mktemp("tasks")
+    for task in (*TASKS, *load_sources("fusion.py")):
+        write_task(folder / task, task)
+    return folder
+
+
+def write_task(folder: Path, task: str) -> None:
+    folder.mkdir(exist_ok=True)
+    text, label = ("message", "topic") if task == "columns" else ("text", "label")
+    numbers = ("two", "three", "four", "five")
+    rows = [
+        {text: f"{word} of the {number}", label: float(index) if task == "stsb" else ("many" if index else "few")}
+        for index, word in enumerate(("none", "all"))
+        for number in numbers
+    ]
+    for split, part in (("train", rows), ("dev", rows[2:6])):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+
+
+def load_sources(name: str) -> list[str]:
+    return [source.task.name for source in load_experiment(str(FOLDER / name)).sources]
+
+
+# Alike for all, so that runs of one shape share one compiled program.
+STEP = {
+    "max_steps": 1,
+    "eval_every": 1,
+    "batch_size": 4,
+    "max_length": 8,
+    "buckets": (8,),
+    "learning_rate": 1e-3,
+    "warmup": 0.0,
+    "weight_decay": 0.01,
+    "adam_epsilon": 1e-8,
+    "dropout": False,
+}
+
+
+def one_step(prefix: str = "", **settings: Any) -> list[str]:
+    return [f"{prefix}train.{setting}={value}" for setting, value in {**STEP, **settings}.items()]
+
+
+def train(config: str, trunk: Path, workdir: Path, *overrides: str, store_folder: Path | None = None) -> list[Result]:
+    experiment = load_experiment(f"{FOLDER / config}", [f"trunk={trunk}", *one_step(), *overrides])
+    results = run_experiment(experiment, workdir=workdir, store_folder=store_folder)
+    assert results
+    for result in results:
+        assert math.isfinite(result.metrics[result.main_metric])
+    return results
+
+
+@pytest.mark.parametrize(("name", "arguments"), RUNS, ids=[f"{name}:{arguments}" for name, arguments in RUNS])
+def test_a_config_trains_a_step(name: str, arguments: str, data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    config = f"{name}:{arguments.replace('DATA', str(data))}"
+    results = train(config, tiny_trunk_folder, tmp_path)
+    heads = store.names(tmp_path / "store", "heads")
+    assert heads == sorted({result.name for result in results})
+    adapters = store.names(tmp_path / "store", "adapters")
+    assert adapters == (heads if load_experiment(f"{FOLDER / config}").has_adapter else [])
+
+
+def test_quickstart_trains_a_step(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    sources = ("entail", "paraphrase", "target")
+    # Its dev splits have hundreds of rows.
+    steps = [step for part in ("", *(f"sources.{name}." for name in sources)) for step in one_step(part, batch_size=64)]
+    results = train("quickstart.py", tiny_trunk_folder, tmp_path, *steps)
+    assert [result.name for result in results] == [*sources, "target-fusion"]
+
+
+def test_fusion_trains_a_step_of_what_the_store_lacks(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    first, *others = load_sources("fusion.py")
+    folder = tmp_path / "store"
+    train(f"adapter.py:task={first},data={data}", tiny_trunk_folder, tmp_path / "adapter", store_folder=folder)
+    stored = store.load(folder, "adapters", first)
+    shared: dict[str, Any] = {key: getattr(stored.manifest, key) for key in ("config", "trunk", "metrics")}
+    for name in others[:-1]:
+        store.save(folder, "adapters", name, stored.params, **shared)
+    steps = one_step(f"sources.{others[-1]}.")
+    config = f"fusion.py:target={first},data={data}"
+    results = train(config, tiny_trunk_folder, tmp_path / "fused", *steps, store_folder=folder)
+    kinds = {result.name: result.kind for result in results}
+    assert list(kinds) == [first, *others, f"{first}-fusion"]
+    assert [kinds[name] for name in (first, others[-1])] == ["adapter (from the store)", "adapter"]
+
+
+def test_fusion_of_mt_adapters_trains_a_step(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    shared = f"tasks=rte+stsb,data={data}"
+    folder = tmp_path / "store"
+    train(f"mt_adapter.py:{shared}", tiny_trunk_folder, tmp_path / "mt", store_folder=folder)
+    results = train(f"fusion_mt.py:target=rte,{shared}", tmp_path / "mt/trunk", tmp_path / "fused", store_folder=folder)
+    assert [result.name for result in results] == ["rte", "stsb", "rte-fusion-mt"]
+    assert store.names(folder, "fusion") == ["rte-fusion-mt"]
