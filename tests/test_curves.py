@@ -102,18 +102,16 @@ def silenced(task_model: TaskModel, layer: int) -> TaskModel:
 # Layers
 
 
-@pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize(
-    "config",
+    ("config", "layer", "fused"),
     [
-        BOTTLENECK,
-        AdapterConfig(size=4, position="both"),
-        dataclasses.replace(PAL, shared_projections=False),
-        LhucConfig(),
+        (BOTTLENECK, 0, False),
+        (AdapterConfig(size=4, position="both"), 1, True),
+        (dataclasses.replace(PAL, shared_projections=False), 0, True),
+        (LhucConfig(), 1, False),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("fused", [False, True])
 def test_a_dropped_layer_is_one_whose_adapters_add_nothing(
     tiny_trunk: Trunk, rows: Rows, config: Any, layer: int, fused: bool
 ) -> None:
@@ -160,7 +158,7 @@ def test_the_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bo
 # Adapters of a fusion
 
 
-@pytest.mark.parametrize("config", [BOTTLENECK, PAL, LhucConfig()], ids=str)
+@pytest.mark.parametrize("config", [BOTTLENECK, LhucConfig()], ids=str)
 def test_an_adapter_left_out_shares_its_attention_among_the_others(tiny_trunk: Trunk, rows: Rows, config: Any) -> None:
     whole = make(tiny_trunk, config)
     fewer = whole.without_adapters(["b"])
@@ -209,9 +207,7 @@ def test_what_each_layer_keeps(tiny_trunk: Trunk, rows: Rows) -> None:
     assert mixed.flops_per_row() < whole.flops_per_row()
 
 
-@pytest.mark.parametrize(
-    "config", [PAL, PalConfig(size=8, num_heads=2, output_activation="gelu"), LhucConfig()], ids=str
-)
+@pytest.mark.parametrize("config", [PAL, LhucConfig()], ids=str)
 def test_modules_are_pruned_alike(tiny_trunk: Trunk, rows: Rows, config: BesideLayers) -> None:
     whole = make(tiny_trunk, config)
     expected = logits(whole.without_adapters(["b"]), rows)

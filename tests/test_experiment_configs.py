@@ -39,6 +39,7 @@ ONE_STEP: dict[str, Sequence[str]] = {
     "sequential.py": ["tasks=rte+mrpc,data=DATA"],
     "single.py": ["task=rte,data=DATA/rte"],
 }
+# quickstart.py is trained by tests/test_readme.py.
 OWN_TESTS = {"quickstart.py", "fusion.py", "mt_adapter.py", "fusion_mt.py"}
 RUNS = [(name, arguments) for name, runs in ONE_STEP.items() for arguments in runs]
 TASKS = ("cola", "mrpc", "rte", "columns", "stsb")
@@ -162,14 +163,6 @@ def test_a_config_trains_a_step(name: str, arguments: str, data: Path, tiny_trun
     assert heads == sorted({result.name for result in results})
     adapters = store.names(tmp_path / "store", "adapters")
     assert adapters == (heads if load_experiment(f"{FOLDER / config}").has_adapter else [])
-
-
-def test_quickstart_trains_a_step(tiny_trunk_folder: Path, tmp_path: Path) -> None:
-    sources = ("entail", "paraphrase", "target")
-    # Its dev splits have hundreds of rows.
-    steps = [step for part in ("", *(f"sources.{name}." for name in sources)) for step in one_step(part, batch_size=64)]
-    results = train("quickstart.py", tiny_trunk_folder, tmp_path, *steps)
-    assert [result.name for result in results] == [*sources, "target-fusion"]
 
 
 def test_fusion_trains_a_step_of_what_the_store_lacks(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:

@@ -270,3 +270,39 @@ def expected_flops(name: str) -> int:
 def test_step_costs_no_gradient_of_frozen_weights(name: str) -> None:
     assert compiled_flops(name) == pytest.approx(expected_flops(name), rel=0.03)
     assert compiled_flops(name) < 0.8 * compiled_flops(name, everything=True)
+
+
+@functools.cache
+def flops_of_top(top_k: int) -> float:
+    """XLA's count for one training step of the upper layers; 0: of the head alone."""
+    name = "top_k" if top_k else "head"
+    model = make_model(name, LARGE)
+    params = jax.eval_shape(lambda: init_params(model))
+    if top_k:
+        params["trunk"] = jax.eval_shape(lambda trunk: split_layers(trunk, top_k), params["trunk"])
+    for run in ("layers", "top_layers"):
+        if run in params["trunk"]:
+            params["trunk"][run] = jax.eval_shape(unstack_layers, params["trunk"][run])
+    # The trunk's embeddings are frozen, so all layers being trained is not yet full fine-tuning.
+    rules = tuple(dataclasses.replace(rule, optional=True) for rule in preset(name))
+    step, (trained, optimizer), frozen = make_step(model, params, label(params, rules))
+    state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
+    batch = jax.eval_shape(lambda: make_batch(model, ROWS, LENGTH))
+    given = (state, frozen, batch, jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), jnp.float32))
+    return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
+
+
+def test_the_backward_pass_stops_at_the_lowest_trained_layer() -> None:
+    tokens, hidden, inner = ROWS * LENGTH, LARGE.hidden_size, LARGE.intermediate_size
+    dense_layers = 4 * matmul(tokens, hidden, hidden) + 2 * matmul(tokens, hidden, inner)
+    attention = 2 * matmul(tokens, LENGTH, hidden)
+    forward = (LARGE.num_layers - 1) * (dense_layers + attention)
+    # The head alone: the forward pass, and a last layer of the first token alone.
+    assert flops_of_top(0) == pytest.approx(forward, rel=0.1)
+    # The last layer is trained on its first token; every layer below costs its backward pass, and no more.
+    assert flops_of_top(1) - flops_of_top(0) < 0.1 * dense_layers
+    for top_k in (2, 3, 4):
+        backward = 2 * dense_layers + 2 * attention
+        # The lowest one's gradient towards its input is not computed: what the queries, keys and values need.
+        unneeded = 3 * matmul(tokens, hidden, hidden) if top_k == 2 else 0
+        assert flops_of_top(top_k) - flops_of_top(top_k - 1) == pytest.approx(backward - unneeded, rel=0.05), top_k

@@ -115,9 +115,9 @@ def get_config():
     assert load(text, tmp_path, "", ("adapter.preset=houlsby",)).adapter == dataclasses.replace(
         ADAPTER_PRESETS["houlsby"], size=24
     )
-    with pytest.raises(UserError, match='config.adapter.preset is "palls"; .* Did you mean "pals"?'):
+    with pytest.raises(UserError, match=r'config.adapter.preset is "palls"; .* Did you mean "pals"\?'):
         load(text, tmp_path, "", ("adapter.preset=palls",))
-    with pytest.raises(UserError, match="config.adapter.layer_norms is not a known setting"):
+    with pytest.raises(UserError, match=r"config\.adapter\.layer_norms is not a known setting"):
         load(text, tmp_path, "", ("adapter.layer_norms=True",))
-    with pytest.raises(UserError, match='config.adapter.kind is "pall"'):
+    with pytest.raises(UserError, match=r'config\.adapter\.kind is "pall"'):
         load(text, tmp_path, "", ("adapter={'kind': 'pall'}",))
