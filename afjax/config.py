@@ -213,6 +213,12 @@ class ExperimentConfig:
             raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
         if getattr(self, unwanted):
             raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes config.{wanted} alone.")
+        if self.seed < 0:
+            raise UserError(f"config.seed is {self.seed}; it must be 0 or more.")
+        if self.recipe != "fusion" and (self.sources or self.fused):
+            raise UserError(
+                f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
+            )
         if self.recipe == "fusion" and not self.sources:
             raise UserError("The fusion recipe needs config.sources: one {task, train} for every adapter to fuse.")
         names = [source.task.name for source in self.sources]

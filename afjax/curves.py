@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from afjax.data.rows import Rows
+from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.task_model import TaskModel
@@ -57,21 +58,23 @@ def adapterdrop_curve(
     layers = adapter_layers(config, task_model.trunk.config.num_layers)
     if not layers:
         raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
-    ordered = layers[::-1] if from_top else layers
+    ordered, data = (layers[::-1] if from_top else layers), task_model.tokenised(rows)
     for number in range(len(layers)):
         smaller = task_model.without_layers(ordered[:number]) if number else task_model
         dropped = ", ".join(map(str, sorted(ordered[:number]))) or "none"
-        yield _point(f"layers dropped: {dropped}", 1 - number / len(layers), smaller, rows, batch_size)
+        yield _point(f"layers dropped: {dropped}", 1 - number / len(layers), smaller, rows, data, batch_size)
 
 
 def rank_adapters(task_model: TaskModel, rows: Rows, *, batch_size: int = 32) -> dict[str, np.ndarray]:
     """Each adapter's share of a fusion's attention, the mean over rows and tokens: ``{slot: [layers, adapters]}``.
 
     Raises:
-      UserError: No fusion in the model.
+      UserError: No fusion in the model, or one that has been pruned.
     """
     if not task_model.model.fusion_name:
         raise UserError(f'The head "{task_model.model.head_name}" is used without a fusion: there is nothing to rank.')
+    if task_model.model.fusion.kept is not None:
+        raise UserError("This fusion has been pruned layer by layer; rank the adapters of the one that it came from.")
     attention = task_model.predict_rows(rows, batch_size=batch_size, fusion_attention=True).fusion_attention
     return {slot: of_slot.mean(0) for slot, of_slot in attention.items()}
 
@@ -102,15 +105,15 @@ def prune_curve(
       shares: Of :func:`rank_adapters`, best over other rows than these.
       batch_size: Rows a step.
     """
-    num_adapters = next(iter(shares.values())).shape[-1]
+    num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)
     for num_kept in range(num_adapters, 0, -1):
         smaller = task_model if num_kept == num_adapters else task_model.with_kept(most_used(shares, num_kept))
-        yield _point(f"adapters kept: {num_kept}", num_kept / num_adapters, smaller, rows, batch_size)
+        yield _point(f"adapters kept: {num_kept}", num_kept / num_adapters, smaller, rows, data, batch_size)
 
 
-def _point(what: str, kept: float, task_model: TaskModel, rows: Rows, batch_size: int) -> Point:
-    scores = task_model.evaluate(rows, batch_size=batch_size)
-    data = task_model.tokenised(rows)
+def _point(what: str, kept: float, task_model: TaskModel, rows: Rows, data: TokenisedRows, batch_size: int) -> Point:
+    # The pass that is scored compiles; those that are timed do not.
+    scores = task_model.scores(task_model.logits(data, batch_size=batch_size), rows)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
     return Point(what, kept, scores, len(rows) / seconds, task_model.flops_per_row())
 

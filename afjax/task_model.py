@@ -111,6 +111,16 @@ class TaskModel:
         Raises:
           UserError: The rows have no labels, or other label names than the head.
         """
+        self._check_labels(rows)
+        return self.scores(self._run(rows, batch_size, max_length, False)[0], rows)
+
+    def scores(self, logits: np.ndarray, rows: Rows) -> dict[str, float]:
+        """Every metric of the task, from the logits of labelled rows; raises as :meth:`evaluate`."""
+        self._check_labels(rows)
+        assert rows.labels is not None, "_check_labels sees to it"
+        return task_metrics.scores(logits, rows.labels, self.task.kind)
+
+    def _check_labels(self, rows: Rows) -> None:
         if rows.labels is None:
             raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
         if rows.label_names != self.labels:
@@ -118,8 +128,6 @@ class TaskModel:
                 f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '
                 f"for {list(self.labels)}; give a task with the same labels in the same order."
             )
-        logits, _ = self._run(rows, batch_size, max_length, False)
-        return task_metrics.scores(logits, rows.labels, self.task.kind)
 
     def tokenised(self, rows: Rows, max_length: int | None = None) -> TokenisedRows:
         """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
@@ -272,8 +280,12 @@ class TaskModel:
         A fusion's adapters are not saved again: they are in the store it was trained from.
 
         Raises:
-          UserError: The store holds one of these names (and not ``overwrite``), or cannot be written.
+          UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
+            these (as without some layers), or cannot be written.
         """
+        for kind, name in self.artefacts():
+            if not overwrite and name in store.names(store_folder, kind):
+                raise UserError(f'The store {store_folder} already has "{name}" in {kind}; save under another name.')
         shared: dict[str, Any] = {
             "trunk": self.trunk.identity(),
             "task": to_dict(self.task),
@@ -288,6 +300,16 @@ class TaskModel:
                 {"name": member, "sha256": tree_digest(self.params["adapters"][member])}
                 for member, _ in self.model.adapters
             ]
+            there = store.names(store_folder, "adapters")
+            for member in members:
+                if member["name"] in there:
+                    manifest = store.read_manifest(store_folder, "adapters", member["name"])
+                    if manifest.digest != member["sha256"]:
+                        raise UserError(
+                            f'The adapter "{member["name"]}" in the store {store_folder} is another than the fusion\'s '
+                            "(one without some of its layers, say); a stored fusion takes adapters as the store has "
+                            "them."
+                        )
             tree, architecture = self.params["fusion"][name], to_dict(self.model.fusion)
             store.save(store_folder, "fusion", name, tree, config=architecture, adapters=members, **shared)
         else:

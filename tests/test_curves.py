@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax import store
 from afjax.architecture import (
     AdapterConfig,
     BesideLayers,
@@ -23,7 +24,7 @@ from afjax.curves import adapterdrop_curve, most_used, prune_curve, rank_adapter
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.errors import UserError
 from afjax.model.adapters import init_adapter
-from afjax.model.fusion import init_fusion
+from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.task_model import TaskModel, load_adapters, load_task_model
@@ -253,7 +254,8 @@ def test_what_cannot_be_pruned_added_or_left_out(tiny_trunk: Trunk, rows: Rows) 
         (lambda: whole.with_kept((((0, 0), (1, 2)),)), "give every layer the same number of distinct adapters"),
         (lambda: whole.with_adapters({"d": other}).with_kept((((0,), (1,)),)), "have one architecture"),
         (lambda: most_used({"ffn": np.ones((2, 3))}, 4), "4 adapters cannot be kept; the fusion has 3"),
-        (lambda: make(tiny_trunk, BOTTLENECK, subset=4), "fusion.subset is 4, but only 3 adapters are fused"),
+        (lambda: check_subset(FusionConfig(subset=4), 3), "fusion.subset is 4, but only 3 adapters are fused"),
+        (lambda: rank_adapters(pruned, rows), "This fusion has been pruned"),
         (lambda: FusionConfig(subset=0), "fusion.subset is 0"),
     ]
     for attempt, message in cases:
@@ -276,6 +278,12 @@ def test_a_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp
     again = load_task_model(tmp_path, tiny_trunk, head="small", fusion="small")
     assert again.model.fusion.kept == (((0, 1), (0, 2)),)
     np.testing.assert_array_equal(logits(again, rows), logits(pruned, rows))
+    with pytest.raises(UserError, match='already has "small" in fusion'):
+        whole.renamed("small").save(tmp_path)
+    with pytest.raises(UserError, match=r'The adapter "a" in the store .* is another than the fusion'):
+        whole.without_layers([0]).renamed("smaller").save(tmp_path)
+    assert store.names(tmp_path, "fusion") == ["mix", "small"]
+    assert store.verify(tmp_path) == []
     stored: Mapping[str, Any] = load_adapters(tmp_path, ["c"], tiny_trunk)
     loaded = load_task_model(tmp_path, tiny_trunk, head="task", fusion="mix")
     fewer = loaded.without_adapters(["c"])
@@ -305,3 +313,6 @@ def test_a_step_fuses_as_many_adapters_as_are_drawn(tiny_trunk: Trunk) -> None:
     assert len(seen) == 3
     plain, again = (model.model(params, batch).logits for model in (whole, drawn))
     assert np.array_equal(plain, again)
+    # A fusion trained so can be pruned below the number that were drawn.
+    drawn.with_kept((((0,), (1,)),))
+    drawn.without_adapters(["a", "b"])

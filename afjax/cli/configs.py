@@ -32,14 +32,21 @@ def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentCon
     # In files and overrides sources and tasks go by the task's name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
-        values["sources"] = [
-            {**source, "task": {"name": name, **source.get("task", {})}} for name, source in sources.items()
-        ]
+        values["sources"] = [_named_source(name, source) for name, source in sources.items()]
     if isinstance(tasks, Mapping):
-        values["tasks"] = [{"name": name, **task} for name, task in tasks.items()]
+        values["tasks"] = [_named(name, task) for name, task in tasks.items()]
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = _with_preset(values["adapter"])
     return from_dict(ExperimentConfig, values)
+
+
+def _named(name: str, task: Any) -> Any:
+    """A task's settings with its name; what are none is for ``from_dict`` to refuse."""
+    return {"name": name, **task} if isinstance(task, Mapping) else task
+
+
+def _named_source(name: str, source: Any) -> Any:
+    return {**source, "task": _named(name, source.get("task", {}))} if isinstance(source, Mapping) else source
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +55,7 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.pop("preset", None)
     if name is None:
         return settings
-    if name not in ADAPTER_PRESETS:
+    if not isinstance(name, str) or name not in ADAPTER_PRESETS:
         raise UserError(
             f'config.adapter.preset is "{name}"; there are {", ".join(ADAPTER_PRESETS)}.'
             f"{did_you_mean(str(name), ADAPTER_PRESETS)}"

@@ -4,15 +4,19 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from afjax.config import check_name
 from afjax.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
 from afjax.data.rows import Rows
 from afjax.errors import UserError
+from afjax.model.adapters import adapter_layers
+from afjax.store import names
 from afjax.task_model import TaskModel
 from afjax.train.workdir import write_text
 
 
 def drop(task_model: TaskModel, rows: Rows, *, from_top: bool, batch_size: int, output: Path | None) -> None:
     """Prints AdapterDrop's curve, and writes it as CSV."""
+    _check_output(output)
     points = adapterdrop_curve(task_model, rows, from_top=from_top, batch_size=batch_size)
     _show(points, task_model.task.main_metric, output)
 
@@ -37,13 +41,20 @@ def prune(
         raise UserError(
             "Give --keep and --name together: how many adapters each layer keeps, and the pruned fusion's name."
         )
+    if name:
+        check_name(name, "fusion")
+        taken = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
+        if taken:
+            raise UserError(f'The store {store} already has "{name}" in {" and ".join(taken)}; give another --name.')
+    _check_output(output)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=batch_size)
     # Refused before anything is printed, where it cannot be.
     task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
+    layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)
     for slot, of_slot in shares.items():
-        for layer, share in enumerate(of_slot):
+        for layer, share in zip(layers, of_slot, strict=True):
             ranked = sorted(zip(share, members, strict=True), reverse=True)
             print(f"{slot} {layer:2}  " + ", ".join(f"{member} {part:.3f}" for part, member in ranked))
     print()
@@ -51,6 +62,11 @@ def prune(
     if kept is not None:
         task_model.with_kept(kept).renamed(name).save(store)
         print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters a layer, in {store}")
+
+
+def _check_output(output: Path | None) -> None:
+    if output is not None and not output.absolute().parent.is_dir():
+        raise UserError(f"{output} cannot be written: {output.absolute().parent} is no folder; give another --output.")
 
 
 def _show(points: Iterable[Point], metric: str, output: Path | None) -> None:

@@ -73,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
     prefixes = {_train: ("--config.",), _sweep: ("--config.", "--grid.")}.get(arguments.command, ())
-    if not all(word.startswith(prefixes) for word in rest):
-        parser.error(f"unknown arguments: {' '.join(rest)}")
+    if unknown := [word for word in rest if not word.startswith(prefixes)]:
+        parser.error(f"unknown arguments: {' '.join(unknown)}")
     arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     try:
@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VALUE,...",
         help="the values of one setting, as in --grid.train.epochs=3,10",
     )
+    sweep.add_argument("--adapters", default="", metavar="STORE", help="a store whose adapters every run starts with")
     sweep.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of every run")
 
     evaluate = _command(commands, "eval", _eval, "score a stored model on labelled rows", EVAL_EXAMPLE)
@@ -236,6 +237,9 @@ def _train(arguments: argparse.Namespace) -> int:
         value = result.metrics.get(result.main_metric)
         score = f"{result.main_metric} {'-' if value is None else f'{value:.4f}'}"
         rows.append((f"{result.name} ({result.kind})", result.task, score))
+    if config.recipe == "multitask":
+        mean = sum(result.metrics[result.main_metric] for result in results) / len(results)
+        rows.append(("mean over the tasks", "", f"{mean:.4f}"))
     first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     print()
     for trained, task, score in rows:
@@ -255,6 +259,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         grid=arguments.grid,
         seeds=arguments.seeds,
         workdir=workdir,
+        adapters=arguments.adapters,
     )
     outcomes = sweep.run_sweep(planned, workdir)
     print("\n".join(["", *sweep.report_lines(planned, outcomes, workdir)]))
@@ -312,6 +317,8 @@ def _prune(arguments: argparse.Namespace) -> int:
 
     if arguments.rank_rows < 1:
         raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
+    if arguments.name and arguments.drop_layers:
+        raise UserError("--drop_layers cannot be stored with a pruned fusion; leave it out, or --keep and --name.")
     task_model = _load_task_model(arguments)
     curves.prune(
         task_model,

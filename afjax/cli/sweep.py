@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -158,6 +159,11 @@ def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
     words = _words(sweep, folder, run.overrides)
+    if sweep.adapters and not (folder / "store").exists():
+        part = folder / "store.part"
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(Path(sweep.adapters) / "adapters", part / "adapters")
+        part.rename(folder / "store")
     # The log keeps what earlier tries said.
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(['afjax', *words])}\n")

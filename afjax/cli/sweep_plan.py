@@ -62,12 +62,14 @@ class Sweep:
       overrides: Each ``a.b=value``, of every run.
       grid: ``{setting: values}``, values as behind ``--config.SETTING=``.
       seeds: Every setting is run with each.
+      adapters: A store whose adapters each run starts with, in a store of its own; empty: none.
     """
 
     config: str
     overrides: tuple[str, ...]
     grid: Mapping[str, tuple[str, ...]]
     seeds: tuple[int, ...]
+    adapters: str = ""
 
     @property
     def settings(self) -> list[dict[str, str]]:
@@ -79,7 +81,9 @@ class Sweep:
         return [Run(settings, seed) for settings in self.settings for seed in self.seeds]
 
 
-def plan(config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path) -> Sweep:
+def plan(
+    config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path, adapters: str = ""
+) -> Sweep:
     """Reads what is to be swept and checks all of it. Nothing is written.
 
     Args:
@@ -89,12 +93,15 @@ def plan(config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: s
       grid: Each ``a.b=value,value``; takes the place of the file's entry of that name, or is added to the others.
       seeds: Whole numbers with commas between.
       workdir: The sweep's folder. One that holds a sweep goes on with it; values and seeds may be added.
+      adapters: A local store; see :class:`Sweep`.
 
     Raises:
       UserError: Any combination of settings that is no experiment; no grid; an empty, repeated or unreadable value;
         a workdir with another sweep, or with runs of another config.
     """
-    wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds))
+    wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
+    if adapters and not (Path(adapters) / "adapters").is_dir():
+        raise UserError(f"--adapters={adapters} is no store with adapters on this machine; give a store's folder.")
     sweep = _going_on(wanted, workdir)
     seen: dict[str, str] = {}
     for run in sweep.runs:
@@ -234,7 +241,13 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
     path = workdir / RECORD
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        there = Sweep(found["config"], tuple(found["overrides"]), dict(found["grid"]), tuple(found["seeds"]))
+        there = Sweep(
+            found["config"],
+            tuple(found["overrides"]),
+            dict(found["grid"]),
+            tuple(found["seeds"]),
+            found.get("adapters", ""),
+        )
     except FileNotFoundError:
         return sweep
     except OSError as error:
@@ -244,8 +257,10 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
     differences = []
-    if there.config != sweep.config:
-        differences.append(f"config: {there.config} there, {sweep.config} given")
+    for field in ("config", "adapters"):
+        if getattr(there, field) != getattr(sweep, field):
+            old, new = getattr(there, field) or "none", getattr(sweep, field) or "none"
+            differences.append(f"{field}: {old} there, {new} given")
     fixed = [dict(override.split("=", 1) for override in each.overrides if "=" in override) for each in (there, sweep)]
     for setting in sorted(fixed[0].keys() | fixed[1].keys()):
         values = [each.get(setting, "not set") for each in fixed]

@@ -4,8 +4,6 @@ Bottlenecks are in :mod:`afjax.model.bottleneck`, modules beside the layers in :
 top of the encoder in :mod:`afjax.model.top`.
 """
 
-from collections.abc import Mapping
-
 from jax import Array
 
 from afjax.architecture import Adapter, AdapterConfig, BesideLayers, OnTop, PalConfig, TopFfnConfig
@@ -83,9 +81,3 @@ def adapter_slot(
     if isinstance(config, AdapterConfig):
         return bottleneck_slot(params, config, sublayer.output, sublayer.residual, sublayer.norm)
     return beside_slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
-
-
-def check_adapters(configs: Mapping[str, Adapter], num_layers: int) -> None:
-    """Raises UserError where an adapter names a layer that the trunk does not have."""
-    for config in configs.values():
-        adapter_layers(config, num_layers)

@@ -217,10 +217,14 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
     """The trunk with weights of another dtype (``float32``, ``bfloat16``), which is then that of its activations.
 
-    LayerNorms, whose arithmetic is in float32 anyhow, keep theirs.
+    LayerNorms and the pooler, whose arithmetic is in float32 anyhow, keep theirs.
     """
-    wanted = jnp.dtype(dtype)
-    return map_with_path(lambda path, leaf: leaf if "norm/" in path else leaf.astype(wanted, copy=False), trunk)
+
+    def cast(path: str, leaf: Any) -> Any:
+        kept = "norm/" in path or path.startswith("pooler/")
+        return leaf if kept else leaf.astype(jnp.dtype(dtype), copy=False)
+
+    return map_with_path(cast, trunk)
 
 
 def unstack(tree: Any, num: int) -> list[Any]:
@@ -232,6 +236,11 @@ def unstack(tree: Any, num: int) -> list[Any]:
     leaves, treedef = jax.tree.flatten(tree)
     parts = [[part[0] for part in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
     return [jax.tree.unflatten(treedef, [part[index] for part in parts]) for index in range(num)]
+
+
+def for_every_layer(tree: Any, num: int) -> Any:
+    """The same leaves for each of ``num`` layers, stacked."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num, *leaf.shape)), tree)
 
 
 def unstack_layers(layers: Tree) -> Tree:

@@ -43,7 +43,7 @@ from afjax.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfi
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
-from afjax.model.encoder import Sublayer
+from afjax.model.encoder import Sublayer, for_every_layer
 from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise, split_key
 from afjax.model.parallel import add_output, module_output, module_units, plain_output
 from afjax.trees import Tree, named_key
@@ -112,6 +112,14 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
             )
 
 
+def check_subset(config: FusionConfig, num_adapters: int) -> None:
+    """Raises UserError where each training step is to fuse more adapters than there are."""
+    if config.subset is not None and config.subset > num_adapters:
+        raise UserError(
+            f"fusion.subset is {config.subset}, but only {num_adapters} adapters are fused; take at most as many."
+        )
+
+
 # The families of adapters that can be fused with each other, and the settings that all of one fusion share.
 _LAYOUTS = {
     "bottleneck": ("position", "pretrained_layer_norm", "residual_from"),
@@ -161,7 +169,7 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
             if "shared" not in tree
             else tree["shared"]["decode"]
             if all_shared
-            else _for_every_layer(tree["shared"]["decode"], depth)
+            else for_every_layer(tree["shared"]["decode"], depth)
             for tree in adapters
         ]
         up = {
@@ -170,10 +178,6 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
         }
         (shared if all_shared else stacked)["up"] = up
     return {"ffn": stacked}, {"ffn": shared}
-
-
-def _for_every_layer(tree: Tree, depth: int) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (depth, *leaf.shape)), tree)
 
 
 def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:

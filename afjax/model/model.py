@@ -23,7 +23,6 @@ from afjax.architecture import (
     PalConfig,
     ProjectedFfnConfig,
 )
-from afjax.errors import UserError
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
 from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode
@@ -31,7 +30,7 @@ from afjax.model.heads import apply_head
 from afjax.model.layers import split_key
 from afjax.model.reduce import check_kept, keep_adapters
 from afjax.model.top import apply_top
-from afjax.trees import Tree, merge
+from afjax.trees import Tree, merge, named_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +75,6 @@ class Model:
         if self.fusion_name:
             fusion.check_fusible(dict(self.adapters), self.trunk.num_layers)
             check_kept(self.fusion, [config for _, config in self.adapters], self.trunk.num_layers)
-            num_fused = self._num_fused()
-            if self.fusion.subset is not None and self.fusion.subset > num_fused:
-                raise UserError(f"fusion.subset is {self.fusion.subset}, but only {num_fused} adapters are fused.")
         else:
             assert len(self.adapters) <= 1, "several adapters need a fusion"
 
@@ -115,7 +111,7 @@ class Model:
         for name, config in self.adapters:
             if isinstance(config, OnTop):
                 # A key of its own, so that the head's stays what it is without a module.
-                top_key = None if head_key is None else jax.random.fold_in(head_key, 1)
+                top_key = None if key is None else named_key(key, "top")
                 hidden = apply_top(params["adapters"][name], config, self.trunk, hidden, batch["mask"], key=top_key)
         rate = self.trunk.hidden_dropout if self.head.dropout is None else self.head.dropout
         logits = apply_head(params["heads"][self.head_name], trunk, hidden, dropout_rate=rate, key=head_key)
@@ -189,7 +185,7 @@ class Model:
         """Which adapters this training step fuses, bool ``[N]``; None: all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
-        order = jax.random.permutation(jax.random.fold_in(key, 1), self._num_fused())
+        order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
         return order < self.fusion.subset
 
     def _slot_contents(self, params: Tree) -> tuple[Tree, Tree]:

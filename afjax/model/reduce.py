@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from afjax.architecture import Adapter, FusionConfig, OnTop
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
+from afjax.model.encoder import for_every_layer
 from afjax.trees import Tree
 
 
@@ -96,7 +97,7 @@ def keep_adapters(
     """
     if "shared" in adapters[0]:
         depth = len(kept[0])
-        adapters = [{"ffn": {**tree["ffn"], **_for_every_layer(tree["shared"], depth)}} for tree in adapters]
+        adapters = [{"ffn": {**tree["ffn"], **for_every_layer(tree["shared"], depth)}} for tree in adapters]
     chosen: list[Tree] = []
     for place in range(len(kept[0][0])):
         tree: Tree = {}
@@ -110,7 +111,3 @@ def keep_adapters(
             )
         chosen.append(tree)
     return chosen
-
-
-def _for_every_layer(tree: Tree, depth: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (depth, *leaf.shape)), tree)

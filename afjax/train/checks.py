@@ -10,8 +10,9 @@ from afjax.config import ExperimentConfig, TaskConfig, TrainConfig
 from afjax.data.rows import Rows
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
-from afjax.model.fusion import check_fusible
+from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
+from afjax.model.reduce import check_kept
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk import Trunk
@@ -95,6 +96,8 @@ def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_fo
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
     }
     check_fusible(configs, trunk.config.num_layers)
+    check_kept(config.fusion, list(configs.values()), trunk.config.num_layers)
+    check_subset(config.fusion, len(configs))
 
 
 def _check_writable(folder: str | Path, flag: str) -> None:

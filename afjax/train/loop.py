@@ -99,7 +99,9 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
     checkpoint_every = config.checkpoint_every or eval_every
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = RunCheckpoints(folder / "checkpoints")
-    state, best, progress = run.start, _copy(run.start["trained"]), _Progress()
+    # The run lets go of its start, or a run that goes on would hold two states.
+    state, run.start = run.start, {}
+    best, progress = _copy(state["trained"]), _Progress()
     if (found := checkpoints.restore(state, best)) is not None:
         state, best, progress = found[0], found[1], _Progress(**found[2])
     step = int(state["step"])

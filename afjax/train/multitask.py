@@ -80,6 +80,7 @@ def train_multitask(
         if has_adapter:
             tree["adapters"] = {DRAWN: new_adapter(key, name, adapter, trunk)}
         own.append(tree)
+    own_shapes = jax.eval_shape(lambda tree: tree, own[0])
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * sampling.steps_per_epoch))
     run = MultitaskRun(
@@ -96,13 +97,14 @@ def train_multitask(
         pad_id=trunk.config.pad_id,
         trunk_dtype=trunk.dtype,
     )
+    del own
     eval_every = config.eval_every or sampling.steps_per_epoch
     result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title="multitask")
     shared = to_host(result.trained["shared"])
     if "trunk" in shared:
         # What the partition leaves frozen of the trunk stays as it was.
         rules = partition.preset(partition_name, head)
-        whole = {"trunk": trunk_params, **own[0]}
+        whole = {"trunk": trunk_params, **own_shapes}
         _, frozen = partition.split(whole, partition.label(whole, rules))
         trunk = with_params(trunk, merge(shared, {"trunk": frozen.get("trunk", {})})["trunk"], workdir)
     models = {}

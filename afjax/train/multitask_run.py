@@ -1,6 +1,5 @@
 """A run on several tasks, one of them a step: what the loop needs."""
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -125,8 +124,3 @@ class MultitaskRun:
 
     def note(self, batch: Batch) -> dict[str, float]:
         return {"task": int(batch["task"])}
-
-    @functools.cached_property
-    def num_drawn(self) -> list[int]:
-        """How often each task is drawn in the whole run."""
-        return np.bincount(self.drawn, minlength=len(self._tasks)).tolist()

@@ -16,7 +16,7 @@ from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import stack_layers
-from afjax.model.fusion import init_fusion
+from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.task_model import TaskModel, check_length, load_adapters
@@ -114,6 +114,7 @@ def train_fusion(
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
     name = name or f"{task.name}-fusion"
     members = load_adapters(store_folder, adapters, trunk)
+    check_subset(fusion, len(members))
     model = Model(
         trunk=trunk.config,
         head_name=name,

@@ -88,6 +88,8 @@ def train_sequential(
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
         scores.append(_scores(folder / SCORES, models, data, config.batch_size))
+        # What was scored keeps its parameters on the device; copies do not.
+        models = {name: dataclasses.replace(model) for name, model in models.items()}
     last = dict(zip(models, scores[-1], strict=True))
     return TaskSequence(
         {name: dataclasses.replace(model, metrics=last[name]) for name, model in models.items()}, scores

@@ -57,8 +57,9 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     """optax's Adam without the correction of the moments for their start at zero, as BERT's own optimizer has it."""
 
     def init(params: optax.Params) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros, nu=zeros)
+        # Buffers of their own: steps donate them.
+        mu, nu = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=mu, nu=nu)
 
     def update(
         gradients: optax.Updates, state: optax.ScaleByAdamState, _: Any = None

@@ -163,6 +163,13 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
     assert '"first" is fused already' in refused("eval", *model, source, "--with=first")
     assert "Give --keep and --name together" in refused("prune", *model, source, "--keep=1")
     assert "3 adapters cannot be kept" in refused("prune", *model, source, "--keep=3", "--name=small")
+    named = ["--keep=1", "--name=small"]
+    assert "--drop_layers cannot be stored" in refused("prune", *model, source, *named, "--drop_layers=0")
+    assert 'already has "first" in heads' in refused("prune", *model, source, "--keep=1", "--name=first")
+    assert 'fusion name "x/y" cannot be used' in refused("prune", *model, source, "--keep=1", "--name=x/y")
+    nowhere = f"--output={data / 'nowhere' / 'curve.csv'}"
+    for command in ("prune", "adapterdrop"):
+        assert "is no folder; give another --output" in refused(command, *model, source, nowhere)
     assert "--rank_rows is 0" in refused("prune", *model, source, "--rank_rows=0")
     head = [*model[:2], "--head=first", source]
     assert "is used without a fusion" in refused("prune", *head, "--adapter=first")

@@ -119,5 +119,13 @@ def get_config():
         load(text, tmp_path, "", ("adapter.preset=palls",))
     with pytest.raises(UserError, match=r"config\.adapter\.layer_norms is not a known setting"):
         load(text, tmp_path, "", ("adapter.layer_norms=True",))
+    with pytest.raises(UserError, match=r"config\.tasks\[0\] is 3; give its settings as a mapping"):
+        load(text, tmp_path, "", ("tasks.one=3",))
+    with pytest.raises(UserError, match=r"config\.adapter\.preset is "):
+        load(text, tmp_path, "", ("adapter.preset=[1]",))
+    with pytest.raises(UserError, match=r"config\.sources\[0\] is 3"):
+        load(text, tmp_path, "", ("sources={'zz': 3}",))
+    with pytest.raises(UserError, match=r"config\.sources\[0\]\.task is 'rte'"):
+        load(text, tmp_path, "", ("sources={'zz': {'task': 'rte'}}",))
     with pytest.raises(UserError, match=r'config\.adapter\.kind is "pall"'):
         load(text, tmp_path, "", ("adapter={'kind': 'pall'}",))

@@ -577,3 +577,20 @@ def test_only_a_sweep_takes_a_grid(capsys: Capsys) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--config=x.py", "--workdir=x", "--grid.train.epochs=1"])
     assert "unknown arguments: --grid.train.epochs=1" in capsys.readouterr().err
+
+
+def test_runs_start_with_the_adapters_of_a_store(
+    words: list[str], train: StandIn, tmp_path: Path, refused: Refused
+) -> None:
+    there = tmp_path / "there"
+    (there / "adapters" / "one").mkdir(parents=True)
+    (there / "adapters" / "one" / "manifest.json").write_text("{}")
+    assert "is no store with adapters" in refused(*words, RATES, f"--adapters={tmp_path / 'nowhere'}")
+    given = [*words, RATES, f"--adapters={there}"]
+    assert main(given) == 0
+    for folder in (tmp_path / "sweep" / "runs").iterdir():
+        assert (folder / "store" / "adapters" / "one" / "manifest.json").read_text() == "{}"
+    assert len(train.titles) == 2
+    sentence = refused(*words, RATES)
+    assert "holds another sweep" in sentence
+    assert f"adapters: {there} there, none given" in sentence

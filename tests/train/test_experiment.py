@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax import store
-from afjax.architecture import AdapterConfig, HeadConfig, PalConfig
+from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig, PalConfig
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.train.experiment import Result, run_experiment
@@ -173,6 +173,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     )
     assert "top_k is 3, but the trunk has 2 layers" in refusal(single(partition="top_k", top_k=3), tmp_path)
     assert "carries LayerNorms of its own" in refusal(fusion(adapter=AdapterConfig(layer_norms=True)), tmp_path)
+    assert "fusion.subset is 3, but only 2 adapters" in refusal(fusion(fusion=FusionConfig(subset=3)), tmp_path)
+    kept = FusionConfig(kept=(((0,), (2,)),))
+    assert "fusion.kept names adapter 2, but the fusion has 2" in refusal(fusion(fusion=kept), tmp_path)
     (tmp_path / "file").write_text("")
     assert f"as {tmp_path / 'file'} is not a folder" in refusal(single(), tmp_path, store_folder=tmp_path / "file")
     assert f"The workdir {tmp_path / 'file'} cannot be " in refusal(single(), tmp_path, workdir=tmp_path / "file")
@@ -298,6 +301,8 @@ def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings:
         ({"partition": "fusion"}, 'A fusion is trained by the fusion recipe, not by partition="fusion".'),
         ({"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),
         ({"recipe": "single"}, "config.task is missing; the single recipe needs it."),
+        ({"seed": -1}, "config.seed is -1; it must be 0 or more."),
+        ({"sources": (SourceConfig(task=TaskConfig(name="x")),)}, "this is the multitask recipe"),
     ],
 )
 def test_configs_of_several_tasks_that_cannot_be(several: MakeConfig, changes: dict[str, Any], message: str) -> None:

@@ -32,7 +32,7 @@ from afjax.train.multitask_step import (
     take_task,
 )
 from afjax.train.sequential import train_sequential
-from afjax.train.step import init_state, make_optimizer, make_train_step
+from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step
 from afjax.trees import Tree, flatten, named_key, tree_digest
 from afjax.trunk import Trunk
 
@@ -186,6 +186,21 @@ def test_stacking_fills_up_and_slices_come_back() -> None:
     assert np.array_equal(stacked["a"][0], [[1, 0, 0], [1, 0, 0]])
     again = put_task(stacked, jnp.asarray(0), take_task(stacked, 1))
     assert np.array_equal(again["a"][0], stacked["a"][1])
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_a_compiled_step_may_have_its_state(tiny_trunk: Trunk, model: Model, corrected: bool) -> None:
+    # It donates the state, all of whose buffers must be its own.
+    config = dataclasses.replace(CONFIG, adam_bias_correction=corrected)
+    own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
+    whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
+    trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
+    state = init_multitask_state({}, jax.tree.map(jnp.asarray, trained), config)
+    step = jit_step(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state), state)
+    for task in (0, 1):
+        state, scalars = step(state, frozen, make_batch(task), jax.random.key(0), jnp.float32(0.1))
+        assert not scalars["failed"]
+    assert int(state["step"]) == 2
 
 
 # The recipe
