@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig, check_name
+from afjax.architecture import (
+    ADAPTER_PRESETS,
+    Adapter,
+    AdapterConfig,
+    FusionConfig,
+    HeadConfig,
+    LhucConfig,
+    PalConfig,
+    TopFfnConfig,
+)
+from afjax.config import ExperimentConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig, check_name
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 
@@ -262,17 +271,36 @@ tasks = st.builds(
     labels=st.lists(st.text(), max_size=3).map(tuple),
     metric=st.sampled_from(["", "f1"]),
 )
+modules = st.sampled_from(
+    [PalConfig(size=24, layers=(1, 0)), LhucConfig(), TopFfnConfig(hidden_sizes=(3, 4)), *ADAPTER_PRESETS.values()]
+)
+sources = st.builds(SourceConfig, task=tasks, train=trains)
+kept = st.sampled_from([None, (((0, 1), (2, 1)),)])
+recipes = st.one_of(
+    st.fixed_dictionaries({"task": tasks}),
+    st.fixed_dictionaries(
+        {
+            "recipe": st.just("fusion"),
+            "task": tasks,
+            "sources": st.lists(sources, min_size=1, max_size=3, unique_by=lambda source: source.task.name).map(tuple),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "recipe": st.sampled_from(["multitask", "sequential"]),
+            "tasks": st.lists(tasks, min_size=1, max_size=3, unique_by=lambda task: task.name).map(tuple),
+            "sampling": st.builds(SamplingConfig, steps_per_epoch=st.integers(1, 9)),
+        }
+    ),
+)
 experiments = st.builds(
-    ExperimentConfig,
-    task=tasks,
-    seed=st.integers(),
-    adapter=adapters,
-    fusion=st.builds(FusionConfig, dropout=optional(rates), temperature=positive),
+    lambda recipe, **values: ExperimentConfig(**recipe, **values),
+    recipe=recipes,
+    seed=st.integers(0),
+    adapter=st.one_of(adapters, modules),
+    fusion=st.builds(FusionConfig, dropout=optional(rates), temperature=positive, kept=kept),
     head=st.builds(HeadConfig, pooler=st.sampled_from(["head", "trunk"]), dropout=optional(rates)),
     train=trains,
-    sources=st.lists(
-        st.builds(SourceConfig, task=tasks, train=trains), max_size=3, unique_by=lambda source: source.task.name
-    ).map(tuple),
 )
 
 
