@@ -73,6 +73,8 @@ class TrainConfig:
       buckets: Padded lengths a batch may have; empty: a quarter, a half, three quarters and all of
         ``max_length``.
       warmup: Share of the steps in which the rate rises from zero.
+      decay_from: Where the decay begins: at the peak, behind the ``warmup``; or at the ``start``, as in BERT's own
+        optimizer, so that the rate falls from the peak to where it would be without a warm-up.
       weight_decay: AdamW's, on kernels only (not on biases, LayerNorms or embeddings).
       clip_norm: Largest global norm of the trained leaves' gradients; 0: no clipping.
       adam_b1, adam_b2, adam_epsilon: Adam's own.
@@ -93,6 +95,7 @@ class TrainConfig:
     max_length: int = 128
     buckets: tuple[int, ...] = ()
     warmup: float = 0.0
+    decay_from: Literal["warmup", "start"] = "warmup"
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     adam_b1: float = 0.9

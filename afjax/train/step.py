@@ -26,7 +26,8 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     warmup = round(config.warmup * num_steps)
     if step < warmup:
         return config.learning_rate * step / warmup
-    return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - warmup))
+    begin = warmup if config.decay_from == "warmup" else 0
+    return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - begin))
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:

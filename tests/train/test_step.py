@@ -178,3 +178,9 @@ def test_adam_without_bias_correction_by_hand() -> None:
         directions, state = optimizer.update(given, state, trained)
         np.testing.assert_allclose(directions["a"]["kernel"], [direction + 0.1 * 2.0], rtol=1e-6)
         np.testing.assert_allclose(directions["a"]["bias"], [direction], rtol=1e-6)
+
+
+def test_decay_may_begin_at_the_start_as_berts_does() -> None:
+    config = TrainConfig(learning_rate=1.0, warmup=0.2, decay_from="start")
+    rates = [learning_rate(config, step, 10) for step in range(11)]
+    assert rates == pytest.approx([0.0, 0.5, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
