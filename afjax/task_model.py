@@ -285,7 +285,10 @@ class TaskModel:
         """
         for kind, name in self.artefacts():
             if not overwrite and name in store.names(store_folder, kind):
-                raise UserError(f'The store {store_folder} already has "{name}" in {kind}; save under another name.')
+                raise UserError(
+                    f'"{name}" is there already, in {kind} of the store {store_folder}; save under another name, or '
+                    "with overwrite=True."
+                )
         shared: dict[str, Any] = {
             "trunk": self.trunk.identity(),
             "task": to_dict(self.task),

@@ -278,7 +278,7 @@ def test_a_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp
     again = load_task_model(tmp_path, tiny_trunk, head="small", fusion="small")
     assert again.model.fusion.kept == (((0, 1), (0, 2)),)
     np.testing.assert_array_equal(logits(again, rows), logits(pruned, rows))
-    with pytest.raises(UserError, match='already has "small" in fusion'):
+    with pytest.raises(UserError, match='"small" is there already, in fusion'):
         whole.renamed("small").save(tmp_path)
     with pytest.raises(UserError, match=r'The adapter "a" in the store .* is another than the fusion'):
         whole.without_layers([0]).renamed("smaller").save(tmp_path)

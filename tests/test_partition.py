@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import typing
 from typing import Any
 
@@ -36,7 +37,11 @@ PRESETS = typing.get_args(Partition)
 
 
 def make_model(name: str, trunk: TrunkConfig = TRUNK, num_adapters: int = 2) -> Model:
-    adapters = {"adapter": ("a0",), "fusion": tuple(f"a{n}" for n in range(num_adapters))}.get(name, ())
+    adapters = {
+        "adapter": ("a0",),
+        "adapter+trunk": ("a0",),
+        "fusion": tuple(f"a{n}" for n in range(num_adapters)),
+    }.get(name, ())
     return Model(
         trunk=trunk,
         head_name="task",
@@ -95,6 +100,8 @@ def test_presets_label_every_leaf_once(name: str) -> None:
     trained = {path for path, train in labels.items() if train}
     if name == "full":
         expected = {path for path in labels if not path.startswith("trunk/pooler")}
+    elif name == "adapter+trunk":
+        expected = TRAINED["adapter"] | {path for path in labels if re.match("trunk/(embeddings|layers)/", path)}
     elif name == "top_k":
         expected = {path for path in labels if path.startswith("trunk/top_layers/")} | HEAD
     else:

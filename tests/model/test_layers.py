@@ -62,10 +62,16 @@ def test_dropout_in_bfloat16_keeps_the_mean() -> None:
     assert float((kept == 0).mean()) == pytest.approx(0.1, abs=0.005)
 
 
-def test_casting_a_trunk_leaves_its_layer_norms(tiny_trunk: Trunk) -> None:
+def test_casting_a_trunk_leaves_its_layer_norms_and_pooler(tiny_trunk: Trunk) -> None:
     leaves = flatten(cast_trunk(tiny_trunk.params, "bfloat16"))
     assert {path for path, leaf in leaves.items() if leaf.dtype == np.float32} == {
-        f"{part}/norm/{name}" for part in ("embeddings", "layers/attention", "layers/ffn") for name in ("scale", "bias")
+        "pooler/kernel",
+        "pooler/bias",
+        *(
+            f"{part}/norm/{name}"
+            for part in ("embeddings", "layers/attention", "layers/ffn")
+            for name in ("scale", "bias")
+        ),
     }
     same = cast_trunk(tiny_trunk.params, "float32")
     assert all(leaf is flatten(tiny_trunk.params)[path] for path, leaf in flatten(same).items())
