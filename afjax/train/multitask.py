@@ -15,7 +15,7 @@ from afjax.model.model import Model
 from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import take_task
-from afjax.train.recipes import new_adapter, new_head, run_loop, to_host, tokenise_splits, with_params
+from afjax.train.parts import new_adapter, new_head, run_loop, to_host, tokenise_splits, with_params
 from afjax.trees import Tree, merge
 from afjax.trunk import Trunk
 

@@ -1,28 +1,22 @@
-"""The two recipes: one partition on one task, and a fusion of stored adapters for a target task."""
+"""The recipes of one task: one partition, and a fusion of stored adapters."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import Partition, TaskConfig, TrainConfig, check_partition
 from afjax.data.rows import Rows
-from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import stack_layers
 from afjax.model.fusion import check_subset, init_fusion
-from afjax.model.heads import init_head
-from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.model import Model
 from afjax.task_model import TaskModel, check_length, load_adapters
-from afjax.train.loop import Run, Trained, train
-from afjax.train.single_run import SingleRun, map_layers
-from afjax.trees import Tree, merge, named_key, tree_digest
+from afjax.train.parts import new_adapter, new_head, run_loop, to_host, tokenise_splits, with_params
+from afjax.train.single_run import SingleRun
+from afjax.trees import Tree, merge, named_key
 from afjax.trunk import Trunk
 
 
@@ -136,18 +130,6 @@ def train_fusion(
     return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
 
 
-def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:
-    """An adapter at the start; its randomness depends on the seed's key and its name alone."""
-    tree = init_adapter(named_key(key, "adapters", name), config, trunk.config)
-    carries_norms = isinstance(config, AdapterConfig) and config.layer_norms
-    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if carries_norms else tree
-
-
-def new_head(key: jax.Array, name: str, config: HeadConfig, rows: Rows, trunk: Trunk) -> Tree:
-    """A head at the start, with as many outputs as the rows have label names."""
-    return init_head(named_key(key, "heads", name), config, len(rows.label_names) or 1, trunk=trunk.params)
-
-
 def _train(
     trunk: Trunk,
     model: Model,
@@ -191,36 +173,3 @@ def _train(
         seed=seed,
         max_length=config.max_length,
     )
-
-
-def run_loop(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
-    """:func:`afjax.train.loop.train`, with a sentence where the folder cannot be written."""
-    try:
-        return train(run, config, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
-    except OSError as error:
-        raise UserError(
-            f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
-            "another workdir, then start the same run again."
-        ) from error
-
-
-def to_host(trained: Tree) -> Tree:
-    """A trained tree as it is stored: NumPy arrays, layers stacked."""
-    return jax.tree.map(np.asarray, map_layers(trained, stack_layers))
-
-
-def with_params(trunk: Trunk, params: Tree, workdir: Path) -> Trunk:
-    """The trunk that a run has trained."""
-    joined = partition.join_layers(params)
-    return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
-
-
-def tokenise_splits(
-    trunk: Trunk, data: Mapping[str, Rows], max_length: int, cache_dir: Path | None
-) -> dict[str, TokenisedRows]:
-    """Train and dev, tokenised."""
-    tokenizer = trunk.tokenizer()
-    return {
-        split: tokenise(data[split], tokenizer, max_length=max_length, cache_dir=cache_dir)
-        for split in ("train", "dev")
-    }

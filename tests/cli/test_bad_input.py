@@ -21,7 +21,7 @@ from afjax.cli.main import main
 from afjax.dataclass_dicts import to_dict
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog
-from afjax.train.recipes import new_adapter
+from afjax.train.parts import new_adapter
 from afjax.trunk import load_trunk
 
 Refused = Callable[..., str]

@@ -22,7 +22,8 @@ from afjax.data.rows import Rows, rows_from_lists
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.task_model import TaskModel, load_task_model
-from afjax.train.recipes import new_adapter, train_fusion, train_single
+from afjax.train.parts import new_adapter
+from afjax.train.recipes import train_fusion, train_single
 from afjax.trees import flatten, tree_digest
 from afjax.trunk import Trunk, load_trunk, save_trunk
 

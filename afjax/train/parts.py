@@ -1,0 +1,68 @@
+"""What every recipe is put together from: starts of adapters and heads, tokenised splits, the loop, what it leaves."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from afjax import partition
+from afjax.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config import TrainConfig
+from afjax.data.rows import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+from afjax.model.adapters import init_adapter
+from afjax.model.encoder import stack_layers
+from afjax.model.heads import init_head
+from afjax.model.model import trunk_layer_norms
+from afjax.train.loop import Run, Trained, train
+from afjax.train.single_run import map_layers
+from afjax.trees import Tree, named_key, tree_digest
+from afjax.trunk import Trunk
+
+
+def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:
+    """An adapter at the start; its randomness depends on the seed's key and its name alone."""
+    tree = init_adapter(named_key(key, "adapters", name), config, trunk.config)
+    carries_norms = isinstance(config, AdapterConfig) and config.layer_norms
+    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if carries_norms else tree
+
+
+def new_head(key: jax.Array, name: str, config: HeadConfig, rows: Rows, trunk: Trunk) -> Tree:
+    """A head at the start, with as many outputs as the rows have label names."""
+    return init_head(named_key(key, "heads", name), config, len(rows.label_names) or 1, trunk=trunk.params)
+
+
+def run_loop(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
+    """:func:`afjax.train.loop.train`, with a sentence where the folder cannot be written."""
+    try:
+        return train(run, config, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
+    except OSError as error:
+        raise UserError(
+            f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
+            "another workdir, then start the same run again."
+        ) from error
+
+
+def to_host(trained: Tree) -> Tree:
+    """A trained tree as it is stored: NumPy arrays, layers stacked."""
+    return jax.tree.map(np.asarray, map_layers(trained, stack_layers))
+
+
+def with_params(trunk: Trunk, params: Tree, workdir: Path) -> Trunk:
+    """The trunk that a run has trained."""
+    joined = partition.join_layers(params)
+    return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
+
+
+def tokenise_splits(
+    trunk: Trunk, data: Mapping[str, Rows], max_length: int, cache_dir: Path | None
+) -> dict[str, TokenisedRows]:
+    """Train and dev, tokenised."""
+    tokenizer = trunk.tokenizer()
+    return {
+        split: tokenise(data[split], tokenizer, max_length=max_length, cache_dir=cache_dir)
+        for split in ("train", "dev")
+    }
