@@ -131,7 +131,9 @@ class TrainConfig:
       decay_from: Where the decay begins: at the peak, behind the ``warmup``; or at the ``start``, as in BERT's own
         optimizer, so that the rate falls from the peak to where it would be without a warm-up.
       weight_decay: AdamW's, on kernels only (not on biases, LayerNorms or embeddings).
-      clip_norm: Largest global norm of the trained leaves' gradients; 0: no clipping.
+      clip_norm: Largest norm of the trained leaves' gradients; 0: no clipping.
+      clip_by: Whose norm that is: of all trained leaves together; or of each tensor, which is then clipped for itself,
+        as in the optimizer of Stickland & Murray 2019's code (a layer's tensors are its own, stacked or not).
       adam_b1, adam_b2, adam_epsilon: Adam's own.
       adam_bias_correction: Whether Adam's moments are corrected for their start at zero. In BERT's own optimizer, which
         the code of Houlsby 2019 and of Stickland & Murray 2019 uses, they are not.
@@ -153,6 +155,7 @@ class TrainConfig:
     decay_from: Literal["warmup", "start"] = "warmup"
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    clip_by: Literal["all", "tensor"] = "all"
     adam_b1: float = 0.9
     adam_b2: float = 0.999
     adam_epsilon: float = 1e-8

@@ -59,6 +59,11 @@ def count(tree: Mapping[str, Any]) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in flatten(tree).values())
 
 
+def num_axes(path: str) -> int:
+    """How many axes a leaf of that path has of its own; any in front of them are stacked layers or tasks."""
+    return 2 if path.rpartition("/")[2] in ("kernel", "word", "position", "type") else 1
+
+
 def array_digest(array: Any) -> str:
     """SHA-256 (hex) over dtype, shape and the bytes in C order, little-endian."""
     array = np.asarray(array)

@@ -5,7 +5,8 @@ afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA
 
 The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA holds the tasks, as
 downloaded or a folder each. The learning rate for other trunks and shorter runs is an argument. The scores to expect
-are in the paper's tables of GLUE scores.
+are in the paper's tables of GLUE scores. The authors' code clips each tensor's gradient for itself, which is
+--config.train.clip_by=tensor.
 """
 
 import ml_collections

@@ -3,8 +3,8 @@
 What every task has for itself (its head, and its adapter) is stacked on a leading task axis. A step takes the drawn
 task's slice, trains it along with what all tasks share, and puts it back. The slices of the other tasks, their Adam
 moments and Adam's count of steps are not touched: to a task's own leaves it is as if only its steps existed, but for
-the learning rate, which follows the steps of the run. Gradients are clipped by the norm over the shared leaves and the
-drawn task's own. (In the authors' code of Stickland & Murray 2019 it depends on the version of PyTorch whether momentum
+the learning rate, which follows the steps of the run. Where gradients are clipped by the norm of all, that is the norm
+over the shared leaves and the drawn task's own. (In the authors' code of Stickland & Murray 2019 it depends on the version of PyTorch whether momentum
 and weight decay move the other tasks' leaves as well.)
 """
 
@@ -20,7 +20,7 @@ from jax import Array
 from afjax.config import TaskKind, TrainConfig
 from afjax.model.heads import Reads
 from afjax.model.model import Model
-from afjax.train.step import Batch, State, TrainStep, clip_by_global_norm, descend, keep_if, make_adamw, task_loss
+from afjax.train.step import Batch, State, TrainStep, descend, keep_if, make_adamw, make_clipping, task_loss
 from afjax.trees import Tree, flatten, merge, unflatten
 
 
@@ -107,7 +107,7 @@ def make_multitask_step(model: Model, config: TrainConfig, tasks: TaskTable, sta
     """
     shared_adamw = make_adamw(config, state["trained"]["shared"])
     own_adamw = make_adamw(config, jax.tree.map(lambda leaf: leaf[0], state["trained"]["own"]))
-    clip = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    clip = make_clipping(config)
 
     def step(
         state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array

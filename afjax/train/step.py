@@ -14,7 +14,7 @@ from jax import Array
 
 from afjax.config import TaskKind, TrainConfig
 from afjax.model.model import Model
-from afjax.trees import Tree, map_with_path, merge
+from afjax.trees import Tree, map_with_path, merge, num_axes
 
 Batch = Mapping[str, Any]
 # {"trained": tree, "optimizer": optax state, "step": int32, "failed": bool}
@@ -31,12 +31,11 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """Clipping by the global norm and AdamW's direction, without the learning rate; decay acts on kernels alone.
+    """Clipping and AdamW's direction, without the learning rate; decay acts on kernels alone.
 
     It is made for the trained tree and never meets a frozen leaf.
     """
-    adamw = make_adamw(config, trained)
-    return optax.chain(clip_by_global_norm(config.clip_norm), adamw) if config.clip_norm else adamw
+    return optax.chain(make_clipping(config), make_adamw(config, trained))
 
 
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
@@ -73,6 +72,13 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     return optax.GradientTransformation(init, update)
 
 
+def make_clipping(config: TrainConfig) -> optax.GradientTransformation:
+    """What the config says of clipping gradients."""
+    if not config.clip_norm:
+        return optax.identity()
+    return {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by](config.clip_norm)
+
+
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
     """optax's, but with one factor for all: a division at every entry would be a pass over memory of its own."""
 
@@ -80,6 +86,21 @@ def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
         norm = optax.tree.norm(gradients)
         factor = jnp.where(norm < clip_norm, 1.0, clip_norm / norm)
         return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
+    """Clips each tensor by its own norm; of stacked leaves each layer's (and each task's) slice is a tensor."""
+
+    def clip(path: str, gradient: Array) -> Array:
+        axes = tuple(range(-num_axes(path), 0))
+        norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
+        return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
+
+    def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
+        paths = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
+        return jax.tree.map(clip, paths, gradients), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 

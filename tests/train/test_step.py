@@ -20,6 +20,7 @@ from afjax.train.step import (
     TrainStep,
     init_state,
     learning_rate,
+    make_clipping,
     make_optimizer,
     make_train_step,
     task_loss,
@@ -63,6 +64,18 @@ def test_the_norm_that_is_clipped_is_that_of_all_leaves(clip_norm: float, expect
     directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
     found = [float(leaf[0]) * 1e6 for leaf in flatten(directions).values()]
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_clipping_by_tensor_is_for_each_layer_of_a_stacked_leaf_as_if_it_stood_alone() -> None:
+    kernels = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    biases = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
+    gradients = {"layers": {"kernel": jnp.asarray(kernels), "bias": jnp.asarray(biases)}}
+    clip = make_clipping(TrainConfig(clip_norm=2.0, clip_by="tensor"))
+    clipped, _ = clip.update(gradients, clip.init(gradients))
+    for before, after in zip(kernels, clipped["layers"]["kernel"], strict=True):
+        norm = np.linalg.norm(before)
+        np.testing.assert_allclose(after, before * min(1.0, 2.0 / norm), rtol=1e-6)
+    np.testing.assert_allclose(clipped["layers"]["bias"], [[1.2, 1.6], [0.3, 0.4]], rtol=1e-6)
 
 
 def test_the_loss_of_regression_is_the_weighted_mean_of_squares() -> None:
