@@ -64,7 +64,7 @@ def prepare(
       batch_size: Rows.
       max_length: Tokens a row.
       scan_layers: One compiled loop over the layers.
-      trunk_dtype: Of the trunk's weights and so of its activations; ``full`` trains them, in float32 only.
+      trunk_dtype: Of the trunk's activations, and of its weights where they are frozen.
 
     Raises:
       UserError: An unknown size, or numbers that make no step.
@@ -75,8 +75,6 @@ def prepare(
             f"num_adapters={num_adapters}, batch_size={batch_size}, max_length={max_length}: take at least 1 of each, "
             f"and at most {config.max_length} tokens."
         )
-    if mode == "train":
-        partition.check_trunk_dtype(method, trunk_dtype)
     adapter = ADAPTER_PRESETS["pfeiffer"]
     names = {"full": [], "adapter": ["adapter"], "fusion": [f"adapter{n}" for n in range(num_adapters)]}[method]
     model = Model(
@@ -86,6 +84,7 @@ def prepare(
         adapters=tuple((name, adapter) for name in names),
         fusion_name="fusion" if method == "fusion" else "",
         fusion=FusionConfig(),
+        dtype=trunk_dtype,
         scan_layers=scan_layers,
     )
     params = _init(jax.random.key(0), model)

@@ -15,6 +15,7 @@ from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
+Remat = Literal["none", "matmuls", "layers"]
 TaskKind = Literal["classification", "regression", "multiple_choice", "span"]
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
 Metric = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match"]
@@ -222,6 +223,32 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices share what; the three sizes multiply to the number of devices.
+
+    Attributes:
+      data: Groups of devices that have all parameters, each with its own rows of a batch.
+      fsdp: Devices that share the parameters and the optimizer's state, and gather them layer by layer; each has its
+        own rows as well.
+      tensor: Devices that share each layer's heads and inner units, and compute on the same rows.
+
+    One of them may be -1: what the others leave.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
+        for axis, size in sizes.items():
+            if size < 1 and size != -1:
+                raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for what the others leave.")
+        if list(sizes.values()).count(-1) > 1:
+            raise UserError(f"The mesh {sizes} leaves more than one size open; give -1 once at most.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """All of one experiment.
 
@@ -230,8 +257,8 @@ class ExperimentConfig:
         then fuses them for the task. ``multitask`` trains one partition on several tasks, a step on one of them.
         ``sequential`` trains it on one task after the other, and scores the earlier ones each time.
       trunk: A Hugging Face id, a local folder, or ``minilm``.
-      trunk_dtype: What the frozen trunk computes in. ``bfloat16`` halves its memory and is faster where the hardware
-        multiplies it faster; what is trained stays float32.
+      trunk_dtype: What the trunk computes in, and is kept in where it is frozen. ``bfloat16`` halves its memory and is
+        faster where the hardware multiplies it faster; what is trained is kept, and updated, in float32.
       task: The task of ``single``, the target of ``fusion``.
       tasks: Those of ``multitask`` and ``sequential``, the latter in this order.
       name: Under which name results enter the store; empty: the task's name, with ``-fusion`` behind it for the fusion
@@ -245,6 +272,9 @@ class ExperimentConfig:
       fused: Which of them are fused, by name; empty: all. The others are trained to compare with.
       scan_layers: Whether the layers are one compiled loop (compiles faster) or unrolled (runs faster
         on CPU).
+      remat: What the backward pass computes again instead of keeping it: nothing, all but the results of ``matmuls``
+        with weights, or all but each layer's input (``layers``). Results are the same.
+      mesh: How devices share the work.
     """
 
     recipe: Literal["single", "fusion", "multitask", "sequential"] = "single"
@@ -264,6 +294,8 @@ class ExperimentConfig:
     sources: tuple[SourceConfig, ...] = ()
     fused: tuple[str, ...] = ()
     scan_layers: bool = False
+    remat: Remat = "none"
+    mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
         if self.name:

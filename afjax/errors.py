@@ -4,6 +4,10 @@ import difflib
 from collections.abc import Iterable
 
 
+class PreemptionError(Exception):
+    """A run was told to stop, and has saved all that it needs to go on; says so in a sentence."""
+
+
 class UserError(ValueError):
     """A mistake in a file, flag, config or argument.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from afjax import metrics
 from afjax.answers import best_answers
@@ -12,7 +13,13 @@ from afjax.config import TaskConfig
 from afjax.data.batches import eval_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
+from afjax.sharding import own_rows, place_batch, whole
 from afjax.trees import Tree
+
+
+def jit_eval_step(step: Callable[[Tree, Any], Any], mesh: Mesh) -> Callable[[Tree, Any], Any]:
+    """Compiles a step whose results every host of the mesh gets whole."""
+    return jax.jit(step, out_shardings=whole(mesh))
 
 
 def over_rows(
@@ -23,20 +30,22 @@ def over_rows(
     batch_size: int,
     lengths: Sequence[int],
     pad_id: int,
+    mesh: Mesh,
 ) -> Any:
     """Runs ``step(params, {"tokens", "types", "mask"})`` over every row once.
 
     Args:
-      step: Gives an array, or a tree of them, whose leading axis is the batch's.
-      params: On the device.
+      step: Compiled (:func:`jit_eval_step`); gives an array, or a tree of them, whose leading axis is the batch's.
+      params: On the mesh.
       data: At least one row.
       batch_size: Rows a step.
       lengths: Padded lengths, rising.
       pad_id: The padding token.
+      mesh: The devices.
 
     Returns:
-      The same tree with a leading axis of all rows, in their own order; NumPy arrays. Where batches differ in another
-      axis (that of their padded length), shorter ones are filled up with the dtype's lowest number.
+      On every host the same tree with a leading axis of all rows, in their own order; NumPy arrays. Where batches
+      differ in another axis (that of their padded length), shorter ones are filled up with the dtype's lowest number.
     """
     order: list[np.ndarray] = []
     outputs: list[Any] = []
@@ -47,9 +56,11 @@ def over_rows(
         order.append(rows[rows >= 0])
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
 
-    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id):
-        inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
-        under_way.append((batch["rows"], step(params, inputs)))
+    part = own_rows(batch_size, mesh)
+    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
+        inputs = place_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
+        with jax.set_mesh(mesh):
+            under_way.append((batch["rows"], step(params, inputs)))
         # The next batch is built while the device is at work on this one.
         if len(under_way) > 1:
             fetch()

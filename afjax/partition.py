@@ -56,15 +56,6 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
     return rules[name]
 
 
-def check_trunk_dtype(name: str, dtype: str) -> None:
-    """Raises UserError where a preset leaves nothing of the trunk frozen that another dtype could be for."""
-    if name in ("full", "adapter+trunk") and dtype != "float32":
-        raise UserError(
-            f'The partition "{name}" trains every weight of the trunk, in float32; trunk_dtype is "{dtype}": take '
-            '"float32", or another partition.'
-        )
-
-
 def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
     """``{path: trained or not}`` for every leaf.
 

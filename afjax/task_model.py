@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from afjax import store
 from afjax.answers import Answer, best_answers
@@ -22,10 +23,11 @@ from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import over_rows, split_scores
-from afjax.model.encoder import cast_trunk, unstack_layers
+from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model
 from afjax.model.reduce import drop_layers, left_layers, take_layers
+from afjax.sharding import local_mesh, place
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
 
@@ -181,13 +183,16 @@ class TaskModel:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         max_length = self.max_length if max_length is None else max_length
+        # Each device takes as many rows as every other.
+        devices = self._mesh.size
         logits, attention = over_rows(
             functools.partial(_predict_step, self._nameless, fusion_attention),
             self._device_params,
             data,
-            batch_size=batch_size,
+            batch_size=-(-batch_size // devices) * devices,
             lengths=TrainConfig(max_length=max_length).lengths,
             pad_id=self.model.trunk.pad_id,
+            mesh=self._mesh,
         )
         return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
 
@@ -286,25 +291,31 @@ class TaskModel:
         return self.trunk.tokenizer()
 
     @functools.cached_property
+    def _mesh(self) -> Mesh:
+        return local_mesh()
+
+    @functools.cached_property
     def _device_params(self) -> Tree:
-        """All parameters on the device, in the form that predicts fastest."""
+        """All parameters on this host's devices, in the form that predicts fastest."""
         trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
-        if not self.model.scan_layers:
-            trunk = {**trunk, "layers": unstack_layers(trunk["layers"])}
+        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=self.model.scan_layers)}
         mixed, head = self.model.fusion_name, self.model.head_name
         own = {
             "adapters": {str(i): self.params["adapters"][name] for i, (name, _) in enumerate(self.model.adapters)},
             "fusion": {"fusion": self.params["fusion"][mixed]} if mixed else {},
             "heads": {"head": self.params["heads"][head]},
         }
-        return self._nameless.fold(jax.tree.map(jnp.asarray, {"trunk": trunk, **own}))
+        return self._nameless.fold(place({"trunk": trunk, **own}, self._mesh))
 
     @functools.cached_property
     def _nameless(self) -> Model:
         """The model with numbers for names: models that differ in nothing else share their compiled programs."""
         adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
         mixed = "fusion" if self.model.fusion_name else ""
-        return dataclasses.replace(self.model, head_name="head", adapters=adapters, fusion_name=mixed)
+        # The trunk's weights are of its dtype already, and there is no backward pass.
+        return dataclasses.replace(
+            self.model, head_name="head", adapters=adapters, fusion_name=mixed, dtype=None, remat="none"
+        )
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False) -> None:
         """Saves what was trained: the fusion or the adapter, and the head.

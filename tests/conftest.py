@@ -8,10 +8,9 @@ import os
 import re
 from pathlib import Path
 
-# Before jax is imported: tests run on the CPU, with several devices. Their programs are tiny, and nearly all of their
-# time is compilation, so the code generator is told to take it easy.
+# Before jax is imported: tests run on the CPU. Their programs are tiny, and nearly all of their time is compilation, so
+# the code generator is told to take it easy. (What needs several devices is in tests/scale, in processes of its own.)
 XLA_FLAGS = (
-    "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
 )

@@ -18,9 +18,10 @@ MODULES = sorted(
 )
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
-    ("errors", "host_memory"),
+    ("errors", "host_memory", "hosts"),
     ("trees", "architecture", "dataclass_dicts"),
     ("config",),
+    ("sharding",),
     ("data", "metrics", "model", "partition", "store"),
     ("hugging_face", "answers"),
     ("evaluate", "submissions"),

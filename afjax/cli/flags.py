@@ -10,7 +10,13 @@ examples:
   afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
       --config.train.learning_rate=3e-4 --config.seed=1
 
-A run that was stopped goes on when the same command is given again."""
+A run that was stopped goes on when the same command is given again.
+
+All devices are used, as --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor say. The hosts of a Cloud TPU
+slice find each other; elsewhere start the same command on each, with its own --process_id:
+  afjax train ... --workdir=gs://BUCKET/run --coordinator_address=HOST0:8476 --num_processes=2 --process_id=0
+
+Exit codes: 0 done; 2 a mistake to put right; 75 stopped by SIGTERM, all steps saved; 76 another host was lost."""
 
 SWEEP_EXAMPLE = """\
 examples:
@@ -87,6 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
     train.add_argument("--workdir", required=True, type=Path, help="the run's own folder")
     train.add_argument("--store", help="where adapters, fusions and heads are kept (WORKDIR/store)")
+    train.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
+    train.add_argument("--num_processes", type=int, help="how many hosts there are")
+    train.add_argument("--process_id", type=int, help="this host's number, from 0")
     train.add_argument(
         "--config.SETTING",
         dest="_",

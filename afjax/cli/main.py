@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.flags import make_parser
-from afjax.errors import UserError
+from afjax.errors import PreemptionError, UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, or 2 with one sentence for a mistake the user can put right.
 
-    A sweep some of whose runs failed, and that told about them, gives 1.
+    A sweep some of whose runs failed, and that told about them, gives 1; training that SIGTERM has stopped, and that
+    has saved all it needs to go on, :data:`PREEMPTED`; training one of whose hosts was lost, :data:`HOST_LOST`.
     """
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
@@ -27,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     try:
         return COMMANDS[arguments.command](arguments)
+    except PreemptionError as error:
+        print(f"afjax: {error}", file=sys.stderr)
+        return PREEMPTED
     except UserError as error:
         # One line, whatever a library's message inside looks like.
         print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
@@ -37,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
         return 130
+
+
+# Exit codes; that of a temporary failure, by sysexits.h, and the next one.
+PREEMPTED = 75
+HOST_LOST = 76
 
 
 def cache_folder() -> Path:
@@ -54,15 +63,36 @@ def _set_up_libraries() -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    import jax
+
+    from afjax import hosts
     from afjax.cli.configs import load_experiment
     from afjax.train.experiment import run_experiment
 
     config = load_experiment(arguments.config, arguments.overrides)
+    hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     _set_up_libraries()
     store = arguments.store or arguments.workdir / "store"
-    results = run_experiment(
-        config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
-    )
+    try:
+        results = run_experiment(
+            config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
+        )
+    except UserError as error:
+        print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
+        hosts.leave(2)
+        return 2
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        reason = str(error).partition("\n")[0]
+        print(
+            f"afjax: another host of this run was lost ({reason}); start the same command again on all hosts, and it "
+            "goes on from the last checkpoint.",
+            file=sys.stderr,
+        )
+        hosts.leave(HOST_LOST)
+    if not hosts.is_first_host():
+        return 0
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)

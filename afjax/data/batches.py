@@ -7,6 +7,8 @@ no token in their mask. B is always the batch size, T one of a few lengths.
 
 Of multiple choice ``tokens``, ``types`` and ``mask`` are [B, C, T], C the most choices of any row of the split; choices
 that a row does not have are without a token in their mask. Of span ``labels`` is [B, 2].
+
+On several hosts each builds its own part of every batch, but for ``rows``, which is of all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,6 +33,7 @@ def train_batches(
     seed: int,
     epoch: int,
     start: int = 0,
+    part: slice = slice(None),
 ) -> Iterator[Batch]:
     """Yields one epoch: every row once, in an order that depends on ``(seed, epoch)`` alone.
 
@@ -44,15 +47,18 @@ def train_batches(
       pad_id: Token id behind a row's end.
       seed, epoch: Whole numbers from 0.
       start: Number of batches to skip, without building them.
+      part: Of each batch, the rows to build (this host's); ``rows`` names those of all hosts.
     """
     for rows in train_groups(data.lengths, batch_size, lengths, seed, epoch)[start:]:
-        yield make_batch(data, rows, batch_size, lengths, pad_id)
+        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
 
 
-def eval_batches(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], pad_id: int) -> Iterator[Batch]:
-    """Yields every row once, the short ones first; ``rows`` says where each belongs."""
+def eval_batches(
+    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], pad_id: int, part: slice = slice(None)
+) -> Iterator[Batch]:
+    """Yields every row once, the short ones first; ``rows`` says where each belongs. Arguments as above."""
     for rows in eval_groups(data.lengths, batch_size):
-        yield make_batch(data, rows, batch_size, lengths, pad_id)
+        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
 
 
 def train_groups(
@@ -90,13 +96,22 @@ def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     return buckets
 
 
-def make_batch(data: TokenisedRows, rows: np.ndarray, batch_size: int, lengths: Sequence[int], pad_id: int) -> Batch:
+def make_batch(
+    data: TokenisedRows,
+    rows: np.ndarray,
+    batch_size: int,
+    lengths: Sequence[int],
+    pad_id: int,
+    part: slice = slice(None),
+) -> Batch:
     count = len(rows)
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
     there = sequences >= 0
     starts = np.where(there, data.offsets[sequences], 0)
     sequence_lengths = np.where(there, data.offsets[sequences + 1] - starts, 0)
+    # That of all hosts' rows: they run one program.
     length = lengths[bucket_of(sequence_lengths.ravel(), lengths).max()]
+    starts, sequence_lengths = starts[part], sequence_lengths[part]
     places = np.arange(length)
     mask = places < sequence_lengths[..., None]
     # Places behind a row's end read any token, which the mask then replaces.
@@ -109,8 +124,8 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batch_size: int, lengths: 
         "tokens": np.where(mask, data.tokens[indices], pad_id).astype(np.int32),
         "types": np.where(mask, data.types[indices], 0).astype(np.int32),
         "mask": mask,
-        "labels": labels,
-        "weights": (np.arange(batch_size) < count).astype(np.float32),
+        "labels": labels[part],
+        "weights": (np.arange(batch_size) < count)[part].astype(np.float32),
         "rows": np.pad(rows, (0, batch_size - count), constant_values=-1).astype(np.int32),
     }
 

@@ -71,7 +71,7 @@ def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, a
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     query = dense(params["query"], x[:, 0]).reshape(-1, *heads).transpose(1, 0, 2)  # [heads, batch, head size]
     key_kernel, value_kernel = (
-        params[name]["kernel"].reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
+        params[name]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
         for name in ("key", "value")
     )
     projected = wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype)  # Kᵀ q, [batch, heads, d]

@@ -22,8 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from afjax.config import Remat
 from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
 from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
+from afjax.sharding import gathered, split_rows
 from afjax.trees import Tree, map_with_path, named_key
 
 
@@ -91,6 +93,7 @@ class Embeddings(nn.Module):
     """Sum of word, position and type embeddings, LayerNorm, dropout."""
 
     config: TrunkConfig
+    dtype: str | None = None
 
     @nn.compact
     def __call__(self, tokens: Array, types: Array, mask: Array, *, key: Array | None) -> Array:
@@ -104,7 +107,12 @@ class Embeddings(nn.Module):
             positions = jnp.cumsum(present, axis=-1) * present + config.pad_id
         else:
             positions = jnp.broadcast_to(jnp.arange(tokens.shape[-1]), tokens.shape)
-        x = word[tokens] + position[positions] + type_[types]  # [batch, length, hidden_size]
+        dtype = word.dtype if self.dtype is None else self.dtype
+
+        def look_up(table: Array, indices: Array) -> Array:
+            return gathered(table)[indices].astype(dtype)  # [batch, length, hidden_size]
+
+        x = split_rows(look_up(word, tokens) + look_up(position, positions) + look_up(type_, types))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
         return dropout(key, x, config.hidden_dropout)
 
@@ -251,20 +259,38 @@ def unstack_layers(layers: Tree) -> Tree:
     return {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_stacked(layers))}
 
 
+def part_layers(layers: Tree) -> Tree:
+    """The same layers with the last of them apart: ``{"lower": stacked layers, "last": the stack of one}``.
+
+    For a loop over the lower ones; in the last one less may have to be computed.
+    """
+    if jax.tree.leaves(layers)[0].shape[0] == 1:
+        return {"last": layers}
+    parts = {"lower": slice(None, -1), "last": slice(-1, None)}
+    return {name: jax.tree.map(lambda leaf, part=part: leaf[part], layers) for name, part in parts.items()}
+
+
+def memory_form(layers: Tree, *, scan: bool) -> Tree:
+    """Stacked layers in the form that runs fastest: apart, or, for a loop over them, the last one apart."""
+    return part_layers(layers) if scan else unstack_layers(layers)
+
+
 def stack_layers(layers: Tree) -> Tree:
-    """Undoes :func:`unstack_layers`; leaves stacked layers as they are."""
+    """Undoes :func:`memory_form`; leaves stacked layers as they are."""
+    if "last" in layers:
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *layers.values())
     if "0" not in layers:
         return layers
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layers[str(index)] for index in range(len(layers))))
 
 
 def num_stacked(layers: Tree) -> int:
-    """How many layers a tree holds, stacked or not."""
+    """How many layers a tree holds, stacked or each apart."""
     return len(layers) if "0" in layers else jax.tree.leaves(layers)[0].shape[0]
 
 
 def each_layer(layers: Tree) -> list[Tree]:
-    """Every layer's tree, of stacked layers or not."""
+    """Every layer's tree, of layers that are stacked or each apart."""
     if "0" in layers:
         return [layers[str(index)] for index in range(len(layers))]
     return unstack(layers, num_stacked(layers))
@@ -289,7 +315,9 @@ def encode(
     layers: Sequence[int] = (),
     make_slots: SlotMaker = no_slots,
     key: Array | None = None,
+    dtype: str | None = None,
     scan: bool = False,
+    remat: Remat = "none",
     first_token_only: bool = False,
 ) -> tuple[Array, dict[str, Array]]:
     """Runs the encoder.
@@ -304,18 +332,24 @@ def encode(
       layers: Indices of the layers whose slots hold something, rising.
       make_slots: From one layer's contents (and a dropout key), its slots.
       key: Dropout's key; None: no dropout.
+      dtype: Of the activations; None: that of the word embeddings.
       scan: One compiled loop over the layers in place of straight-line code.
-      first_token_only: The last hidden state is wanted of the first token alone. Straight-line code then computes
-        no more than that in the last layer; there is no attention over adapters to return.
+      remat: What the backward pass computes again.
+      first_token_only: The last hidden state is wanted of the first token alone, and no more is computed in the last
+        layer (which then stands behind the loop); there is no attention over adapters to return.
 
     Returns:
       The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and for every slot
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
-    runs = [trunk[name] for name in ("layers", "top_layers") if name in trunk]
+    runs: list[Tree] = []
+    for name in ("layers", "top_layers"):
+        if name in trunk:
+            parts = trunk[name]
+            runs += [parts[part] for part in ("lower", "last") if part in parts] if "last" in parts else [parts]
     embeddings_key, layers_key = split_key(key, 2)
     keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
-    x: Any = Embeddings(config).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
+    x: Any = Embeddings(config, dtype).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
 
     def run_layer(
         x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool, first_token_only: bool = False
@@ -326,18 +360,19 @@ def encode(
         output: Any = EncoderLayer(config).apply(
             {"params": params}, x, mask, slots=slots, key=trunk_key, first_token_only=first_token_only
         )
-        return output
+        return split_rows(output[0]), output[1]
 
     maps: list[dict[str, Array]] = []
     first = used = 0
     for run in runs:
         depth = num_stacked(run)
-        by_layer = [] if scan else each_layer(run)
+        scanned = scan and depth > 1
+        by_layer = [] if scanned else each_layer(run)
         for begin, end, filled in _segments(first, first + depth, layers):
             length = end - begin
             held = _take(contents, used, used + length) if filled else {}
-            run_filled = functools.partial(run_layer, filled=filled)
-            if scan:
+            run_filled = _again(functools.partial(run_layer, filled=filled), remat, looped=scanned)
+            if scanned:
                 params = _take(run, begin - first, end - first)
                 x, stacked = jax.lax.scan(run_filled, x, (params, held, None if keys is None else keys[begin:end]))
                 maps.append(stacked)
@@ -346,8 +381,11 @@ def encode(
                 for index in range(begin, end):
                     layer_key = None if keys is None else keys[index]
                     inputs = (by_layer[index - first], held_by_layer[index - begin], layer_key)
-                    last = index == config.num_layers - 1
-                    x, of_layer = run_filled(x, inputs, first_token_only=first_token_only and last)
+                    if first_token_only and index == config.num_layers - 1:
+                        run_filled = _again(
+                            functools.partial(run_layer, filled=filled, first_token_only=True), remat, looped=False
+                        )
+                    x, of_layer = run_filled(x, inputs)
                     maps.append({name: attention[None] for name, attention in of_layer.items()})
             used += length if filled else 0
         first += depth
@@ -356,6 +394,16 @@ def encode(
     filled_maps = [entry for entry in maps if entry]
     names = filled_maps[0] if filled_maps else {}
     return x, {name: jnp.concatenate([entry[name] for entry in filled_maps]) for name in names}
+
+
+def _again(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
+    """The same function of a layer, parts of which the backward pass computes again."""
+    if remat == "none":
+        return run_layer
+    policies = jax.checkpoint_policies
+    policy = policies.dots_with_no_batch_dims_saveable if remat == "matmuls" else policies.nothing_saveable
+    # A loop's body is kept apart from the rest as it is; straight-line code the compiler would undo.
+    return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 
 def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:

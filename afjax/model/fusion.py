@@ -46,6 +46,7 @@ from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_outp
 from afjax.model.encoder import Sublayer, for_every_layer
 from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise, split_key
 from afjax.model.parallel import add_output, module_output, module_units, plain_output
+from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
 
 # Tokens a step for every inner unit from which on training folds. It saves operations from about one on. Eight keeps
@@ -310,7 +311,8 @@ def fuse_units(
       temperature, dropout_rate, key: As in :func:`fuse`.
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
-    if z.size // z.shape[-1] >= FOLDING_TOKENS_PER_UNIT * sum(sizes):
+    # Each device folds for its own tokens.
+    if z.size // z.shape[-1] // num_parts() >= FOLDING_TOKENS_PER_UNIT * sum(sizes):
         return fuse_folded(
             fold_layer(params, up),
             z,

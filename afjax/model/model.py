@@ -24,9 +24,10 @@ from afjax.architecture import (
     PalConfig,
     ProjectedFfnConfig,
 )
+from afjax.config import Remat, TrunkDtype
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode
+from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode, part_layers
 from afjax.model.heads import Reads, apply_head
 from afjax.model.layers import split_key
 from afjax.model.reduce import check_kept, keep_adapters
@@ -62,7 +63,9 @@ class Model:
       adapters: ``(name, architecture)`` of the active adapters: none, one, or those that are fused, in order.
       fusion_name: Which fusion of the tree mixes them; empty: none.
       fusion: Its architecture.
+      dtype: Of the activations; None: that of the trunk's word embeddings.
       scan_layers: One compiled loop over the layers in place of straight-line code.
+      remat: What the backward pass computes again; see ``ExperimentConfig``.
     """
 
     trunk: TrunkConfig
@@ -72,7 +75,9 @@ class Model:
     adapters: tuple[tuple[str, Adapter], ...] = ()
     fusion_name: str = ""
     fusion: FusionConfig = FusionConfig()
+    dtype: TrunkDtype | None = None
     scan_layers: bool = False
+    remat: Remat = "none"
 
     def __post_init__(self) -> None:
         for _, config in self.adapters:
@@ -113,7 +118,9 @@ class Model:
             layers=self._layers(),
             make_slots=functools.partial(self._make_slots, shared, drawn),
             key=trunk_key,
+            dtype=self.dtype,
             scan=self.scan_layers,
+            remat=self.remat,
             first_token_only=self.reads == "pooled" and not (fusion_attention or all_tokens),
         )
         for name, config in self.adapters:
@@ -188,12 +195,13 @@ class Model:
                 own = jax.tree.map(lambda leaf, i=int(index): leaf[i], {block: norms[block] for block in layer})
                 layers[index] = {block: {**layer[block], "norm": own[block]} for block in layer}
             return {**trunk, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}, "layers": layers}
-        stacked = trunk["layers"]
-        return {
-            **trunk,
-            "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]},
-            "layers": {block: {**stacked[block], "norm": norms[block]} for block in stacked},
-        }
+        embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
+        own = {block: norms[block] for block in ("attention", "ffn")}
+        if "last" in trunk["layers"]:
+            own_parts = part_layers(own)
+            parts = {name: _with_norms(part, own_parts[name]) for name, part in trunk["layers"].items()}
+            return {**trunk, "embeddings": embeddings, "layers": parts}
+        return {**trunk, "embeddings": embeddings, "layers": _with_norms(trunk["layers"], own)}
 
     def _num_fused(self) -> int:
         """How many adapters each layer fuses."""
@@ -251,6 +259,11 @@ class Model:
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
+
+
+def _with_norms(layers: Tree, norms: Tree) -> Tree:
+    """Stacked layers with other LayerNorms."""
+    return {block: {**layers[block], "norm": norms[block]} for block in layers}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:

@@ -20,24 +20,25 @@ class RunCheckpoints:
     """Orbax checkpoints of ``{"state", "best", "progress"}`` in a folder, the newest two.
 
     ``state`` is the training state, ``best`` the trained tree with the best dev metric so far, and ``progress`` plain
-    JSON. A checkpoint appears whole or not at all, so a killed run finds the last complete one.
+    JSON. A checkpoint appears whole or not at all, so a killed run finds the last complete one. On several hosts all
+    save and restore together. Writing goes on in the background; the state itself may be donated at once.
     """
 
     def __init__(self, folder: Path) -> None:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=False)
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         names = ("state", "best", "progress")
         # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
         with quiet_orbax():
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options, item_names=names)
 
     def save(self, step: int, state: Any, best: Tree, progress: dict[str, Any]) -> None:
-        """Writes a checkpoint; does nothing where that step has one.
+        """Begins to write a checkpoint; does nothing where that step has one.
 
         Raises:
-          UserError: It cannot be written. The ones before are still there.
+          UserError: It, or the one before it, cannot be written. Those that were complete are still there.
         """
         if self._manager.latest_step() == step:
             return
@@ -53,10 +54,26 @@ class RunCheckpoints:
             with quiet_orbax():
                 self._manager.save(step, args=items)
         except Exception as error:  # TensorStore raises ValueError, whatever the system said.
-            raise UserError(
-                f"The checkpoint of step {step} could not be written to {self._manager.directory} "
-                f"({system_reason(error)}); make room, then start the same command again."
-            ) from error
+            raise self._not_written(step, error) from error
+
+    def wait(self) -> None:
+        """Waits until what was begun is written.
+
+        Raises:
+          UserError: It cannot be.
+        """
+        step = self._manager.latest_step()
+        try:
+            with quiet_orbax():
+                self._manager.wait_until_finished()
+        except Exception as error:  # As above.
+            raise self._not_written(step, error) from error
+
+    def _not_written(self, step: int | None, error: Exception) -> UserError:
+        return UserError(
+            f"The checkpoint of step {step} could not be written to {self._manager.directory} "
+            f"({system_reason(error)}); make room, then start the same command again."
+        )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
         """The newest checkpoint, or None. The arguments tell shapes and dtypes.

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from jax.sharding import Mesh
+
 from afjax import metrics, partition, store
 from afjax.architecture import Adapter
 from afjax.config import ExperimentConfig, TaskConfig, TrainConfig
@@ -13,6 +15,7 @@ from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
 from afjax.model.reduce import check_kept
+from afjax.sharding import check_batch
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk import Trunk
@@ -35,8 +38,6 @@ def check_experiment(
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     adapter_layers(config.adapter, trunk.config.num_layers)
     check_pooler(config.head, trunk.params)
-    if config.recipe != "fusion":
-        partition.check_trunk_dtype(config.partition, trunk.dtype)
     if config.partition == "top_k":
         partition.split_layers(trunk.params, config.top_k)
     _check_names(config, workdir, store_folder)
@@ -44,6 +45,12 @@ def check_experiment(
         _check_fused(config, trunk, workdir, store_folder)
     _check_writable(workdir, "workdir")
     _check_writable(store_folder, "store")
+
+
+def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
+    """Raises UserError where the mesh does not divide the batches of a run."""
+    for settings in (config.train, *(source.train for source in config.sources)):
+        check_batch(settings.batch_size, mesh)
 
 
 def stored_sources(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> list[str]:

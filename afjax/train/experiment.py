@@ -1,22 +1,33 @@
 """Whole experiments: from a config to artefacts in a store, resumable at any moment."""
 
 import dataclasses
+import hashlib
 import json
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
+import afjax.errors
 from afjax import store
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import load_task
 from afjax.data.splits import AnyRows
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from afjax.hosts import check_same, is_first_host, together
+from afjax.sharding import make_mesh
 from afjax.task_model import TaskModel
-from afjax.train.checks import check_experiment, fused_names, stored_sources, target_kinds
+from afjax.train.checks import check_batches, check_experiment, fused_names, stored_sources, target_kinds
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
+    CONFIG,
     FORGETTING,
     RESULT,
     TARGET,
@@ -54,11 +65,11 @@ class Result:
 def run_experiment(
     config: ExperimentConfig, *, workdir: Path, store_folder: str | Path | None = None, cache_dir: Path | None = None
 ) -> list[Result]:
-    """Runs an experiment, or goes on with it where it stopped.
+    """Runs an experiment, or goes on with it where it stopped. On several hosts each calls this alike.
 
     Args:
       config: The experiment.
-      workdir: Its own folder.
+      workdir: Its own folder; one that all hosts see.
       store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: ``workdir/store``.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
@@ -69,25 +80,49 @@ def run_experiment(
     Raises:
       UserError: Everything that the caller can put right. Where data, trunk, store and settings do not fit each other
         nothing is written; what was trained until a later error stays.
+      PreemptionError: SIGTERM came to any host while it trained.
     """
     store_folder = store_folder or workdir / "store"
     sources = config.sources if config.recipe == "fusion" else ()
-    check_workdir(workdir, config)
-    own = config.tasks or (config.target,)
-    tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
-    trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
-    check_experiment(config, tasks, trunk, workdir, store_folder)
-    inputs = _inputs(config, tasks, trunk)
-    check_inputs(workdir, inputs)
-    claim_workdir(workdir, config, inputs)
-    from_store = stored_sources(config, workdir, store_folder)
+    with together():
+        mesh = make_mesh(config.mesh)
+        check_batches(config, mesh)
+        check_workdir(workdir, config)
+        own = config.tasks or (config.target,)
+        tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
+        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
+        check_experiment(config, tasks, trunk, workdir, store_folder)
+        inputs = _inputs(config, tasks, trunk)
+        check_inputs(workdir, inputs)
+    check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
+    with together():
+        if is_first_host():
+            claim_workdir(workdir, config, inputs)
+    with together():
+        # Also where the first host has written the other hosts must see it.
+        if not (workdir / CONFIG).exists():
+            raise UserError(f"The workdir {workdir} is not the first host's; give one that all hosts share.")
+        from_store = stored_sources(config, workdir, store_folder)
     results = []
     for source in sources:
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += _trained_source(source, config, tasks, trunk, workdir, store_folder, cache_dir)
-    return results + _target(config, tasks, trunk, workdir, store_folder, cache_dir)
+            results += _trained_source(source, config, tasks, trunk, mesh, workdir, store_folder, cache_dir)
+    return results + _target(config, tasks, trunk, mesh, workdir, store_folder, cache_dir)
+
+
+def code_digest() -> str:
+    """Of this package's source, and of the versions of what computes."""
+    digest = hashlib.sha256(f"jax {jax.__version__}, {platform.python_version()}".encode())
+    package = Path(afjax.errors.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}:".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(config: ExperimentConfig) -> str:
+    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()
 
 
 def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, str]:
@@ -107,7 +142,8 @@ def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path
     earlier = _results(source_folder(workdir, name))
     if earlier:
         return earlier
-    print(f'The store has the adapter "{name}"; it is used as it is.', file=sys.stderr)
+    if is_first_host():
+        print(f'The store has the adapter "{name}"; it is used as it is.', file=sys.stderr)
     metrics = store.read_manifest(store_folder, "adapters", name).metrics
     return [Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)]
 
@@ -117,6 +153,7 @@ def _trained_source(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
+    mesh: Mesh,
     workdir: Path,
     store_folder: str | Path,
     cache_dir: Path | None,
@@ -132,6 +169,8 @@ def _trained_source(
         config=source.train,
         seed=config.seed,
         scan_layers=config.scan_layers,
+        remat=config.remat,
+        mesh=mesh,
         cache_dir=cache_dir,
     )
     return _keep([task_model], store_folder, folder, "adapter")
@@ -141,6 +180,7 @@ def _target(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
+    mesh: Mesh,
     workdir: Path,
     store_folder: str | Path,
     cache_dir: Path | None,
@@ -157,6 +197,8 @@ def _target(
         "config": config.train,
         "seed": config.seed,
         "scan_layers": config.scan_layers,
+        "remat": config.remat,
+        "mesh": mesh,
         "cache_dir": cache_dir,
     }
     if config.recipe == "fusion":
@@ -178,14 +220,15 @@ def _target(
         return _keep(models, store_folder, folder, f"{config.partition}, multitask")
     sequence = train_sequential(trunk, config.tasks, by_name, **shared)
     models = _with_kept_trunk(list(sequence.models.values()), trunk, workdir)
-    _save(models, store_folder)
     results = [
         Result(task_model.model.head_name, f"after {after.name}", task_model.task.name, score, of.main_metric)
         for after, scores in zip(config.tasks, sequence.scores, strict=True)
         for task_model, of, score in zip(models, config.tasks, scores, strict=False)
     ]
-    write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
-    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
+    with together():
+        if is_first_host():
+            write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
+    _save(models, results, store_folder, folder)
     return results
 
 
@@ -203,25 +246,29 @@ def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> li
     if models[0].trunk is trunk:
         return models
     trained = dataclasses.replace(models[0].trunk, name=str(workdir / "trunk"))
-    save_trunk(workdir / "trunk", trained)
+    with together():
+        if is_first_host():
+            save_trunk(workdir / "trunk", trained)
     return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
 
 
 def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, kind: str) -> list[Result]:
     """Saves what was trained, and notes that the run is at its end."""
-    _save(models, store_folder)
     results = [
         Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
         for model in models
     ]
-    write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
+    _save(models, results, store_folder, folder)
     return results
 
 
-def _save(models: Sequence[TaskModel], store_folder: str | Path) -> None:
-    """Saves models. A run that was killed while saving saves again: its bits are the same."""
-    for task_model in models:
-        task_model.save(store_folder, overwrite=True)
+def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: Path) -> None:
+    """Saves models, then their results. A run that was killed while saving saves again: its bits are the same."""
+    with together():
+        if is_first_host():
+            for task_model in models:
+                task_model.save(store_folder, overwrite=True)
+            write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
 
 
 def _results(folder: Path) -> list[Result]:

@@ -77,6 +77,32 @@ class RunLog:
         self._board.close()
 
 
+class SilentLog(RunLog):
+    """The log of hosts other than the first: nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        yield
+
+    def advance(self, loss: float, rate: float) -> None:
+        pass
+
+    def write(self, step: int, scalars: dict[str, Any]) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def show(self, name: str, value: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class _Board:
     """A TensorBoard file, written by this thread.
 

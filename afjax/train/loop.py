@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from afjax.config import TrainConfig
 from afjax.data.batches import Batch
-from afjax.errors import UserError
+from afjax.errors import PreemptionError, UserError
+from afjax.hosts import is_first_host
 from afjax.train.checkpoints import RunCheckpoints
-from afjax.train.logs import RunLog
+from afjax.train.logs import RunLog, SilentLog
+from afjax.train.preemption import Preemption
 from afjax.train.step import State, learning_rate
 from afjax.trees import Tree
 
@@ -23,10 +27,12 @@ class Run(Protocol):
     """What the loop trains.
 
     Attributes:
+      mesh: The devices.
       start: The state in front of the first step; the run's steps donate it.
       main_metric: The dev metric, of those that ``look`` gives, that early stopping follows.
     """
 
+    mesh: Mesh
     start: State
     main_metric: str
 
@@ -77,12 +83,14 @@ class _Pending:
     batch: Batch
     rate: float
     scalars: dict[str, Any]
+    stop: Any
 
 
 def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
     """Trains a run, and keeps the parameters with the best dev metric.
 
-    The same arguments on the same machine give the same bits, however often the run was killed and started again.
+    The same arguments on the same machine give the same bits, however often the run was killed and started again. On
+    several hosts all call this alike; the first one logs.
 
     Args:
       run: What to train.
@@ -94,6 +102,7 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
 
     Raises:
       UserError: Not-finite loss, or a checkpoint that cannot be read or written.
+      PreemptionError: SIGTERM came to any host. Every step that was done is in the checkpoint.
       OSError: The folder cannot be written.
     """
     checkpoint_every = config.checkpoint_every or eval_every
@@ -105,13 +114,14 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
     if (found := checkpoints.restore(state, best)) is not None:
         state, best, progress = found[0], found[1], _Progress(**found[2])
     step = int(state["step"])
-    log = RunLog(folder, title, num_steps, step)
+    log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
     pending: _Pending | None = None
     compiled: set[tuple[int, ...]] = set()
+    preempted = False
 
     def settle() -> None:
         """Waits for the step that is under way, logs it, and stops the run if it failed."""
-        nonlocal pending
+        nonlocal pending, preempted
         if pending is not None:
             done, pending = pending, None
             if bool(done.scalars["failed"]):
@@ -120,8 +130,14 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
             log.advance(loss, done.rate)
             scalars = {"loss": loss, "gradient_norm": float(done.scalars["gradient_norm"]), "learning_rate": done.rate}
             log.write(done.step, {**scalars, **run.note(done.batch)})
+            preempted = preempted or preemption.answer(done.stop)
 
-    with contextlib.closing(checkpoints), contextlib.closing(log):
+    def save() -> None:
+        settle()
+        log.flush()
+        checkpoints.save(step, state, best, dataclasses.asdict(progress))
+
+    with contextlib.closing(checkpoints), contextlib.closing(log), Preemption(run.mesh) as preemption:
         while step < num_steps and not progress.stopped:
             for batch in run.batches(step):
                 rate = learning_rate(config, step, num_steps)
@@ -134,7 +150,7 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
                     compiled.add(shape)
                 settle()
                 step += 1
-                pending = _Pending(step, batch, rate, scalars)
+                pending = _Pending(step, batch, rate, scalars, preemption.ask())
                 looking = step % eval_every == 0 or step == num_steps
                 if looking:
                     settle()
@@ -149,16 +165,22 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
                         progress.looks_since_best += 1
                         progress.stopped = 0 < config.patience <= progress.looks_since_best
                 if looking or step % checkpoint_every == 0:
-                    settle()
-                    log.flush()
-                    checkpoints.save(step, state, best, dataclasses.asdict(progress))
+                    save()
+                if preempted and step < num_steps and not progress.stopped:
+                    save()
+                    checkpoints.wait()
+                    raise PreemptionError(
+                        f"{title} was told to stop, and has saved its state behind step {step} of {num_steps}; the "
+                        "same command goes on from there."
+                    )
                 if step == num_steps or progress.stopped:
                     break
+        checkpoints.wait()
     return Trained(best, progress.best)
 
 
 def _copy(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf.copy(), tree)
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Path) -> UserError:
@@ -171,7 +193,8 @@ def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Pa
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((target / "state").absolute(), state, force=True)
     report = {"step": done.step, "loss": repr(loss), "train_rows": rows, **note}
-    (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
+    if is_first_host():
+        (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(
         f"The loss or a gradient stopped being finite at step {done.step} (loss {loss}); the batch's train rows and "
         f"the state in front of that step are in {target}: lower train.learning_rate, or look at those rows."

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import Partition, SamplingConfig, TaskConfig, TrainConfig, check_partition
+from afjax.config import MeshConfig, Partition, Remat, SamplingConfig, TaskConfig, TrainConfig, check_partition
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
-from afjax.train.multitask_step import take_task, trim_task
-from afjax.train.parts import new_adapter, new_head, run_loop, tell_padding, to_host, tokenise_splits, with_params
+from afjax.train.multitask_step import trim_task
+from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
 from afjax.trees import Tree, merge
 from afjax.trunk import Trunk
 
@@ -37,6 +39,8 @@ def train_multitask(
     sampling: SamplingConfig = SamplingConfig(),
     seed: int = 0,
     scan_layers: bool = False,
+    remat: Remat = "none",
+    mesh: Mesh | None = None,
     cache_dir: Path | None = None,
 ) -> dict[str, TaskModel]:
     """Trains one partition on several tasks (Stickland & Murray 2019; AdapterFusion's MT-A).
@@ -57,6 +61,8 @@ def train_multitask(
       sampling: Which task a step trains.
       seed: All randomness follows from it.
       scan_layers: One compiled loop over the layers.
+      remat: What the backward pass computes again; see ``ExperimentConfig``.
+      mesh: The devices; None: all, each with its own rows of a batch.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
     Returns:
@@ -66,9 +72,10 @@ def train_multitask(
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
     workdir = Path(workdir)
+    mesh = make_mesh(MeshConfig()) if mesh is None else mesh
+    check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
     check_partition(partition_name, adapter)
-    partition.check_trunk_dtype(partition_name, trunk.dtype)
     check_length(config.max_length, trunk)
     for task in tasks:
         metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
@@ -87,7 +94,7 @@ def train_multitask(
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * sampling.steps_per_epoch))
     splits = [tokenise_splits(trunk, task, data[task.name], config.max_length, cache_dir) for task in tasks]
     run = MultitaskRun(
-        _model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers),
+        dataclasses.replace(_model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers), remat=remat),
         trunk_params,
         own,
         partition.preset(partition_name, head),
@@ -99,13 +106,14 @@ def train_multitask(
         seed=seed,
         pad_id=trunk.config.pad_id,
         trunk_dtype=trunk.dtype,
+        mesh=mesh,
     )
     del own
     for task, of_task in zip(tasks, splits, strict=True):
         tell_padding(names[task.name], of_task["train"], run.lengths, config.batch_size)
     eval_every = config.eval_every or sampling.steps_per_epoch
     result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title="multitask")
-    shared = to_host(result.trained["shared"])
+    shared = stored_form(result.trained["shared"])
     if "trunk" in shared:
         # What the partition leaves frozen of the trunk stays as it was.
         rules = partition.preset(partition_name, head)
@@ -113,9 +121,10 @@ def train_multitask(
         _, frozen = partition.split(whole, partition.label(whole, rules))
         trunk = with_params(trunk, merge(shared, {"trunk": frozen.get("trunk", {})})["trunk"], workdir)
     models = {}
+    own_trained = stored_form(result.trained["own"])
     for number, task in enumerate(tasks):
         name = names[task.name]
-        tree = trim_task(to_host(take_task(result.trained["own"], number)), own_shapes[number])
+        tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=trunk,
             model=dataclasses.replace(
@@ -143,7 +152,14 @@ def check_tasks(names: Sequence[str]) -> None:
 
 def _model(trunk: Trunk, name: str, adapter: Adapter | None, head: HeadConfig, scan_layers: bool) -> Model:
     adapters = ((name, adapter),) if adapter is not None else ()
-    return Model(trunk=trunk.config, head_name=name, head=head, adapters=adapters, scan_layers=scan_layers)
+    return Model(
+        trunk=trunk.config,
+        head_name=name,
+        head=head,
+        adapters=adapters,
+        dtype=trunk.dtype,
+        scan_layers=scan_layers,
+    )
 
 
 def _own_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:

@@ -1,20 +1,22 @@
 """A run on several tasks, one of them a step: what the loop needs."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from afjax import partition
 from afjax.config import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import choose_lengths
 from afjax.data.tokenise import TokenisedRows
-from afjax.evaluate import over_rows
+from afjax.evaluate import jit_eval_step, over_rows
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.sharding import own_rows, place
 from afjax.train.multitask_step import (
     TaskTable,
     init_multitask_state,
@@ -23,9 +25,9 @@ from afjax.train.multitask_step import (
     stack_tasks,
 )
 from afjax.train.sampling import draw_tasks
-from afjax.train.single_run import dev_scores, scale_labels, split_params
-from afjax.train.step import State, jit_step
-from afjax.trees import Tree, named_key
+from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
+from afjax.train.step import State, dropout_key, jit_step, place_state, run_step
+from afjax.trees import Tree
 
 # Under which name the model sees the adapter and the head of the drawn task.
 DRAWN = "drawn"
@@ -47,6 +49,7 @@ class MultitaskRun:
       seed: Of the draws, the data's order and dropout.
       pad_id: The padding token.
       trunk_dtype: Of the trunk's frozen leaves.
+      mesh: The devices.
     """
 
     main_metric = "mean"
@@ -66,21 +69,24 @@ class MultitaskRun:
         seed: int,
         pad_id: int,
         trunk_dtype: TrunkDtype,
+        mesh: Mesh,
     ) -> None:
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
+        self.mesh = mesh
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(model, {"trunk": trunk, **stacked, "fusion": {}}, rules, trunk_dtype)
-        self._frozen = frozen
+        self._frozen = place(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
-        self.start = init_multitask_state(shared, trained, config)
+        init = functools.partial(init_multitask_state, config=config)
+        self.start = place_state(init, {"shared": shared, "own": trained}, mesh)
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs))
-        self._step = jit_step(make_multitask_step(model, config, table, self.start), self.start)
+        self._step = jit_step(make_multitask_step(model, config, table, self.start), self.start, mesh)
         self._eval_steps = {
-            reads: jax.jit(make_multitask_eval_step(dataclasses.replace(model, reads=reads)))
+            reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
             for reads in {READS[task.kind] for task in tasks}
         }
-        self._key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
+        self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
         self.lengths = choose_lengths(
@@ -109,6 +115,7 @@ class MultitaskRun:
                 seed=self._seed,
                 epoch=epoch,
                 start=start,
+                part=own_rows(self._config.batch_size, self.mesh),
             ):
                 scaled = scale_labels(batch, self._tasks[task])
                 if self._tasks[task].kind != "span":
@@ -118,7 +125,9 @@ class MultitaskRun:
             epoch, start = epoch + 1, 0
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        return self._step(state, self._frozen, batch, self._key, np.asarray(learning_rate, np.float32))
+        inputs = step_inputs(batch, self._config.batch_size, self.mesh)
+        rate = np.asarray(learning_rate, np.float32)
+        return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def look(self, trained: Tree) -> dict[str, float]:
         """Every task's metrics as ``TASK/METRIC``, and ``mean``, that of the tasks' main metrics."""
@@ -132,6 +141,7 @@ class MultitaskRun:
                 batch_size=self._config.batch_size,
                 lengths=self.lengths,
                 pad_id=self._pad_id,
+                mesh=self.mesh,
             )
             own = logits if task.kind == "multiple_choice" else logits[..., : self.num_outputs[number]]
             found = dev_scores(own, splits["dev"], task)

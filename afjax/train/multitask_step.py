@@ -4,8 +4,8 @@ What every task has for itself (its head, and its adapter) is stacked on a leadi
 task's slice, trains it along with what all tasks share, and puts it back. The slices of the other tasks, their Adam
 moments and Adam's count of steps are not touched: to a task's own leaves it is as if only its steps existed, but for
 the learning rate, which follows the steps of the run. Where gradients are clipped by the norm of all, that is the norm
-over the shared leaves and the drawn task's own. (In the authors' code of Stickland & Murray 2019 it depends on the version of PyTorch whether momentum
-and weight decay move the other tasks' leaves as well.)
+over the shared leaves and the drawn task's own. (In the authors' code of Stickland & Murray 2019 it depends on the
+version of PyTorch whether momentum and weight decay move the other tasks' leaves as well.)
 """
 
 import dataclasses
@@ -79,17 +79,17 @@ def put_task(stacked: Tree, task: Array, own: Any) -> Any:
     return jax.tree.map(lambda leaf, part: jax.lax.dynamic_update_index_in_dim(leaf, part, task, 0), stacked, own)
 
 
-def init_multitask_state(shared: Tree, own: Tree, config: TrainConfig) -> State:
+def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
     """The state in front of the first step.
 
     Args:
-      shared: The trained leaves that all tasks share; may be empty.
-      own: Each task's own, stacked.
+      trained: ``{"shared": leaves that all tasks share, perhaps none, "own": each task's own, stacked}``.
       config: The optimizer's settings.
     """
+    shared, own = trained["shared"], trained["own"]
     first = jax.tree.map(lambda leaf: leaf[0], own)
     return {
-        "trained": {"shared": shared, "own": own},
+        "trained": trained,
         "optimizer": {
             "shared": make_adamw(config, shared).init(shared),
             "own": jax.vmap(make_adamw(config, first).init)(own),

@@ -16,10 +16,12 @@ from afjax.data.prepare import prepare
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
+from afjax.hosts import is_first_host
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import stack_layers
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
+from afjax.sharding import to_host
 from afjax.train.loop import Run, Trained, train
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
@@ -50,9 +52,9 @@ def run_loop(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, 
         ) from error
 
 
-def to_host(trained: Tree) -> Tree:
+def stored_form(trained: Tree) -> Tree:
     """A trained tree as it is stored: NumPy arrays, layers stacked."""
-    return jax.tree.map(np.asarray, map_layers(trained, stack_layers))
+    return jax.tree.map(np.asarray, map_layers(to_host(trained), stack_layers))
 
 
 def with_params(trunk: Trunk, params: Tree, workdir: Path) -> Trunk:
@@ -76,6 +78,8 @@ def tokenise_splits(
 
 def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
     """Prints how well the padded lengths fit the rows."""
+    if not is_first_host():
+        return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths)
     cut = f"{train.truncated / len(train):.1%} of the rows are cut, " if train.truncated else ""
     print(

@@ -5,17 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import Partition, TaskConfig, TrainConfig, check_partition
+from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length, load_adapters
-from afjax.train.parts import new_adapter, new_head, run_loop, tell_padding, to_host, tokenise_splits, with_params
+from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, merge, named_key
 from afjax.trunk import Trunk
@@ -35,6 +37,8 @@ def train_single(
     config: TrainConfig = TrainConfig(),
     seed: int = 0,
     scan_layers: bool = False,
+    remat: Remat = "none",
+    mesh: Mesh | None = None,
     cache_dir: Path | None = None,
 ) -> TaskModel:
     """Trains one adapter and its head, or another partition, on one task.
@@ -50,13 +54,14 @@ def train_single(
       adapter, head, config: Architectures and the run's settings.
       seed: All randomness follows from it.
       scan_layers: One compiled loop over the layers.
+      remat: What the backward pass computes again; see ``ExperimentConfig``.
+      mesh: The devices; None: all, each with its own rows of a batch.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
     check_partition(partition_name, adapter)
-    partition.check_trunk_dtype(partition_name, trunk.dtype)
     name = name or task.name
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     model = Model(
@@ -65,7 +70,9 @@ def train_single(
         head=head,
         reads=READS[task.kind],
         adapters=((name, adapter),) if has_adapter else (),
+        dtype=trunk.dtype,
         scan_layers=scan_layers,
+        remat=remat,
     )
     key = jax.random.key(seed)
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
@@ -77,7 +84,7 @@ def train_single(
     }
     # A head that reads tokens leaves the trunk's pooler unused, whatever its settings.
     rules = partition.preset(partition_name, head if model.reads == "pooled" else HeadConfig())
-    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, mesh, Path(workdir), cache_dir)
 
 
 def train_fusion(
@@ -94,6 +101,8 @@ def train_fusion(
     config: TrainConfig = TrainConfig(),
     seed: int = 0,
     scan_layers: bool = False,
+    remat: Remat = "none",
+    mesh: Mesh | None = None,
     cache_dir: Path | None = None,
 ) -> TaskModel:
     """Trains the attention over stored adapters, and a head, for a target task; trunk and adapters stay frozen.
@@ -102,7 +111,8 @@ def train_fusion(
       adapters: Names of the adapters in the store, in order.
       store_folder: The store that has them.
       name: Of the fusion and the head; empty: the task's name with ``-fusion`` behind it.
-      trunk, task, data, workdir, fusion, head, config, seed, scan_layers, cache_dir: As in :func:`train_single`.
+      trunk, task, data, workdir, fusion, head, config, seed, scan_layers, remat, mesh, cache_dir: As in
+        :func:`train_single`.
 
     Raises:
       UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot.
@@ -120,7 +130,9 @@ def train_fusion(
         adapters=tuple((member, architecture) for member, (architecture, _) in members.items()),
         fusion_name=name,
         fusion=fusion,
+        dtype=trunk.dtype,
         scan_layers=scan_layers,
+        remat=remat,
     )
     key = jax.random.key(seed)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
@@ -131,7 +143,7 @@ def train_fusion(
         "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
     }
     rules = partition.preset("fusion")
-    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, mesh, Path(workdir), cache_dir)
 
 
 def _train(
@@ -143,10 +155,13 @@ def _train(
     data: Mapping[str, AnyRows],
     config: TrainConfig,
     seed: int,
+    mesh: Mesh | None,
     workdir: Path,
     cache_dir: Path | None,
 ) -> TaskModel:
     """Tokenises, trains, and puts the best parameters together again."""
+    mesh = make_mesh(MeshConfig()) if mesh is None else mesh
+    check_batch(config.batch_size, mesh)
     check_length(config.max_length, trunk)
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
@@ -161,12 +176,13 @@ def _train(
         seed=seed,
         pad_id=trunk.config.pad_id,
         trunk_dtype=trunk.dtype,
+        mesh=mesh,
     )
     tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * run.num_epoch_steps))
     eval_every = config.eval_every or run.num_epoch_steps
     result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title=model.head_name)
-    trained = to_host(result.trained)
+    trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(trained, frozen)
     return TaskModel(

@@ -5,9 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jax.sharding import Mesh
+
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import Partition, TaskConfig, TrainConfig
+from afjax.config import Partition, Remat, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
+from afjax.hosts import is_first_host, together
 from afjax.task_model import TaskModel
 from afjax.train.multitask import check_tasks
 from afjax.train.recipes import train_single
@@ -45,6 +48,8 @@ def train_sequential(
     config: TrainConfig = TrainConfig(),
     seed: int = 0,
     scan_layers: bool = False,
+    remat: Remat = "none",
+    mesh: Mesh | None = None,
     cache_dir: Path | None = None,
 ) -> TaskSequence:
     """Trains one partition on one task after the other, and scores every earlier task each time (forgetting).
@@ -57,8 +62,8 @@ def train_sequential(
       data: Each task's ``train`` and ``dev`` rows, by its name.
       workdir: The run's folder; a run that was stopped there goes on.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
-      partition_name, top_k, adapter, head, config, seed, scan_layers, cache_dir: As in ``train_single``; the same for
-        every task.
+      partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir: As in ``train_single``;
+        the same for every task.
 
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
@@ -83,6 +88,8 @@ def train_sequential(
             config=config,
             seed=seed,
             scan_layers=scan_layers,
+            remat=remat,
+            mesh=mesh,
             cache_dir=cache_dir,
         )
         trunk = models[task.name].trunk
@@ -100,8 +107,12 @@ def _scores(
     path: Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
     """Every model's dev metrics; kept in a file, so that a run that goes on need not score again."""
-    if path.exists():
-        return json.loads(path.read_text())
+    with together():
+        earlier = json.loads(path.read_text()) if path.exists() else None
+    if earlier is not None:
+        return earlier
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
-    write_json(path, scores)
+    with together():
+        if is_first_host():
+            write_json(path, scores)
     return scores

@@ -1,21 +1,34 @@
 """A run on one task: what the loop needs to train one partition of a model."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from afjax import partition
 from afjax.config import TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import choose_lengths
 from afjax.data.tokenise import TokenisedRows
-from afjax.evaluate import over_rows, split_scores
-from afjax.model.encoder import cast_trunk, unstack_layers
+from afjax.evaluate import jit_eval_step, over_rows, split_scores
+from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.model import Model
-from afjax.train.step import State, init_state, jit_step, make_eval_step, make_optimizer, make_train_step
-from afjax.trees import Tree, merge, named_key
+from afjax.sharding import own_rows, place, place_batch
+from afjax.train.step import (
+    State,
+    dropout_key,
+    init_state,
+    jit_step,
+    make_eval_step,
+    make_optimizer,
+    make_train_step,
+    place_state,
+    run_step,
+)
+from afjax.trees import Tree, merge
 
 
 class SingleRun:
@@ -31,6 +44,7 @@ class SingleRun:
       seed: Of the data's order and of dropout.
       pad_id: The padding token.
       trunk_dtype: Of the trunk's frozen leaves.
+      mesh: The devices.
     """
 
     def __init__(
@@ -45,18 +59,20 @@ class SingleRun:
         seed: int,
         pad_id: int,
         trunk_dtype: TrunkDtype,
+        mesh: Mesh,
     ) -> None:
         self._model, self._data, self._task, self._config = model, data, task, config
-        self._seed, self._pad_id = seed, pad_id
+        self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
         self.main_metric = task.main_metric
         self.lengths = choose_lengths([data["train"]], [data["dev"]], config)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
-        trained, self._frozen = split_params(model, params, rules, trunk_dtype)
+        trained, frozen = split_params(model, params, rules, trunk_dtype)
         optimizer = make_optimizer(config, trained)
-        self.start = init_state(trained, optimizer)
-        self._key = named_key(jax.random.key(seed, impl=config.prng), "dropout")
-        self._step = jit_step(make_train_step(model, optimizer, task.kind, dropout=config.dropout), self.start)
-        self._eval_step = jax.jit(make_eval_step(model))
+        self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
+        self._frozen = place(frozen, mesh)
+        self._key = dropout_key(seed, config.prng, mesh)
+        self._step = jit_step(make_train_step(model, optimizer, task.kind, dropout=config.dropout), self.start, mesh)
+        self._eval_step = jit_eval_step(make_eval_step(model), mesh)
 
     def batches(self, step: int) -> Iterator[Batch]:
         epoch, start = divmod(step, self.num_epoch_steps)
@@ -68,11 +84,14 @@ class SingleRun:
             seed=self._seed,
             epoch=epoch,
             start=start,
+            part=own_rows(self._config.batch_size, self.mesh),
         ):
             yield scale_labels(batch, self._task)
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        return self._step(state, self._frozen, batch, self._key, np.asarray(learning_rate, np.float32))
+        inputs = step_inputs(batch, self._config.batch_size, self.mesh)
+        rate = np.asarray(learning_rate, np.float32)
+        return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def look(self, trained: Tree) -> dict[str, float]:
         logits = over_rows(
@@ -82,6 +101,7 @@ class SingleRun:
             batch_size=self._config.batch_size,
             lengths=self.lengths,
             pad_id=self._pad_id,
+            mesh=self.mesh,
         )
         return dev_scores(logits, self._data["dev"], self._task)
 
@@ -92,17 +112,12 @@ class SingleRun:
 def split_params(
     model: Model, params: Tree, rules: tuple[partition.Rule, ...], trunk_dtype: TrunkDtype
 ) -> tuple[Tree, Tree]:
-    """The trained and the frozen tree on the device, in the form that trains fastest.
-
-    The trained one's buffers are its own: steps donate them.
-    """
-    if not model.scan_layers:
-        params = map_layers(params, unstack_layers)
+    """The trained and the frozen tree, in the form that trains fastest."""
+    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers))
     trained, frozen = partition.split(params, partition.label(params, rules))
     if "trunk" in frozen:
         frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}
-    owned = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), trained)
-    return owned, jax.tree.map(jax.numpy.asarray, frozen)
+    return trained, frozen
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
@@ -110,6 +125,11 @@ def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params
+
+
+def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
+    """What a step sees of a batch, on the mesh."""
+    return place_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
 
 
 def scale_labels(batch: Batch, task: TaskConfig) -> Batch:

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.sharding import Mesh
 
 from afjax.config import TaskKind, TrainConfig
 from afjax.model.model import Model
-from afjax.trees import Tree, map_with_path, merge, num_axes
+from afjax.sharding import place, tree_sharding, whole
+from afjax.trees import Tree, map_with_path, merge, named_key, num_axes
 
 Batch = Mapping[str, Any]
 # {"trained": tree, "optimizer": optax state, "step": int32, "failed": bool}
@@ -136,6 +138,17 @@ def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
     }
 
 
+def place_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
+    """The state that ``init`` makes of a trained tree, on the mesh: each device makes its own part."""
+    placed = place(trained, mesh)
+
+    def rest(tree: Tree) -> State:
+        return {name: part for name, part in init(tree).items() if name != "trained"}
+
+    shardings = tree_sharding(jax.eval_shape(rest, placed), mesh)
+    return {**jax.jit(rest, out_shardings=shardings)(placed), "trained": placed}
+
+
 TrainStep = Callable[[State, Tree, Batch, Array, Any], tuple[State, dict[str, Array]]]
 
 
@@ -182,24 +195,40 @@ def keep_if(failed: Array, before: Any, after: Any) -> Any:
     return jax.tree.map(lambda old, new: jnp.where(failed, old, new), before, after)
 
 
-def jit_step(step: TrainStep, state: State) -> TrainStep:
-    """Compiles a step, which then donates its state.
+def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
+    """Compiles a step, which then donates its state and leaves the next one where this one was.
 
     JAX's cache of compiled programs takes the names in a program's result for part of the program. The compiled one
     returns a list in place of the state's tree, so that a task's name does not make it compile anew.
-    """
-    treedef = jax.tree.structure(state)
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    Returns:
+      What ``jax.jit`` gives; its first result is to be unflattened (:func:`run_step`).
+    """
+    shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, whole(mesh)))
     def train_step(*inputs: Any) -> tuple[list[Array], dict[str, Array]]:
         new, scalars = step(*inputs)
         return jax.tree.leaves(new), scalars
 
-    def named(*inputs: Any) -> tuple[State, dict[str, Array]]:
-        leaves, scalars = train_step(*inputs)
-        return jax.tree.unflatten(treedef, leaves), scalars
+    return train_step
 
-    return named
+
+def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[State, dict[str, Array]]:
+    """Calls what :func:`jit_step` gave, with all that the step takes."""
+    treedef = jax.tree.structure(state)
+    with jax.set_mesh(mesh):
+        leaves, scalars = compiled(state, *inputs)
+    return jax.tree.unflatten(treedef, leaves), scalars
+
+
+def dropout_key(seed: int, prng: str, mesh: Mesh) -> Array:
+    """A run's key of dropout, on the mesh."""
+
+    def make() -> Array:
+        return named_key(jax.random.key(seed, impl=prng), "dropout")
+
+    return jax.jit(make, out_shardings=whole(mesh))()
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:

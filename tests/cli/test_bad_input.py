@@ -180,8 +180,6 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
     assert 'Give a NAME with "store show"' in refused("store", "show", model[0])
     assert "max_length=500" in refused("bench", model[1], "--method=full", "--mode=eval", "--max_length=500")
     assert "--num_steps is 0" in refused("bench", model[1], "--method=full", "--mode=eval", "--num_steps=0")
-    words = ["--method=full", "--mode=train", "--trunk_dtype=bfloat16"]
-    assert "trains every weight of the trunk" in refused("bench", model[1], *words)
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
 
 

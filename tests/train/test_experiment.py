@@ -286,8 +286,6 @@ def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings:
         assert "names layer 2, but the trunk has layers 0 to 1" in refusal(deep, tmp_path)
         top = several(recipe=recipe, partition="top_k", top_k=3)
         assert "top_k is 3, but the trunk has 2 layers" in refusal(top, tmp_path)
-        narrow = several(recipe=recipe, trunk_dtype="bfloat16")
-        assert 'The partition "adapter+trunk" trains every weight of the trunk' in refusal(narrow, tmp_path)
         long = dataclasses.replace(settings, max_length=129, buckets=())
         assert "max_length is 129; the trunk" in refusal(several(recipe=recipe, train=long), tmp_path)
 

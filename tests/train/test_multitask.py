@@ -1,6 +1,7 @@
 """Several tasks in one program: a step trains the drawn task as if it were alone, and touches no other's leaves."""
 
 import dataclasses
+import functools
 import itertools
 import logging
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from afjax.errors import UserError
 from afjax.model.adapters import init_adapter
 from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.sharding import local_mesh
 from afjax.task_model import load_task_model
 from afjax.train.multitask import train_multitask
 from afjax.train.multitask_step import (
@@ -33,7 +35,7 @@ from afjax.train.multitask_step import (
     trim_task,
 )
 from afjax.train.sequential import train_sequential
-from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step
+from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step, place_state, run_step
 from afjax.trees import Tree, flatten, named_key, tree_digest
 from afjax.trunk import Trunk
 
@@ -109,7 +111,7 @@ def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model,
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, rules))
     shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
-    state = init_multitask_state(*jax.tree.map(jnp.asarray, (shared, trained)), config)
+    state = init_multitask_state(jax.tree.map(jnp.asarray, {"shared": shared, "own": trained}), config)
     step = jax.jit(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state))
     for task in (1, 2, 0):
         before = state
@@ -159,7 +161,7 @@ def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(tiny_trunk: Trunk,
     own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
-    state = init_multitask_state({}, jax.tree.map(jnp.asarray, trained), CONFIG)
+    state = init_multitask_state({"shared": {}, "own": jax.tree.map(jnp.asarray, trained)}, CONFIG)
     step = jax.jit(make_multitask_step(model, CONFIG, TaskTable(KINDS, NUM_OUTPUTS), state))
     bad = {**make_batch(1), "weights": np.full(6, np.inf, np.float32)}
     after, scalars = step(state, frozen, bad, jax.random.key(0), jnp.float32(0.1))
@@ -207,10 +209,13 @@ def test_a_compiled_step_may_have_its_state(tiny_trunk: Trunk, model: Model, cor
     own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
-    state = init_multitask_state({}, jax.tree.map(jnp.asarray, trained), config)
-    step = jit_step(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state), state)
+    mesh = local_mesh()
+    init = functools.partial(init_multitask_state, config=config)
+    state = place_state(init, {"shared": {}, "own": trained}, mesh)
+    step = jit_step(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state), state, mesh)
     for task in (0, 1):
-        state, scalars = step(state, frozen, make_batch(task), jax.random.key(0), jnp.float32(0.1))
+        inputs = (frozen, make_batch(task), jax.random.key(0), np.float32(0.1))
+        state, scalars = run_step(step, mesh, state, *inputs)
         assert not scalars["failed"]
     assert int(state["step"]) == 2
 

@@ -153,9 +153,16 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize(
     ("partition_name", "top_k", "scan_layers"),
-    [("adapter", 0, False), ("adapter", 0, True), ("head", 0, False), ("layernorm", 0, False), ("top_k", 1, True)],
+    [
+        ("adapter", 0, False),
+        ("adapter", 0, True),
+        ("head", 0, False),
+        ("layernorm", 0, False),
+        ("top_k", 1, True),
+        ("full", 0, False),
+    ],
 )
-def test_a_frozen_trunk_in_bfloat16_trains_float32_leaves(
+def test_a_trunk_in_bfloat16_trains_float32_leaves(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -205,13 +212,6 @@ def test_fusion_on_a_trunk_in_bfloat16_takes_adapters_trained_in_float32(
     assert fit_falls(tmp_path / "fused")
     attention = task_model.predict(TEXTS, fusion_attention=True).fusion_attention["ffn"]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-2)
-
-
-def test_full_fine_tuning_in_bfloat16_is_refused(tiny_trunk: Trunk, tmp_path: Path) -> None:
-    narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
-    with pytest.raises(UserError, match="trains every weight"):
-        train_single(narrow, TaskConfig(name="a"), {}, workdir=tmp_path / "run", partition_name="full")
-    assert not (tmp_path / "run").exists()
 
 
 def test_houlsby_trains_layer_norms_of_its_own(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from afjax.evaluate import over_rows
 from afjax.model.adapters import init_adapter
 from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.sharding import local_mesh
 from afjax.train.step import (
     State,
     TrainStep,
@@ -152,7 +153,15 @@ def test_rows_that_fill_a_batch_up_are_in_no_metric() -> None:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.repeat(np.arange(7), lengths).astype(np.int32)
     data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, None, 0)
-    logits = over_rows(lambda params, batch: batch["tokens"][:, :1], {}, data, batch_size=4, lengths=(4, 8), pad_id=99)
+    logits = over_rows(
+        lambda params, batch: batch["tokens"][:, :1],
+        {},
+        data,
+        batch_size=4,
+        lengths=(4, 8),
+        pad_id=99,
+        mesh=local_mesh(),
+    )
     assert logits[:, 0].tolist() == list(range(7))
 
 

@@ -1,0 +1,125 @@
+"""Several hosts (processes of one ``jax.distributed`` job) that do one thing together. With one host nothing happens.
+
+All hosts run the same program and read the same files; the first alone writes. An error on one is an error on all, so
+that none waits for another that has gone.
+"""
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+
+from afjax.errors import UserError
+
+# Seconds after which a host that is not heard of counts as lost.
+HEARTBEAT_SECONDS = 30
+# Bytes of an error's sentence that other hosts are told.
+_LONGEST = 2000
+
+
+def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
+    """Joins the hosts of one job; on Cloud TPU they find each other, elsewhere they are told, and one alone need not.
+
+    Must come in front of everything else that asks JAX for devices.
+
+    Args:
+      coordinator_address: ``HOST:PORT`` of the first host, the same on all; empty: not told.
+      num_processes: How many hosts there are.
+      process_id: This one's number, from 0.
+
+    Raises:
+      UserError: Some of the three are given, but not all; or numbers that do not fit.
+    """
+    told = [bool(coordinator_address), num_processes is not None, process_id is not None]
+    if not any(told):
+        if _on_cloud_tpu():
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        return
+    if not all(told):
+        raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
+    assert num_processes is not None and process_id is not None, "all told"
+    if ":" not in coordinator_address or not 0 <= process_id < num_processes:
+        raise UserError(
+            f"--coordinator_address={coordinator_address} --num_processes={num_processes} --process_id={process_id}: "
+            "take HOST:PORT of the first host, and numbers from 0 up to the number of processes."
+        )
+    jax.distributed.initialize(
+        coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
+    )
+
+
+def _on_cloud_tpu() -> bool:
+    """Whether this machine has TPU chips that JAX is to use."""
+    wanted = os.environ.get("JAX_PLATFORMS", "tpu")
+    chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))
+    return "tpu" in wanted and chips and importlib.util.find_spec("libtpu") is not None
+
+
+def leave(code: int) -> None:
+    """Ends this process at once if it is one of several, which then learn that it has gone.
+
+    At an ordinary exit JAX would wait for the others, which wait for this one.
+    """
+    if jax.process_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def is_first_host() -> bool:
+    """Whether this is the host that writes and logs."""
+    return jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Waits at the end of the block until every host is there; the block itself has no word with the others.
+
+    Raises:
+      UserError: The block's own; or, on hosts where it went well, that of the first host where it did not.
+    """
+    error: UserError | None = None
+    try:
+        yield
+    except UserError as raised:
+        error = raised
+    if jax.process_count() > 1:
+        told = _gather_text(str(error) if error else "")
+        if error is None and any(told):
+            host, sentence = next((host, sentence) for host, sentence in enumerate(told) if sentence)
+            error = UserError(f"On host {host}: {sentence}")
+    if error is not None:
+        raise error
+
+
+def check_same(what: Mapping[str, str]) -> None:
+    """Raises UserError, on every host, where hosts do not agree.
+
+    Args:
+      what: ``{what it is: its digest}``, of the same things on every host.
+    """
+    if jax.process_count() == 1:
+        return
+    for name, digest in what.items():
+        digests = _gather_text(digest)
+        other = [str(host) for host, found in enumerate(digests) if found != digests[0]]
+        if other:
+            raise UserError(
+                f"Hosts differ in {name}: host {', '.join(other)} from host 0; start the same command, from the same "
+                "code and files, on every host."
+            )
+
+
+def _gather_text(text: str) -> list[str]:
+    """Every host's text, cut to so many bytes."""
+    from jax.experimental import multihost_utils
+
+    sent = np.zeros(_LONGEST, np.uint8)
+    encoded = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
+    sent[: len(encoded)] = encoded
+    received = np.asarray(multihost_utils.process_allgather(sent)).reshape(jax.process_count(), _LONGEST)
+    return [bytes(of_host).rstrip(b"\0").decode(errors="replace") for of_host in received]

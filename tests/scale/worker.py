@@ -1,0 +1,128 @@
+"""Trains one case on a mesh of fake devices, alone or as one of several processes; what tests start.
+
+The result is written as ``NAME.npz``: losses, dev metrics and every trained leaf by path.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax import hosts
+from afjax.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.cli.main import HOST_LOST, PREEMPTED
+from afjax.config import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
+from afjax.data.rows import rows_from_lists
+from afjax.errors import PreemptionError
+from afjax.sharding import make_mesh
+from afjax.train.multitask import train_multitask
+from afjax.train.recipes import train_fusion, train_single
+from afjax.trees import flatten
+from afjax.trunk import load_trunk
+
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+WORDS = ("all", "most", "some", "none")
+
+
+def rows(first: int, last: int) -> Any:
+    """Whether a sentence speaks of many or of few; a number of rows that no device count divides is the caller's."""
+    texts = [
+        (f"{word} of the {number} and the {other}", word) for number in NUMBERS for other in NUMBERS for word in WORDS
+    ]
+    labels = ["many" if word in ("all", "most") else "few" for _, word in texts]
+    return rows_from_lists([text for text, _ in texts[first:last]], labels[first:last], label_names=("few", "many"))
+
+
+DATA = {"train": rows(0, 160), "dev": rows(160, 229)}
+
+
+def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: Any) -> dict[str, Any]:
+    """Trains a case and gives its trained leaves and metrics."""
+    task, given = TaskConfig(name="quantity"), {"workdir": workdir, "config": config, **shared}
+    if case == "multitask":
+        tasks = (task, TaskConfig(name="other"))
+        data = {"quantity": DATA, "other": {"train": rows(80, 250), "dev": rows(0, 21)}}
+        sampling = SamplingConfig(steps_per_epoch=10)
+        adapter = PalConfig(size=8, num_heads=2)
+        models = train_multitask(trunk, tasks, data, adapter=adapter, sampling=sampling, **given)
+    elif case == "fusion":
+        store = workdir.parent / "store"
+        models = {"fusion": train_fusion(trunk, task, DATA, ["first", "second"], store_folder=store, **given)}
+    else:
+        partition = "full" if case == "full" else "adapter"
+        adapter = dataclasses.replace(ADAPTER_PRESETS["houlsby" if case == "houlsby" else "pfeiffer"], size=4)
+        models = {case: train_single(trunk, task, DATA, partition_name=partition, adapter=adapter, **given)}
+    leaves: dict[str, Any] = {}
+    for name, model in models.items():
+        leaves |= {f"{name}/{path}": leaf for path, leaf in flatten(model.params).items()}
+        if model.trunk is not trunk:
+            leaves |= {f"trunk/{path}": leaf for path, leaf in flatten(model.trunk.params).items()}
+        leaves |= {f"metrics/{name}/{metric}": np.float64(value) for metric, value in model.metrics.items()}
+    return leaves
+
+
+def make_sources(trunk: Any, folder: Path) -> None:
+    """Two adapters for fusion, in ``folder/store``."""
+    config = TrainConfig(learning_rate=1e-2, max_steps=2, batch_size=8, max_length=12, buckets=(12,))
+    for seed, name in enumerate(("first", "second")):
+        adapter = dataclasses.replace(ADAPTER_PRESETS["pfeiffer"], size=4)
+        model = train_single(
+            trunk, TaskConfig(name=name), DATA, workdir=folder / name, adapter=adapter, config=config, seed=seed
+        )
+        model.save(folder / "store", overwrite=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trunk", required=True)
+    parser.add_argument("--folder", required=True, type=Path)
+    parser.add_argument("--runs", required=True, help="CASE:DATA,FSDP,TENSOR[:scan] ...")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--checkpoint_every", type=int, default=0)
+    parser.add_argument("--prng", default="threefry2x32")
+    parser.add_argument("--coordinator_address", default="")
+    parser.add_argument("--num_processes", type=int)
+    parser.add_argument("--process_id", type=int)
+    arguments = parser.parse_args()
+    hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    trunk = load_trunk(arguments.trunk)
+    for run in arguments.runs.split():
+        case, sizes, *more = run.split(":")
+        data, fsdp, tensor = map(int, sizes.split(","))
+        devices = jax.devices()[: data * fsdp * tensor]
+        mesh = make_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), devices)
+        config = TrainConfig(
+            learning_rate=1e-3,
+            max_steps=arguments.steps,
+            batch_size=16,
+            max_length=12,
+            buckets=(12,),
+            eval_every=10,
+            checkpoint_every=arguments.checkpoint_every,
+            prng=arguments.prng,
+        )
+        name = run.replace(":", "-").replace(",", "x")
+        workdir = arguments.folder / name
+        try:
+            leaves = train(case, trunk, workdir, config, mesh=mesh, scan_layers="scan" in more)
+        except PreemptionError as error:
+            print(error, file=sys.stderr)
+            return PREEMPTED
+        except jax.errors.JaxRuntimeError as error:
+            print(f"another host was lost: {error}", file=sys.stderr)
+            hosts.leave(HOST_LOST)
+        if hosts.is_first_host():
+            lines = (workdir / "metrics.jsonl").read_text().splitlines()
+            losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
+            np.savez(arguments.folder / f"{name}.npz", losses=np.array(losses), **leaves)
+            print(f"{name} done", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
