@@ -41,7 +41,8 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
         return
     if not all(told):
         raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
-    assert num_processes is not None and process_id is not None, "all told"
+    assert num_processes is not None
+    assert process_id is not None
     if ":" not in coordinator_address or not 0 <= process_id < num_processes:
         raise UserError(
             f"--coordinator_address={coordinator_address} --num_processes={num_processes} --process_id={process_id}: "

@@ -1,0 +1,90 @@
+"""Starting workers: one process of eight fake devices, or two of four that form a multi-host job."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+class Job:
+    """Worker processes that run one command.
+
+    Args:
+      trunk: The trunk's folder.
+      folder: Where workdirs, results and logs go.
+      words: The worker's further arguments.
+      processes: How many; each has ``8 // processes`` devices.
+      cache: A folder for compiled programs.
+    """
+
+    def __init__(
+        self, trunk: Path, folder: Path, words: Sequence[str], *, processes: int = 1, cache: Path | None = None
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = f"--xla_force_host_platform_device_count={8 // processes} --xla_backend_optimization_level=0"
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        if cache is not None:
+            environment |= {
+                "JAX_COMPILATION_CACHE_DIR": str(cache),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+        several = [f"--coordinator_address=127.0.0.1:{_free_port()}", f"--num_processes={processes}"]
+        self.logs = [folder / f"log{number}" for number in range(processes)]
+        self.processes = []
+        for number, log in enumerate(self.logs):
+            own = [*several, f"--process_id={number}"] if processes > 1 else []
+            command = [sys.executable, str(WORKER), f"--trunk={trunk}", f"--folder={folder}", *words, *own]
+            with log.open("w") as file:
+                self.processes.append(subprocess.Popen(command, stdout=file, stderr=file, env=environment))
+
+    def wait(self, seconds: float = 240) -> list[int]:
+        """The processes' exit codes; kills all and raises TimeoutExpired where one takes longer."""
+        end = time.monotonic() + seconds
+        try:
+            return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def said(self) -> str:
+        """What all processes have printed, for a test that fails."""
+        return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
+
+
+def checkpoint_steps(workdir: Path) -> list[int]:
+    """The steps of the complete checkpoints of a run."""
+    folder = workdir / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
+
+
+def wait_for_checkpoint(workdir: Path, step: int, job: Job, seconds: float = 240) -> None:
+    """Waits until a run has a checkpoint of that step or a later one."""
+    end = time.monotonic() + seconds
+    while not any(found >= step for found in checkpoint_steps(workdir)):
+        assert time.monotonic() < end and all(process.poll() is None for process in job.processes), job.said()
+        time.sleep(0.05)
+
+
+def result(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """What a worker wrote."""
+    with np.load(folder / f"{name}.npz") as file:
+        return dict(file)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
