@@ -19,7 +19,7 @@ MODULES = sorted(
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
     ("errors", "host_memory"),
-    ("trees", "architecture", "dataclass_dicts"),
+    ("trees", "architecture", "dataclass_dicts", "paths"),
     ("config",),
     ("data", "metrics", "model", "partition", "store"),
     ("hugging_face", "answers"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from afjax.cli.flags import make_parser
 from afjax.errors import UserError
+from afjax.paths import cache_folder, client_errors, local_path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A sweep some of whose runs failed, and that told about them, gives 1.
     """
+    # With TensorFlow installed epath would take that for gs://, which has errors of its own.
+    os.environ.setdefault("EPATH_USE_TF", "false")
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
@@ -37,11 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
         return 130
-
-
-def cache_folder() -> Path:
-    """Where tokenised rows and compiled programs are kept: ``$AFJAX_CACHE``, else ``~/.cache/afjax``."""
-    return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
+    except client_errors() as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        print(f"afjax: Google Cloud Storage does not answer as it should ({told}); try again.", file=sys.stderr)
+        return 2
 
 
 def _set_up_libraries() -> None:
@@ -83,7 +85,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep
     from afjax.cli.sweep_plan import plan
 
-    workdir = arguments.workdir
+    workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,
         overrides=arguments.overrides,

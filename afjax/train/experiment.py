@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from afjax import store
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import load_task
 from afjax.data.splits import AnyRows
+from afjax.paths import open_path
 from afjax.task_model import TaskModel
-from afjax.train.checks import check_experiment, fused_names, stored_sources, target_kinds
+from afjax.train.checks import check_experiment, check_places, fused_names, stored_sources, target_kinds
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import train_sequential
@@ -52,13 +55,17 @@ class Result:
 
 
 def run_experiment(
-    config: ExperimentConfig, *, workdir: Path, store_folder: str | Path | None = None, cache_dir: Path | None = None
+    config: ExperimentConfig,
+    *,
+    workdir: epath.Path,
+    store_folder: str | Path | None = None,
+    cache_dir: Path | None = None,
 ) -> list[Result]:
     """Runs an experiment, or goes on with it where it stopped.
 
     Args:
       config: The experiment.
-      workdir: Its own folder.
+      workdir: Its own folder, local or ``gs://``.
       store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: ``workdir/store``.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
@@ -70,8 +77,10 @@ def run_experiment(
       UserError: Everything that the caller can put right. Where data, trunk, store and settings do not fit each other
         nothing is written; what was trained until a later error stays.
     """
+    workdir = open_path(workdir)
     store_folder = store_folder or workdir / "store"
     sources = config.sources if config.recipe == "fusion" else ()
+    check_places(workdir, store_folder)
     check_workdir(workdir, config)
     own = config.tasks or (config.target,)
     tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
@@ -101,7 +110,7 @@ def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, s
     return inputs
 
 
-def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path) -> list[Result]:
+def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str | Path) -> list[Result]:
     """The result of a source whose adapter the store has."""
     name = source.task.name
     earlier = _results(source_folder(workdir, name))
@@ -117,7 +126,7 @@ def _trained_source(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
-    workdir: Path,
+    workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
 ) -> list[Result]:
@@ -141,7 +150,7 @@ def _target(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
-    workdir: Path,
+    workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
 ) -> list[Result]:
@@ -189,7 +198,9 @@ def _target(
     return results
 
 
-def write_forgetting(path: Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]) -> None:
+def write_forgetting(
+    path: epath.Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]
+) -> None:
     """Writes the forgetting curve as CSV: a line a task trained, a column a task scored, main dev metrics."""
     lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
     for after, row in zip(tasks, scores, strict=True):
@@ -198,7 +209,7 @@ def write_forgetting(path: Path, tasks: Sequence[TaskConfig], scores: Sequence[S
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> list[TaskModel]:
+def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: epath.Path) -> list[TaskModel]:
     """Where a run has trained the trunk, keeps it in the workdir as a Hugging Face folder of that name."""
     if models[0].trunk is trunk:
         return models
@@ -207,7 +218,7 @@ def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> li
     return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
 
 
-def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, kind: str) -> list[Result]:
+def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str) -> list[Result]:
     """Saves what was trained, and notes that the run is at its end."""
     _save(models, store_folder)
     results = [
@@ -224,7 +235,7 @@ def _save(models: Sequence[TaskModel], store_folder: str | Path) -> None:
         task_model.save(store_folder, overwrite=True)
 
 
-def _results(folder: Path) -> list[Result]:
+def _results(folder: epath.Path) -> list[Result]:
     """What a run that was brought to its end there gave; empty: there is none."""
     path = folder / RESULT
     return [Result(**values) for values in json.loads(path.read_text())] if path.exists() else []

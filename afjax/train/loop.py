@@ -5,14 +5,15 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+from etils import epath
 
 from afjax.config import TrainConfig
 from afjax.data.batches import Batch
 from afjax.errors import UserError
+from afjax.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog
 from afjax.train.step import State, learning_rate
@@ -79,7 +80,7 @@ class _Pending:
     scalars: dict[str, Any]
 
 
-def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
+def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: epath.Path, title: str) -> Trained:
     """Trains a run, and keeps the parameters with the best dev metric.
 
     The same arguments on the same machine give the same bits, however often the run was killed and started again.
@@ -161,7 +162,7 @@ def _copy(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf.copy(), tree)
 
 
-def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Path) -> UserError:
+def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: epath.Path) -> UserError:
     """Saves the state in front of the step that failed, and says so."""
     import orbax.checkpoint as ocp
 
@@ -169,7 +170,7 @@ def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Pa
     target = folder / f"not_finite_step_{done.step}"
     rows = [int(row) for row in done.batch["rows"] if row >= 0]
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((target / "state").absolute(), state, force=True)
+        checkpointer.save(absolute(target / "state"), state, force=True)
     report = {"step": done.step, "loss": repr(loss), "train_rows": rows, **note}
     (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(

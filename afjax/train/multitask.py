@@ -14,6 +14,7 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.paths import open_path
 from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import take_task, trim_task
@@ -65,7 +66,7 @@ def train_multitask(
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
-    workdir = Path(workdir)
+    workdir = open_path(workdir)
     check_tasks([task.name for task in tasks])
     check_partition(partition_name, adapter)
     partition.check_trunk_dtype(partition_name, trunk.dtype)

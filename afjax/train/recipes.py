@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+from etils import epath
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
@@ -14,6 +15,7 @@ from afjax.errors import UserError
 from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.paths import open_path
 from afjax.task_model import TaskModel, check_length, load_adapters
 from afjax.train.parts import new_adapter, new_head, run_loop, tell_padding, to_host, tokenise_splits, with_params
 from afjax.train.single_run import SingleRun
@@ -77,7 +79,7 @@ def train_single(
     }
     # A head that reads tokens leaves the trunk's pooler unused, whatever its settings.
     rules = partition.preset(partition_name, head if model.reads == "pooled" else HeadConfig())
-    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, open_path(workdir), cache_dir)
 
 
 def train_fusion(
@@ -131,7 +133,7 @@ def train_fusion(
         "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
     }
     rules = partition.preset("fusion")
-    return _train(trunk, model, params, rules, task, data, config, seed, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, open_path(workdir), cache_dir)
 
 
 def _train(
@@ -143,7 +145,7 @@ def _train(
     data: Mapping[str, AnyRows],
     config: TrainConfig,
     seed: int,
-    workdir: Path,
+    workdir: epath.Path,
     cache_dir: Path | None,
 ) -> TaskModel:
     """Tokenises, trains, and puts the best parameters together again."""
