@@ -129,8 +129,8 @@ def fetched(path: AnyPath) -> Path:
         found = {name: about for name, about in system.find(root, detail=True).items() if not name.endswith("/")}
         if not found:
             raise FileNotFoundError(source)
-    versions = "".join(f"{name} {about['size']} {about['generation']}\n" for name, about in sorted(found.items()))
-    folder = cache_folder() / "fetched" / hashlib.sha256(versions.encode()).hexdigest()[:16]
+    versions = [f"{name} {about['size']} {about['generation']}" for name, about in sorted(found.items())]
+    folder = cache_folder() / "fetched" / hashlib.sha256("\n".join([root, *versions]).encode()).hexdigest()[:16]
     if not folder.exists():
         _fetch(system, root, {name: about["size"] for name, about in found.items()}, folder, source)
     return folder / source.name

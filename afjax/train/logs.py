@@ -79,8 +79,8 @@ class RunLog:
 
     def close(self) -> None:
         self._bar.close()
-        self._lines.close()
-        self._board.close()
+        with contextlib.closing(self._board), contextlib.closing(self._lines):
+            pass
 
 
 class _AppendedLines:
@@ -152,9 +152,8 @@ class _Board:
 
     def close(self) -> None:
         self._writer.close()
-        self._copy()
-        if self._local is not None:
-            self._local.cleanup()
+        with self._local or contextlib.nullcontext():
+            self._copy()
 
     def _copy(self) -> None:
         """Writes what is in the temporary folder to the object store."""
