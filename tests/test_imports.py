@@ -18,8 +18,8 @@ MODULES = sorted(
 )
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
-    ("errors", "host_memory", "hosts"),
-    ("trees", "architecture", "dataclass_dicts"),
+    ("errors", "host_memory"),
+    ("trees", "architecture", "dataclass_dicts", "hosts", "paths"),
     ("config",),
     ("sharding",),
     ("data", "metrics", "model", "partition", "store"),

@@ -17,6 +17,7 @@ from afjax.data.summary import PERCENTILES, Count, Example, SplitSummary, first_
 from afjax.data.tasks import find_task, known_task, read_task
 from afjax.errors import UserError
 from afjax.model.heads import READS, num_outputs
+from afjax.paths import fetched
 from afjax.task_model import check_length
 from afjax.trunk import Trunk
 
@@ -68,7 +69,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     if name.endswith(".toml"):
         return dataclasses.replace(read_task(Path(name)), source=source, train="", dev="", test="")
     known = known_task(name)
-    labels = () if (Path(source).expanduser() / "labels.json").is_file() else known.labels
+    labels = () if (fetched(source) / "labels.json").is_file() else known.labels
     return dataclasses.replace(known, source=source, labels=labels)
 
 

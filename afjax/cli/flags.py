@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 TRAIN_EXAMPLE = """\
 examples:
   afjax train --config=configs/quickstart.py --workdir=runs/quickstart
@@ -91,8 +93,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", "run an experiment's config, or go on with it", TRAIN_EXAMPLE)
     train.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
-    train.add_argument("--workdir", required=True, type=Path, help="the run's own folder")
-    train.add_argument("--store", help="where adapters, fusions and heads are kept (WORKDIR/store)")
+    train.add_argument("--workdir", required=True, type=epath.Path, help="the run's own folder, or gs://...")
+    train.add_argument("--store", help="where adapters, fusions and heads are kept, or gs://... (WORKDIR/store)")
     train.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
     train.add_argument("--num_processes", type=int, help="how many hosts there are")
     train.add_argument("--process_id", type=int, help="this host's number, from 0")
@@ -105,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sweep = _command(commands, "sweep", "run a config over settings and seeds, choose on dev", SWEEP_EXAMPLE)
     sweep.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
-    sweep.add_argument("--workdir", required=True, type=Path, help="the sweep's own folder; its runs are within")
+    sweep.add_argument("--workdir", required=True, help="the sweep's own folder; its runs are within")
     sweep.add_argument("--seeds", default="0", metavar="SEED,...", help="every setting is run with each (0)")
     sweep.add_argument(
         "--grid.SETTING",
@@ -164,7 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
     submit = _command(commands, "submit", "predict a benchmark's test sets for its server", SUBMIT_EXAMPLE)
     submit.add_argument("benchmark", choices=("glue", "superglue", "squad"))
     submit.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    submit.add_argument("--trunk", required=True, help="minilm, a local folder or a Hugging Face id")
+    submit.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
     submit.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
     submit.add_argument("--output", required=True, type=Path, help="a folder for the files")
     submit.add_argument("--names", default="{task}", help="what each task's head is called ({task})")
@@ -207,7 +209,7 @@ def _command(commands: Any, name: str, summary: str, example: str) -> argparse.A
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    parser.add_argument("--trunk", required=True, help="minilm, a local folder or a Hugging Face id")
+    parser.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
     parser.add_argument("--head", required=True, help="the head's name")

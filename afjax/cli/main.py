@@ -10,6 +10,7 @@ from typing import Any
 
 from afjax.cli.flags import make_parser
 from afjax.errors import PreemptionError, UserError
+from afjax.paths import cache_folder, client_errors, local_path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     A sweep some of whose runs failed, and that told about them, gives 1; training that SIGTERM has stopped, and that
     has saved all it needs to go on, :data:`PREEMPTED`; training one of whose hosts was lost, :data:`HOST_LOST`.
     """
+    # With TensorFlow installed epath would take that for gs://, which has errors of its own.
+    os.environ.setdefault("EPATH_USE_TF", "false")
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
@@ -26,6 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
     arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
+    code = 1
+    try:
+        code = _outcome(arguments)
+    finally:
+        if arguments.command == "train" and code not in (0, PREEMPTED):
+            from afjax import hosts
+
+            hosts.leave(code)
+    return code
+
+
+def _outcome(arguments: argparse.Namespace) -> int:
+    """Runs the command, and says in a sentence what the user can put right."""
     try:
         return COMMANDS[arguments.command](arguments)
     except PreemptionError as error:
@@ -41,16 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
         return 130
+    except client_errors() as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        print(f"afjax: Google Cloud Storage does not answer as it should ({told}); try again.", file=sys.stderr)
+        return 2
 
 
 # Exit codes; that of a temporary failure, by sysexits.h, and the next one.
 PREEMPTED = 75
 HOST_LOST = 76
-
-
-def cache_folder() -> Path:
-    """Where tokenised rows and compiled programs are kept: ``$AFJAX_CACHE``, else ``~/.cache/afjax``."""
-    return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
 
 
 def _set_up_libraries() -> None:
@@ -77,10 +92,6 @@ def _train(arguments: argparse.Namespace) -> int:
         results = run_experiment(
             config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
         )
-    except UserError as error:
-        print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
-        hosts.leave(2)
-        return 2
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise
@@ -90,7 +101,7 @@ def _train(arguments: argparse.Namespace) -> int:
             "goes on from the last checkpoint.",
             file=sys.stderr,
         )
-        hosts.leave(HOST_LOST)
+        return HOST_LOST
     if not hosts.is_first_host():
         return 0
     rows = [("trained", "on", "dev metric")]
@@ -113,7 +124,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from afjax.cli import sweep
     from afjax.cli.sweep_plan import plan
 
-    workdir = arguments.workdir
+    workdir = local_path(arguments.workdir, "A sweep's --workdir")
     planned = plan(
         arguments.config,
         overrides=arguments.overrides,

@@ -31,6 +31,7 @@ from afjax.data.spans import check_answers, pick_spans
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
 from afjax.data.tfds import TFDS_TEXT_COLUMNS, find_tfds_split, read_tfds
 from afjax.errors import UserError, did_you_mean
+from afjax.paths import fetched, local_path
 
 __all__ = [
     "AnyRows",
@@ -277,9 +278,9 @@ def open_source(task: TaskConfig, split: Split) -> Source:
         raise UserError(
             f"The task {task.name} has no {split} split: {task.source or '(no source)'} has no file "
             f'{split}.jsonl, .tsv or .csv (or these with .gz); add one, or name it in the task\'s "{split}" setting.'
-            f"{nearest_in_folder(Path(task.source) / f'{split}.jsonl')}"
+            f"{nearest_in_folder(fetched(task.source) / f'{split}.jsonl')}"
         )
-    names_path = Path(task.source).expanduser() / "labels.json"
+    names_path = fetched(task.source) / "labels.json"
     known = read_label_names(names_path) if task.source and names_path.is_file() else ()
     return Source(str(path), read_rows(path), known)
 
@@ -293,7 +294,7 @@ def split_official(source: str) -> tuple[str, Path]:
             f'The source "{source}" is not official:NAME:FOLDER with one of the tasks {", ".join(OFFICIAL)} and the '
             f"folder that holds its download.{did_you_mean(name, OFFICIAL)}"
         )
-    return name, Path(folder).expanduser()
+    return name, local_path(folder, f"The folder of {name}'s download")
 
 
 def builtin_source(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -328,9 +329,9 @@ def has_split(task: TaskConfig, split: Split) -> bool:
 def split_path(task: TaskConfig, split: Split) -> Path | None:
     """The file of a split: the task's own choice (in the source's folder, where it has one) or the usual one."""
     chosen = getattr(task, split)
-    folder = Path(task.source).expanduser()
+    folder = fetched(task.source)
     if chosen:
-        return folder / Path(chosen).expanduser()
+        return folder / fetched(chosen)
     return find_split_file(folder, split) if task.source else None
 
 

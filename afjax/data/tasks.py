@@ -13,6 +13,7 @@ from afjax.data.files import ENDINGS, nearest_in_folder
 from afjax.data.official import OFFICIAL, find_official
 from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
+from afjax.paths import local_path
 
 # What splits and columns are called in TFDS, where they are not called as usual.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
@@ -49,7 +50,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
         # Its labels may be in another order, in which the dataset itself has their names.
         settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
         return dataclasses.replace(task, source=f"tfds:{known.tfds}", **settings)
-    folder = Path(data_dir).expanduser()
+    folder = local_path(data_dir, "data_dir")
     if not str(data_dir) or not folder.is_dir():
         raise UserError(
             f"There is no folder {data_dir or '(none given)'} to look for the task {name} in; give data_dir the folder "
@@ -105,7 +106,7 @@ def read_task(path: Path) -> TaskConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML ({error}).") from error
     task: TaskConfig = from_dict(TaskConfig, {"name": path.stem, **values}, str(path))
-    if task.source.startswith(("builtin:", "tfds:", "official:")):
+    if task.source.startswith(("builtin:", "tfds:", "official:", "gs:")):
         return task
     return dataclasses.replace(task, source=str(path.parent / Path(task.source).expanduser()))
 

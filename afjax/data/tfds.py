@@ -7,6 +7,7 @@ import numpy as np
 
 from afjax.config import TaskConfig
 from afjax.errors import UserError
+from afjax.paths import fetched, is_remote, open_path
 
 # What text columns are called in TFDS datasets, pairs before single ones.
 TFDS_TEXT_COLUMNS = (
@@ -27,6 +28,8 @@ SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test
 
 def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
     """Opens one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
+
+    A prepared dataset on ``gs://`` is copied to the cache first: array_record reads from disks alone.
 
     Returns:
       What errors call the split; its rows, each with what errors call it; and the names of the label column's
@@ -69,13 +72,13 @@ def open_builder(source: str) -> Any:
     from etils import epath
 
     name = source.removeprefix("tfds:")
-    folder = epath.Path(name).expanduser()
+    folder = epath.Path(fetched(name))
     if (folder / "dataset_info.json").exists():
         return tensorflow_datasets.builder_from_directory(folder)
-    if name.startswith(("/", "~", ".")) or "://" in name:
-        raise UserError(f"{folder} has no dataset_info.json; give the version folder of a prepared TFDS dataset.")
+    if name.startswith(("/", "~", ".")) or is_remote(name):
+        raise UserError(f"{name} has no dataset_info.json; give the version folder of a prepared TFDS dataset.")
     try:
-        return tensorflow_datasets.builder(name)
+        builder = tensorflow_datasets.builder(name)
     except tensorflow_datasets.core.DatasetNotFoundError as error:
         raise UserError(
             f'TFDS knows no dataset "{name}", or only with TensorFlow; check the name, run pip install "afjax[tfds]", '
@@ -83,6 +86,10 @@ def open_builder(source: str) -> Any:
         ) from error
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
+    # TFDS_DATA_DIR may be on an object store.
+    if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
+        return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))
+    return builder
 
 
 def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]]:

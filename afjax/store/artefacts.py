@@ -12,6 +12,7 @@ from etils import epath
 
 from afjax.config import check_name
 from afjax.errors import UserError, did_you_mean
+from afjax.paths import check_readable, is_remote, open_path
 from afjax.store import checkpoint, files
 from afjax.store.manifest import (
     FORMAT_VERSION,
@@ -224,13 +225,10 @@ def _kind_folder(store: StorePath, kind: str) -> epath.Path:
 
 
 def _store_folder(store: StorePath) -> epath.Path:
-    folder = epath.Path(store)
-    if not files.is_remote(folder):
+    folder = open_path(store)
+    if not is_remote(folder):
         return folder.expanduser().resolve()
-    try:
-        folder.exists()
-    except ImportError as error:
-        raise UserError(f"The store {store} cannot be opened: {error}.") from error
+    check_readable(folder, "store")
     return folder
 
 

@@ -20,13 +20,9 @@ from collections.abc import Iterator
 from etils import epath
 
 from afjax.errors import UserError
+from afjax.paths import is_remote
 
 MANIFEST = "manifest.json"
-
-
-def is_remote(path: epath.Path) -> bool:
-    """Whether ``path`` is on an object store, where a folder cannot be renamed in one step."""
-    return "://" in os.fspath(path)
 
 
 def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:

@@ -3,12 +3,13 @@
 import errno
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
 
 from afjax.errors import UserError
+from afjax.paths import absolute, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.trees import Tree
 
@@ -24,7 +25,7 @@ class RunCheckpoints:
     save and restore together. Writing goes on in the background; the state itself may be donated at once.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: epath.Path) -> None:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
@@ -32,7 +33,7 @@ class RunCheckpoints:
         names = ("state", "best", "progress")
         # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
         with quiet_orbax():
-            self._manager = ocp.CheckpointManager(folder.absolute(), options=options, item_names=names)
+            self._manager = ocp.CheckpointManager(absolute(folder), options=options, item_names=names)
 
     def save(self, step: int, state: Any, best: Tree, progress: dict[str, Any]) -> None:
         """Begins to write a checkpoint; does nothing where that step has one.
@@ -49,7 +50,8 @@ class RunCheckpoints:
         size = sum(leaf.nbytes for leaf in jax.tree.leaves((state, best))) + ORBAX_FILES
         try:
             # Asked first, as Orbax prints tracebacks from its threads when it finds out by itself.
-            if shutil.disk_usage(self._manager.directory).free < size:
+            folder = self._manager.directory
+            if not is_remote(folder) and shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with quiet_orbax():
                 self._manager.save(step, args=items)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from etils import epath
 from jax.sharding import Mesh
 
 from afjax import metrics, partition, store
@@ -15,6 +16,7 @@ from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
 from afjax.model.reduce import check_kept
+from afjax.paths import check_writable, is_remote, open_path
 from afjax.sharding import check_batch
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -25,7 +27,7 @@ def check_experiment(
     config: ExperimentConfig,
     tasks: Mapping[TaskConfig, Mapping[str, AnyRows]],
     trunk: Trunk,
-    workdir: Path,
+    workdir: epath.Path,
     store_folder: str | Path,
 ) -> None:
     """Raises UserError where an experiment's data, trunk, store and settings do not fit each other."""
@@ -43,6 +45,13 @@ def check_experiment(
     _check_names(config, workdir, store_folder)
     if config.recipe == "fusion":
         _check_fused(config, trunk, workdir, store_folder)
+
+
+def check_places(workdir: epath.Path, store_folder: str | Path) -> None:
+    """Raises UserError where the folders to write to cannot be written.
+
+    On object stores a small file is written and removed, as nothing else tells.
+    """
     _check_writable(workdir, "workdir")
     _check_writable(store_folder, "store")
 
@@ -53,7 +62,7 @@ def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
         check_batch(settings.batch_size, mesh)
 
 
-def stored_sources(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> list[str]:
+def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path) -> list[str]:
     """The sources whose adapters the store has; not those that this experiment is about to save there."""
     if config.recipe != "fusion":
         return []
@@ -74,7 +83,7 @@ def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
     return ("adapters", "heads") if config.has_adapter else ("heads",)
 
 
-def _check_names(config: ExperimentConfig, workdir: Path, store_folder: str | Path) -> None:
+def _check_names(config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path) -> None:
     """Refuses to begin runs whose artefacts' names the store already has from elsewhere."""
     own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
     begun = {} if (workdir / TARGET).exists() else dict.fromkeys(own, target_kinds(config))
@@ -96,7 +105,7 @@ def _check_names(config: ExperimentConfig, workdir: Path, store_folder: str | Pa
             )
 
 
-def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_folder: str | Path) -> None:
+def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: epath.Path, store_folder: str | Path) -> None:
     """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
     stored = load_adapters(store_folder, stored_sources(config, workdir, store_folder), trunk)
     configs: dict[str, Adapter] = {
@@ -108,7 +117,8 @@ def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: Path, store_fo
 
 
 def _check_writable(folder: str | Path, flag: str) -> None:
-    if "://" in str(folder):
+    if is_remote(folder):
+        check_writable(open_path(folder), flag)
         return
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())

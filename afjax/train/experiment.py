@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 import afjax.errors
@@ -20,9 +21,17 @@ from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.hosts import check_same, is_first_host, together
+from afjax.paths import open_path
 from afjax.sharding import make_mesh
 from afjax.task_model import TaskModel
-from afjax.train.checks import check_batches, check_experiment, fused_names, stored_sources, target_kinds
+from afjax.train.checks import (
+    check_batches,
+    check_experiment,
+    check_places,
+    fused_names,
+    stored_sources,
+    target_kinds,
+)
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import train_sequential
@@ -63,13 +72,17 @@ class Result:
 
 
 def run_experiment(
-    config: ExperimentConfig, *, workdir: Path, store_folder: str | Path | None = None, cache_dir: Path | None = None
+    config: ExperimentConfig,
+    *,
+    workdir: epath.Path,
+    store_folder: str | Path | None = None,
+    cache_dir: Path | None = None,
 ) -> list[Result]:
     """Runs an experiment, or goes on with it where it stopped. On several hosts each calls this alike.
 
     Args:
       config: The experiment.
-      workdir: Its own folder; one that all hosts see.
+      workdir: Its own folder, local or ``gs://``; one that all hosts see.
       store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: ``workdir/store``.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
@@ -82,11 +95,13 @@ def run_experiment(
         nothing is written; what was trained until a later error stays.
       PreemptionError: SIGTERM came to any host while it trained.
     """
+    workdir = open_path(workdir)
     store_folder = store_folder or workdir / "store"
     sources = config.sources if config.recipe == "fusion" else ()
     with together():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
+        check_places(workdir, store_folder)
         check_workdir(workdir, config)
         own = config.tasks or (config.target,)
         tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
@@ -136,7 +151,7 @@ def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, s
     return inputs
 
 
-def _stored_source(source: SourceConfig, workdir: Path, store_folder: str | Path) -> list[Result]:
+def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str | Path) -> list[Result]:
     """The result of a source whose adapter the store has."""
     name = source.task.name
     earlier = _results(source_folder(workdir, name))
@@ -154,7 +169,7 @@ def _trained_source(
     tasks: Tasks,
     trunk: Trunk,
     mesh: Mesh,
-    workdir: Path,
+    workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
 ) -> list[Result]:
@@ -181,7 +196,7 @@ def _target(
     tasks: Tasks,
     trunk: Trunk,
     mesh: Mesh,
-    workdir: Path,
+    workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
 ) -> list[Result]:
@@ -232,7 +247,9 @@ def _target(
     return results
 
 
-def write_forgetting(path: Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]) -> None:
+def write_forgetting(
+    path: epath.Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]
+) -> None:
     """Writes the forgetting curve as CSV: a line a task trained, a column a task scored, main dev metrics."""
     lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
     for after, row in zip(tasks, scores, strict=True):
@@ -241,7 +258,7 @@ def write_forgetting(path: Path, tasks: Sequence[TaskConfig], scores: Sequence[S
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> list[TaskModel]:
+def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: epath.Path) -> list[TaskModel]:
     """Where a run has trained the trunk, keeps it in the workdir as a Hugging Face folder of that name."""
     if models[0].trunk is trunk:
         return models
@@ -252,7 +269,7 @@ def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: Path) -> li
     return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
 
 
-def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, kind: str) -> list[Result]:
+def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str) -> list[Result]:
     """Saves what was trained, and notes that the run is at its end."""
     results = [
         Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
@@ -262,7 +279,7 @@ def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: Path, k
     return results
 
 
-def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: Path) -> None:
+def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path) -> None:
     """Saves models, then their results. A run that was killed while saving saves again: its bits are the same."""
     with together():
         if is_first_host():
@@ -271,7 +288,7 @@ def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: 
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
 
 
-def _results(folder: Path) -> list[Result]:
+def _results(folder: epath.Path) -> list[Result]:
     """What a run that was brought to its end there gave; empty: there is none."""
     path = folder / RESULT
     return [Result(**values) for values in json.loads(path.read_text())] if path.exists() else []

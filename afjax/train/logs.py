@@ -2,12 +2,17 @@
 
 import contextlib
 import json
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from etils import epath
+
+from afjax.paths import is_remote
+from afjax.train.workdir import write_text
 
 
 class RunLog:
@@ -16,6 +21,9 @@ class RunLog:
     ``metrics.jsonl`` has an object a line with ``step`` and the scalars of that step. A resumed run first drops the
     lines behind the step it resumes from, so every step stands there once.
 
+    Object stores have no appending: there, both files are written whole with each :meth:`flush`, and a run that is
+    killed loses what came after the last one, which a resumed run writes again.
+
     Args:
       folder: The run's folder; it exists.
       title: Shown in front of the progress bar.
@@ -23,13 +31,11 @@ class RunLog:
       first_step: Steps already done.
     """
 
-    def __init__(self, folder: Path, title: str, num_steps: int, first_step: int) -> None:
+    def __init__(self, folder: epath.Path, title: str, num_steps: int, first_step: int) -> None:
         import tqdm
 
-        path = folder / "metrics.jsonl"
-        if path.exists():
-            _drop_later_lines(path, first_step)
-        self._file = path.open("a")
+        lines = _RewrittenLines if is_remote(folder) else _AppendedLines
+        self._lines = lines(folder / "metrics.jsonl", first_step)
         self._board = _Board(folder / "tensorboard", first_step)
         self._bar = tqdm.tqdm(
             total=num_steps,
@@ -59,12 +65,12 @@ class RunLog:
 
     def write(self, step: int, scalars: dict[str, Any]) -> None:
         """Records scalars of a step in both files."""
-        self._file.write(json.dumps({"step": step, **scalars}) + "\n")
-        self._file.flush()
+        self._lines.write(json.dumps({"step": step, **scalars}) + "\n")
         self._board.write(step, scalars)
 
     def flush(self) -> None:
-        """Puts all that was written on the disk; in front of a checkpoint, so that no step behind it is lost."""
+        """Puts all that was written where it stays; in front of a checkpoint, so that no step behind it is lost."""
+        self._lines.flush()
         self._board.flush()
 
     def show(self, name: str, value: float) -> None:
@@ -73,8 +79,44 @@ class RunLog:
 
     def close(self) -> None:
         self._bar.close()
+        with contextlib.closing(self._board), contextlib.closing(self._lines):
+            pass
+
+
+class _AppendedLines:
+    """A file of lines on a disk, which has each as soon as it is written."""
+
+    def __init__(self, path: epath.Path, first_step: int) -> None:
+        if path.exists():
+            write_text(path, "".join(_lines_until(path, first_step)))
+        self._file = path.open("a")
+
+    def write(self, line: str) -> None:
+        self._file.write(line)
+        self._file.flush()
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
         self._file.close()
-        self._board.close()
+
+
+class _RewrittenLines:
+    """A file of lines on an object store."""
+
+    def __init__(self, path: epath.Path, first_step: int) -> None:
+        self._path = path
+        self._lines = _lines_until(path, first_step) if path.exists() else []
+
+    def write(self, line: str) -> None:
+        self._lines.append(line)
+
+    def flush(self) -> None:
+        write_text(self._path, "".join(self._lines))
+
+    def close(self) -> None:
+        self.flush()
 
 
 class SilentLog(RunLog):
@@ -109,13 +151,18 @@ class _Board:
     tensorboardX's own SummaryWriter hands events to a thread, and a run whose disk is full then waits for it for ever.
     """
 
-    def __init__(self, folder: Path, first_step: int) -> None:
+    def __init__(self, folder: epath.Path, first_step: int) -> None:
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2
 
         self._event, self._scalar = event_pb2.Event, summary.scalar
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = event_file_writer.EventsWriter(str(folder / "events"), f".{first_step}")
+        # EventsWriter writes to disks alone.
+        self._local = tempfile.TemporaryDirectory() if is_remote(folder) else None
+        self._folder = folder
+        if self._local is None:
+            folder.mkdir(parents=True, exist_ok=True)
+        prefix = Path(self._local.name if self._local else folder) / "events"
+        self._writer = event_file_writer.EventsWriter(str(prefix), f".{first_step}")
         # Of an earlier file, TensorBoard drops the steps from this one on.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
@@ -127,17 +174,23 @@ class _Board:
 
     def flush(self) -> None:
         self._writer.flush()
+        self._copy()
 
     def close(self) -> None:
         self._writer.close()
+        with self._local or contextlib.nullcontext():
+            self._copy()
+
+    def _copy(self) -> None:
+        """Writes what is in the temporary folder to the object store."""
+        if self._local is not None:
+            for file in Path(self._local.name).iterdir():
+                (self._folder / file.name).write_bytes(file.read_bytes())
 
 
-def _drop_later_lines(path: Path, last_step: int) -> None:
-    """Keeps the lines up to a step; the file is replaced whole, as a run may be killed here too."""
-    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= last_step]
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(f"{line}\n" for line in kept))
-    os.replace(part, path)
+def _lines_until(path: epath.Path, last_step: int) -> list[str]:
+    """The lines up to a step, each with its end."""
+    return [f"{line}\n" for line in path.read_text().splitlines() if _step_of(line) <= last_step]
 
 
 def _step_of(line: str) -> float:

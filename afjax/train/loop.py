@@ -5,17 +5,18 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 from jax.sharding import Mesh
 
 from afjax.config import TrainConfig
 from afjax.data.batches import Batch
 from afjax.errors import PreemptionError, UserError
 from afjax.hosts import is_first_host
+from afjax.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.preemption import Preemption
@@ -86,7 +87,7 @@ class _Pending:
     stop: Any
 
 
-def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
+def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: epath.Path, title: str) -> Trained:
     """Trains a run, and keeps the parameters with the best dev metric.
 
     The same arguments on the same machine give the same bits, however often the run was killed and started again. On
@@ -183,7 +184,7 @@ def _copy(tree: Tree) -> Tree:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Path) -> UserError:
+def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: epath.Path) -> UserError:
     """Saves the state in front of the step that failed, and says so."""
     import orbax.checkpoint as ocp
 
@@ -191,7 +192,7 @@ def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: Pa
     target = folder / f"not_finite_step_{done.step}"
     rows = [int(row) for row in done.batch["rows"] if row >= 0]
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((target / "state").absolute(), state, force=True)
+        checkpointer.save(absolute(target / "state"), state, force=True)
     report = {"step": done.step, "loss": repr(loss), "train_rows": rows, **note}
     if is_first_host():
         (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)

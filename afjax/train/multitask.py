@@ -15,6 +15,7 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
@@ -71,7 +72,7 @@ def train_multitask(
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
-    workdir = Path(workdir)
+    workdir = open_path(workdir)
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from etils import epath
 
 from afjax import partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
@@ -41,7 +42,9 @@ def new_head(key: jax.Array, name: str, config: HeadConfig, kind: TaskKind, rows
     return init_head(named_key(key, "heads", name), config, outputs, trunk=trunk.params, reads=READS[kind])
 
 
-def run_loop(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: Path, title: str) -> Trained:
+def run_loop(
+    run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: epath.Path, title: str
+) -> Trained:
     """:func:`afjax.train.loop.train`, with a sentence where the folder cannot be written."""
     try:
         return train(run, config, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
@@ -57,7 +60,7 @@ def stored_form(trained: Tree) -> Tree:
     return jax.tree.map(np.asarray, map_layers(to_host(trained), stack_layers))
 
 
-def with_params(trunk: Trunk, params: Tree, workdir: Path) -> Trunk:
+def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     """The trunk that a run has trained."""
     joined = partition.join_layers(params)
     return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))

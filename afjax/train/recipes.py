@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 from afjax import metrics, partition
@@ -15,6 +16,7 @@ from afjax.errors import UserError
 from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import READS
 from afjax.model.model import Model
+from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length, load_adapters
 from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
@@ -84,7 +86,7 @@ def train_single(
     }
     # A head that reads tokens leaves the trunk's pooler unused, whatever its settings.
     rules = partition.preset(partition_name, head if model.reads == "pooled" else HeadConfig())
-    return _train(trunk, model, params, rules, task, data, config, seed, mesh, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, mesh, open_path(workdir), cache_dir)
 
 
 def train_fusion(
@@ -143,7 +145,7 @@ def train_fusion(
         "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
     }
     rules = partition.preset("fusion")
-    return _train(trunk, model, params, rules, task, data, config, seed, mesh, Path(workdir), cache_dir)
+    return _train(trunk, model, params, rules, task, data, config, seed, mesh, open_path(workdir), cache_dir)
 
 
 def _train(
@@ -156,7 +158,7 @@ def _train(
     config: TrainConfig,
     seed: int,
     mesh: Mesh | None,
-    workdir: Path,
+    workdir: epath.Path,
     cache_dir: Path | None,
 ) -> TaskModel:
     """Tokenises, trains, and puts the best parameters together again."""

@@ -5,12 +5,14 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from etils import epath
 from jax.sharding import Mesh
 
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
 from afjax.config import Partition, Remat, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.hosts import is_first_host, together
+from afjax.paths import open_path
 from afjax.task_model import TaskModel
 from afjax.train.multitask import check_tasks
 from afjax.train.recipes import train_single
@@ -68,13 +70,12 @@ def train_sequential(
     Raises:
       UserError: Data, settings and trunk do not fit, or the run cannot go on.
     """
-    workdir = Path(workdir)
     check_tasks([task.name for task in tasks])
     names = names or {task.name: task.name for task in tasks}
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
     for number, task in enumerate(tasks, start=1):
-        folder = workdir / f"{number}-{task.name}"
+        folder = open_path(workdir) / f"{number}-{task.name}"
         models[task.name] = train_single(
             trunk,
             task,
@@ -104,7 +105,7 @@ def train_sequential(
 
 
 def _scores(
-    path: Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
+    path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
     """Every model's dev metrics; kept in a file, so that a run that goes on need not score again."""
     with together():

@@ -3,12 +3,14 @@
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 from afjax.config import ExperimentConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.paths import is_remote
 from afjax.trees import flatten
 
 CONFIG = "config.json"
@@ -21,17 +23,17 @@ RESULT = "result.json"
 FORGETTING = "forgetting.csv"
 
 
-def source_folder(workdir: Path, name: str) -> Path:
+def source_folder(workdir: epath.Path, name: str) -> epath.Path:
     """The folder of a source's run."""
     return workdir / "sources" / name
 
 
-def is_unfinished(folder: Path) -> bool:
+def is_unfinished(folder: epath.Path) -> bool:
     """Whether a run was begun there and not brought to its end."""
     return folder.exists() and not (folder / RESULT).exists()
 
 
-def check_workdir(workdir: Path, config: ExperimentConfig) -> None:
+def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
     """Raises UserError where a workdir holds a run with another config (the difference is shown), or is no folder."""
     path = workdir / CONFIG
     try:
@@ -57,7 +59,7 @@ def check_workdir(workdir: Path, config: ExperimentConfig) -> None:
         )
 
 
-def check_inputs(workdir: Path, inputs: Mapping[str, str]) -> None:
+def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
     """Raises UserError where the run that a workdir holds began with other rows or another trunk.
 
     Args:
@@ -81,7 +83,7 @@ def check_inputs(workdir: Path, inputs: Mapping[str, str]) -> None:
         )
 
 
-def claim_workdir(workdir: Path, config: ExperimentConfig, inputs: Mapping[str, str]) -> None:
+def claim_workdir(workdir: epath.Path, config: ExperimentConfig, inputs: Mapping[str, str]) -> None:
     """Writes the config, and the digests of :func:`check_inputs`, into a new workdir.
 
     Raises:
@@ -117,13 +119,16 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return {path.replace("/", "."): value for path, value in flatten(as_tree(values)).items()}
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: epath.Path, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: epath.Path, text: str) -> None:
     """Writes a file whole or not at all."""
+    if is_remote(path):
+        path.write_text(text, encoding="utf-8")
+        return
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)

@@ -74,7 +74,8 @@ def wait_for_checkpoint(workdir: Path, step: int, job: Job, seconds: float = 240
     """Waits until a run has a checkpoint of that step or a later one."""
     end = time.monotonic() + seconds
     while not any(found >= step for found in checkpoint_steps(workdir)):
-        assert time.monotonic() < end and all(process.poll() is None for process in job.processes), job.said()
+        assert time.monotonic() < end, job.said()
+        assert all(process.poll() is None for process in job.processes), job.said()
         time.sleep(0.05)
 
 

@@ -3,8 +3,8 @@
     python tests/scale/kills.py --trunk=FOLDER --folder=FOLDER --moments=20 --seed=0
 
 At a random moment each process, or one of them, gets SIGTERM or SIGKILL. After SIGTERM the newest checkpoint must be
-that of the last step that was logged; after SIGKILL it may be as old as the checkpoints' interval and one that was being
-written. The run that goes on must end with the bits of one that was never stopped.
+that of the last step that was logged; after SIGKILL it may be as old as the checkpoints' interval and one that was
+being written. The run that goes on must end with the bits of one that was never stopped.
 """
 
 import argparse
@@ -66,7 +66,10 @@ def main() -> int:
         moments += 1
         logged, steps = last_logged(workdir), checkpoint_steps(workdir)
         newest = max(steps, default=0)
-        print(f"{moments}: {sign.name}, exit codes {codes} after {took:.0f} s, step {logged}, checkpoints {steps}", flush=True)
+        print(
+            f"{moments}: {sign.name}, exit codes {codes} after {took:.0f} s, step {logged}, checkpoints {steps}",
+            flush=True,
+        )
         if sign == signal.SIGTERM:
             assert codes == [75, 75], job.said()
             assert newest == logged, "SIGTERM lost a step"

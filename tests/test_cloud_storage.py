@@ -1,0 +1,450 @@
+"""Workdirs, stores, trunks and data on ``gs://``, against an emulator of Google Cloud Storage on the loopback.
+
+gcsfs and TensorStore's own driver both talk to it, as they do to Google's.
+"""
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from etils import epath
+from gcp_storage_emulator.handlers.buckets import create_bucket
+from gcp_storage_emulator.server import RequestHandler
+from gcp_storage_emulator.storage import Storage
+
+from afjax import paths, store
+from afjax.cli.main import main
+from afjax.config import TaskConfig
+from afjax.data.rows import load_split
+from afjax.errors import UserError
+
+CONFIG = """
+import ml_collections
+
+def get_config(partition="adapter", trunk={trunk!r}, data={data!r}, max_steps=12):
+    config = ml_collections.ConfigDict()
+    config.trunk = trunk
+    config.partition = partition
+    config.task = {{"name": "quantity", "source": data}}
+    config.train = {{
+        "max_steps": max_steps, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 6,
+        "checkpoint_every": 3, "learning_rate": 1e-2,
+    }}
+    return config
+"""
+ROWS = [
+    {"text": f"{word} of the {number}", "label": "many" if word == "all" else "few"}
+    for number in ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+    for word in ("all", "some")
+]
+# Buckets that refuse: any request; or one for the bucket itself, as for roles on objects alone.
+FORBIDDEN, PRIVATE, OBJECTS_ONLY = "forbidden", "private", "objects-only"
+
+
+class Bucket(Storage):
+    """The emulator's, in memory alone."""
+
+    def _write_config_to_file(self) -> None:
+        """Would write about every object anew with each that is written."""
+
+    def generation(self, path: str) -> str:
+        """Of the object that a request is about; 0: there is none."""
+        parts = urllib.parse.urlsplit(path)
+        bucket, _, name = parts.path.partition("/b/")[2].partition("/o")
+        name = urllib.parse.unquote(name[1:]) or urllib.parse.parse_qs(parts.query).get("name", [""])[0]
+        return self.objects.get(bucket, {}).get(name, {}).get("generation", "0")
+
+
+class Handler(RequestHandler):
+    """The emulator's, with what it lacks: buckets that refuse, objects' generations in answers, and preconditions.
+
+    TensorStore uses the latter two to replace its manifests safely.
+    """
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        status = self._refusal()
+        if status is None:
+            return True
+        # A client that is still sending would not see the answer.
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer = json.dumps({"error": {"code": status, "message": f"no access to {self.path}"}}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        return False
+
+    def _refusal(self) -> HTTPStatus | None:
+        if f"/b/{FORBIDDEN}" in self.path or self.path.endswith(f"/b/{OBJECTS_ONLY}"):
+            return HTTPStatus.FORBIDDEN
+        if f"/b/{PRIVATE}" in self.path:
+            return HTTPStatus.UNAUTHORIZED
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        generation = [self.storage.generation(self.path)]
+        if query.get("ifGenerationMatch", generation) != generation:
+            return HTTPStatus.PRECONDITION_FAILED
+        if generation != ["0"] and query.get("ifGenerationNotMatch") == generation:
+            return HTTPStatus.NOT_MODIFIED
+        return None
+
+    def end_headers(self) -> None:
+        if self.command == "GET" and (generation := self.storage.generation(self.path)) != "0":
+            self.send_header("x-goog-generation", generation)
+        super().end_headers()
+
+
+class Server(http.server.HTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: clients, killed ones too, hang up when they please."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """What the emulator holds, while it runs; the environment sends this process and its children to it."""
+    storage = Bucket(use_memory_fs=True)
+    for name in ("bucket", FORBIDDEN, PRIVATE, OBJECTS_ONLY):
+        create_bucket(name, storage)
+    with Server(("127.0.0.1", 0), functools.partial(Handler, storage)) as server, pytest.MonkeyPatch.context() as patch:
+        address = f"http://127.0.0.1:{server.server_port}"
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        patch.setenv("TENSORSTORE_GCS_HTTP_URL", address)
+        # No credentials of the machine's own, and no look for any in its network.
+        patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+        patch.setenv("NO_GCE_CHECK", "true")
+        patch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
+        patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        # The emulator has no gRPC service that tells kinds of buckets.
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield storage
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _training(training: None) -> None:
+    """Commands train, or compile what training compiled."""
+
+
+@pytest.fixture(scope="module")
+def config(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config file over a folder of data beside it."""
+    folder = tmp_path_factory.mktemp("experiment")
+    for split in ("train", "dev"):
+        write_rows(folder / "data" / f"{split}.jsonl")
+    (folder / "config.py").write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(folder / "data")))
+    return folder / "config.py"
+
+
+def write_rows(path: Any, rows: list[dict] = ROWS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def upload(folder: Path, to: str) -> epath.Path:
+    for path in folder.iterdir():
+        (epath.Path(to) / path.name).write_bytes(path.read_bytes())
+    return epath.Path(to)
+
+
+def names_in(cloud: Bucket, prefix: str) -> list[str]:
+    return [name for name in list(cloud.objects.get("bucket", {})) if name.startswith(prefix)]
+
+
+@pytest.fixture(scope="module")
+def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A local workdir; the same run was killed in ``gs://bucket/run``, with its store in ``gs://bucket/store``."""
+    local = tmp_path_factory.mktemp("local") / "run"
+    words = ["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AFJAX_CACHE", str(cache_folder))
+        assert main([*words[:2], f"--workdir={local}"]) == 0
+        process = subprocess.Popen([sys.executable, "-m", "afjax", *words], stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        complete = re.compile(r"run/target/checkpoints/\d+/commit_success.txt")
+        while not any(complete.fullmatch(name) for name in names_in(cloud, "run/")):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert names_in(cloud, "store/") == []
+        assert main(words) == 0
+    return local
+
+
+def test_a_killed_run_ends_with_the_bits_of_a_local_one(trained: Path, cloud: Bucket) -> None:
+    found, expected = store.entries("gs://bucket/store"), store.entries(trained / "store")
+    assert [(entry.kind, entry.name, entry.digest, entry.metrics) for entry in found] == [
+        (entry.kind, entry.name, entry.digest, entry.metrics) for entry in expected
+    ]
+    assert [entry.kind for entry in found] == ["adapters", "heads"]
+    remote, local = epath.Path("gs://bucket/run/target"), trained / "target"
+    assert (remote / "metrics.jsonl").read_text() == (local / "metrics.jsonl").read_text()
+    assert (remote / "result.json").read_text() == (local / "result.json").read_text()
+    steps = [line["step"] for line in map(json.loads, (local / "metrics.jsonl").read_text().splitlines())]
+    assert sorted(set(steps)) == list(range(1, 13))
+    # The killed process's, up to its last checkpoint, and the second's.
+    boards = [name for name in names_in(cloud, "run/target/tensorboard/") if name.rpartition(".")[2] != "0"]
+    assert len(boards) == 1
+    assert len(names_in(cloud, "run/target/tensorboard/")) == 2
+    assert not [name for name in names_in(cloud, "") if name.endswith(".part") or ".afjax-" in name]
+
+
+def test_the_same_command_again_trains_nothing(
+    trained: Path, config: Path, cloud: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {name: cloud.objects["bucket"][name]["generation"] for name in names_in(cloud, "run/target/")}
+    assert main(["train", f"--config={config}", "--workdir=gs://bucket/run", "--store=gs://bucket/store"]) == 0
+    assert "Store: gs://bucket/store" in capsys.readouterr().out
+    assert before == {name: cloud.objects["bucket"][name]["generation"] for name in names_in(cloud, "run/target/")}
+
+
+def test_another_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
+    words = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
+    assert "The workdir gs://bucket/run holds a run with another config (seed: 0 there" in refused("train", *words)
+
+
+def test_commands_on_a_store(
+    trained: Path, config: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for place in ("gs://bucket/store", str(trained / "store")):
+        assert main(["store", "ls", f"--store={place}"]) == 0
+        assert main(["store", "show", "quantity", f"--store={place}"]) == 0
+        assert main(["store", "verify", f"--store={place}"]) == 0
+        model = [f"--store={place}", f"--trunk={tiny_trunk_folder}", "--adapter=quantity", "--head=quantity"]
+        assert main(["eval", *model, f"--source={config.parent / 'data'}"]) == 0
+        output = tmp_path / "predictions.jsonl"
+        assert main(["predict", *model, f"--input={config.parent / 'data' / 'dev.jsonl'}", f"--output={output}"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        printed.append(([re.sub(r"20\d\d-[\d-]+[ T][\d:.+]+", "", line) for line in lines], output.read_text()))
+    assert printed[0] == printed[1]
+
+
+def save(value: float, *, overwrite: bool = False) -> None:
+    params = {"up": {"kernel": np.full((3, 4), value, np.float32), "bias": np.zeros(4, np.float32)}}
+    store.save("gs://bucket/own", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
+
+
+def test_overwriting_and_half_written_artefacts(cloud: Bucket) -> None:
+    save(1.0)
+    with pytest.raises(UserError, match="is there already"):
+        save(2.0)
+    save(2.0, overwrite=True)
+    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+    assert store.names("gs://bucket/own", "adapters") == ["a"]
+    assert not [name for name in names_in(cloud, "own/") if "," in name]
+    # What a writer leaves that is killed before its last file, and before one of the others.
+    (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
+    assert store.names("gs://bucket/own", "adapters") == []
+    with pytest.raises(UserError, match=r"has no manifest\.json, so it is no artefact"):
+        store.load("gs://bucket/own", "adapters", "a")
+    assert len(store.verify("gs://bucket/own")) == 1
+    save(3.0)
+    (epath.Path("gs://bucket/own/adapters/a/params/up.kernel/0.0")).unlink()
+    (problem,) = store.verify("gs://bucket/own")
+    assert "missing (-) or too many (+): -up/kernel" in problem
+
+
+def test_the_old_artefact_counts_until_the_new_is_whole(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    from afjax.store import checkpoint
+
+    save(1.0, overwrite=True)
+
+    def fail(folder: epath.Path, params: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write", fail)
+        with pytest.raises(KeyboardInterrupt):
+            save(2.0, overwrite=True)
+    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 1.0
+    save(2.0, overwrite=True)
+    assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
+
+
+def test_what_another_process_writes_is_seen(cloud: Bucket) -> None:
+    save(1.0, overwrite=True)
+    assert store.names("gs://bucket/own", "adapters") == ["a"]
+    for name in names_in(cloud, "own/adapters/a/"):
+        other = name.replace("adapters/a/", "adapters/b/")
+        cloud.create_file(
+            "bucket", other, cloud.get_file("bucket", name), {**cloud.objects["bucket"][name], "name": other}
+        )
+    assert store.names("gs://bucket/own", "adapters") == ["a", "b"]
+
+
+def test_trunk_and_data_on_a_bucket(
+    config: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trunk, data = upload(tiny_trunk_folder, "gs://bucket/tiny"), upload(config.parent / "data", "gs://bucket/data")
+    runs = []
+    for name, given in (("local", ""), ("remote", f",trunk={trunk},data={data}")):
+        workdir = "gs://bucket/full" if name == "remote" else str(tmp_path / "full")
+        words = [f"--config={config}:partition=layernorm,max_steps=2{given}", f"--workdir={workdir}"]
+        assert main(["train", *words]) == 0
+        told = capsys.readouterr().err
+        assert (f"fetching {trunk}" in told) == (name == "remote")
+        assert (
+            main(
+                ["eval", f"--store={workdir}/store", f"--trunk={workdir}/trunk", "--head=quantity", f"--source={data}"]
+            )
+            == 0
+        )
+        runs.append((store.read_manifest(f"{workdir}/store", "heads", "quantity").digest, capsys.readouterr().out))
+    assert runs[0] == runs[1]
+
+
+def test_a_folder_is_fetched_once_and_again_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AFJAX_CACHE", str(tmp_path))
+    task = TaskConfig(name="t", source="gs://bucket/rows")
+    write_rows(epath.Path("gs://bucket/rows/train.jsonl"))
+    for _ in range(2):
+        assert len(load_split(task, "train")) == len(ROWS)
+    assert capsys.readouterr().err.count("fetching gs://bucket/rows: 100%") == 1
+    write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:2])
+    assert len(load_split(task, "train")) == 2
+    chosen = TaskConfig(name="t", train="gs://bucket/rows/train.jsonl")
+    assert len(load_split(chosen, "train")) == 2
+    # Whole or not at all.
+    write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:4])
+    before = sorted(tmp_path.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *places: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            load_split(task, "train")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(importlib.util.find_spec("array_record") is None, reason="array_record is not installed")
+def test_a_prepared_tfds_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import tensorflow_datasets as tfds
+
+    class Quantity(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self) -> Any:
+            label = tfds.features.ClassLabel(names=["few", "many"])
+            features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": label})
+            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, _: Any) -> dict[str, Any]:
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
+            yield from enumerate(ROWS)
+
+    Quantity(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    folder = upload(tmp_path / "quantity" / "1.0.0", "gs://bucket/tfds/quantity/1.0.0")
+    shutil.rmtree(tmp_path / "quantity")
+    found = load_split(TaskConfig(name="t", source=f"tfds:{folder}"), "train")
+    assert list(found.text_a) == [row["text"] for row in ROWS]
+    assert f"fetching {folder}" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"gs://bucket/data has no dataset_info\.json"):
+        load_split(TaskConfig(name="t", source="tfds:gs://bucket/data"), "train")
+
+
+# Bad input
+
+
+@pytest.fixture
+def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must be refused and returns its sentence: exit code 2, one line, nothing written."""
+
+    def run(*words: str) -> str:
+        before = {bucket: set(objects) for bucket, objects in cloud.objects.items() if objects}
+        capsys.readouterr()
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert {bucket: set(objects) for bucket, objects in cloud.objects.items() if objects} == before
+        return err.removeprefix("afjax: ").rstrip("\n")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("gs://nowhere/x", "there is nothing of that name, or no bucket gs://nowhere"),
+        (f"gs://{FORBIDDEN}/x", "these credentials may not (403); ask for the role Storage Object Admin on gs://for"),
+        (f"gs://{PRIVATE}/x", "no valid credentials for Google Cloud; run gcloud auth application-default login"),
+        ("gs://", "no object store that afjax knows"),
+        ("s3://bucket/x", "no object store that afjax knows; give a local path or gs://BUCKET/PATH"),
+    ],
+)
+def test_places_that_cannot_be_used(
+    place: str, words: str, config: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert words in refused("train", f"--config={config}", f"--workdir={place}")
+    assert words in refused("train", f"--config={config}", f"--workdir={tmp_path / 'run'}", f"--store={place}")
+    assert not (tmp_path / "run").exists()
+    for action in ("ls", "verify"):
+        assert words in refused("store", action, f"--store={place}")
+    source = f"--source={config.parent / 'data'}"
+    assert words in refused("eval", f"--store={place}", f"--trunk={tiny_trunk_folder}", "--head=x", source)
+    assert words in refused("eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source)
+
+
+def test_a_bucket_whose_kind_may_not_be_asked_for(config: Path, refused: Callable[..., str]) -> None:
+    sentence = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
+    assert f"storage.buckets.get is not allowed on gs://{OBJECTS_ONLY}, which checkpoints need" in sentence
+
+
+def test_places_that_must_be_local(config: Path, refused: Callable[..., str]) -> None:
+    sentence = refused("sweep", f"--config={config}", "--workdir=gs://bucket/sweep")
+    assert sentence.startswith("A sweep's --workdir is gs://bucket/sweep, which is on an object store; copy it")
+    assert "data_dir is gs://bucket/glue, which is on" in refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
+
+
+def test_without_gcsfs(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    sentence = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
+    assert sentence.endswith("is on Google Cloud Storage, which needs gcsfs; run pip install 'afjax[gcs]'.")
+    assert "pip install 'afjax[gcs]'" in refused("store", "ls", "--store=gs://bucket/store")
+
+
+def test_a_bucket_that_fails_in_the_midst(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gcsfs.retry import HttpError
+
+    def expired(*arguments: object) -> None:
+        raise HttpError({"code": 401, "message": "Invalid Credentials"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr("afjax.train.logs.write_text", expired)
+        assert main(["train", f"--config={config}:max_steps=2", "--workdir=gs://bucket/midst"]) == 2
+    assert "(Invalid Credentials, 401); try again." in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_local_paths_stay_as_they_are(tmp_path: Path) -> None:
+    assert paths.fetched(tmp_path / "x") == tmp_path / "x"
+    assert not paths.is_remote("tfds:gs://bucket/x")
+    assert os.fspath(paths.open_path("runs/x")) == "runs/x"
+    assert paths.absolute(paths.open_path("runs/x")) == epath.Path(os.getcwd()) / "runs" / "x"
