@@ -1,0 +1,105 @@
+"""Two processes of four devices each: one job, which survives whatever happens to them."""
+
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import Job, checkpoint_steps, result, wait_for_checkpoint
+
+from afjax import hosts
+from afjax.errors import UserError
+
+NAME = "adapter-2x4x1"
+WORDS = ("--runs=adapter:2,4,1", "--steps=120", "--checkpoint_every=5")
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What one process of eight devices gives."""
+    folder = tmp_path_factory.mktemp("alone")
+    job = Job(tiny_trunk_folder, folder, WORDS, cache=compiled)
+    assert job.wait() == [0], job.said()
+    return result(folder, NAME)
+
+
+@pytest.fixture(scope="module")
+def together(
+    tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, np.ndarray]:
+    """What two processes of four give that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("together")
+    job = Job(tiny_trunk_folder, folder, WORDS, processes=2, cache=compiled)
+    assert job.wait() == [0, 0], job.said()
+    return result(folder, NAME)
+
+
+def test_two_hosts_train_and_score_as_one(alone: dict[str, np.ndarray], together: dict[str, np.ndarray]) -> None:
+    assert len(together["losses"]) == 120
+    np.testing.assert_allclose(together["losses"], alone["losses"], rtol=1e-5)
+    for path, leaf in alone.items():
+        if path.startswith("metrics/"):
+            # 69 dev rows, which no number of devices divides.
+            assert together[path] == leaf
+
+
+def test_a_job_that_is_stopped_and_killed_ends_with_the_same_bits(
+    tiny_trunk_folder: Path,
+    compiled: Path,
+    tmp_path: Path,
+    alone: dict[str, np.ndarray],
+    together: dict[str, np.ndarray],
+) -> None:
+    workdir = tmp_path / NAME
+
+    # SIGTERM to one: both save the same step, and lose none.
+    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    wait_for_checkpoint(workdir, 5, job)
+    job.processes[1].send_signal(signal.SIGTERM)
+    assert job.wait() == [75, 75], job.said()
+    stopped = max(checkpoint_steps(workdir))
+    assert 5 <= stopped < 120
+    logged = [line for line in (workdir / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
+    assert len(logged) == stopped
+
+    # SIGKILL of one: the other does not wait for it for ever.
+    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    wait_for_checkpoint(workdir, stopped + 5, job)
+    job.processes[1].send_signal(signal.SIGKILL)
+    begin = time.monotonic()
+    codes = job.wait()
+    assert time.monotonic() - begin < 60
+    assert codes[1] == -signal.SIGKILL
+    assert codes[0] not in (0, 75), job.said()
+    assert max(checkpoint_steps(workdir)) < 120
+
+    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    wait_for_checkpoint(workdir, stopped + 10, job)
+    job.processes[0].send_signal(signal.SIGTERM)
+    assert job.wait() == [75, 75], job.said()
+
+    # The rest as one process of eight, of which the result is then not the same to the bit.
+    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    assert job.wait() == [0, 0], job.said()
+    found = result(tmp_path, NAME)
+    for path, leaf in together.items():
+        assert np.array_equal(found[path], leaf), path
+
+
+def test_hosts_are_told_all_or_nothing() -> None:
+    with pytest.raises(UserError, match="Give all of --coordinator_address, --num_processes and --process_id"):
+        hosts.join("127.0.0.1:1", 2, None)
+    with pytest.raises(UserError, match="take HOST:PORT of the first host"):
+        hosts.join("127.0.0.1:1", 2, 2)
+    with pytest.raises(UserError, match="take HOST:PORT of the first host"):
+        hosts.join("127.0.0.1", 2, 0)
+
+
+def test_one_host_waits_for_nobody() -> None:
+    with hosts.together():
+        pass
+    hosts.check_same({"the config": "abc"})
+    with pytest.raises(UserError, match="not there"), hosts.together():
+        raise UserError("not there")
+    assert hosts.is_first_host()

@@ -1,0 +1,133 @@
+"""Where leaves and batches live, and that what is computed does not depend on it."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+from jobs import Job, result
+
+from afjax.config import ExperimentConfig, MeshConfig, TaskConfig, TrainConfig
+from afjax.data.batches import eval_batches, train_batches
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
+from afjax.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
+
+
+def abstract(data: int, fsdp: int, tensor: int) -> Any:
+    return AbstractMesh((data, fsdp, tensor), AXES)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "expected"),
+    [
+        ("trunk/layers/attention/query/kernel", (12, 768, 768), (None, "fsdp", "tensor")),
+        ("trunk/layers/0/attention/query/kernel", (768, 768), ("fsdp", "tensor")),
+        ("trunk/layers/lower/attention/output/kernel", (11, 768, 768), (None, "tensor", "fsdp")),
+        ("trunk/top_layers/1/ffn/intermediate/bias", (3072,), ("tensor",)),
+        ("trunk/layers/ffn/norm/scale", (12, 768), (None, None)),
+        ("trunk/embeddings/word", (30522, 768), (None, "fsdp")),
+        ("adapters/rte/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
+        ("own/adapters/drawn/ffn/up/kernel", (8, 12, 48, 768), (None, None, None, "fsdp")),
+        ("own/adapters/drawn/top/layer/ffn/output/kernel", (8, 3072, 768), (None, "tensor", "fsdp")),
+        # A name that is also a root's.
+        ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
+        ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
+        ("heads/rte/output/kernel", (768, 2), ("fsdp", None)),
+        # What the mesh's axis does not divide is whole.
+        ("trunk/layers/attention/query/kernel", (12, 30, 31), (None, None, None)),
+        ("step", (), ()),
+    ],
+)
+def test_where_a_leaf_lives(path: str, shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
+    assert leaf_sharding(path, shape, abstract(1, 4, 2)).spec == PartitionSpec(*expected)
+
+
+def test_a_state_lives_where_what_it_belongs_to_does() -> None:
+    shape = jax.ShapeDtypeStruct((12, 768, 3072), "float32")
+    trained = {"trunk": {"layers": {"ffn": {"intermediate": {"kernel": shape}}}}}
+    import optax
+
+    state = jax.eval_shape(optax.adamw(1e-3).init, trained)
+    specs = {leaf.spec for leaf in jax.tree.leaves(tree_sharding(state, abstract(2, 2, 2)))}
+    assert specs == {PartitionSpec(), PartitionSpec(None, "fsdp", "tensor")}
+
+
+def test_meshes_that_do_not_fit() -> None:
+    devices = list(range(8))
+    assert make_mesh(MeshConfig(fsdp=2), devices).shape == {"data": 4, "fsdp": 2, "tensor": 1}
+    assert make_mesh(MeshConfig(data=2, fsdp=-1, tensor=2), devices).shape == {"data": 2, "fsdp": 2, "tensor": 2}
+    for config in (MeshConfig(data=3), MeshConfig(data=4, fsdp=4), MeshConfig(fsdp=3)):
+        with pytest.raises(UserError, match=r"does not fit 8 devices; the three sizes must multiply to that number"):
+            make_mesh(config, devices)
+    with pytest.raises(UserError, match=r"mesh\.fsdp is 0; it must be at least 1, or -1"):
+        MeshConfig(fsdp=0)
+    with pytest.raises(UserError, match="give -1 once at most"):
+        MeshConfig(fsdp=-1)
+    check_batch(32, abstract(4, 2, 1))
+    with pytest.raises(UserError, match="A batch of 30 rows cannot be split over 8 devices"):
+        check_batch(30, abstract(4, 2, 1))
+
+
+def test_hosts_build_their_parts_of_the_same_batches() -> None:
+    lengths = np.random.default_rng(0).integers(1, 17, 45)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = np.arange(offsets[-1], dtype=np.int32)
+    labels = np.arange(45, dtype=np.int32)
+    data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, labels, 0)
+    given: dict[str, Any] = {"batch_size": 8, "lengths": (4, 8, 16), "pad_id": 0}
+    for make in (
+        lambda **part: train_batches(data, seed=1, epoch=0, **given, **part),
+        lambda **part: eval_batches(data, **given, **part),
+    ):
+        parts = [list(make(part=slice(first, first + 4))) for first in (0, 4)]
+        for whole, *of_hosts in zip(make(), *parts, strict=True):
+            for name in whole:
+                if name == "rows":
+                    assert all(np.array_equal(part[name], whole[name]) for part in of_hosts)
+                else:
+                    assert np.array_equal(np.concatenate([part[name] for part in of_hosts]), whole[name])
+
+
+def test_the_config_has_a_mesh() -> None:
+    config = ExperimentConfig(task=TaskConfig(name="a"), mesh=MeshConfig(data=1), train=TrainConfig())
+    assert config.mesh.data == 1
+    assert config.remat == "none"
+
+
+# The most that a mesh may change of losses and parameters; sums are made in another order.
+TOLERANCE = 1e-5
+RUNS = {
+    "adapter:1,1,1": "adapter:8,1,1",
+    "full:1,1,1": "full:2,2,2",
+    "multitask:1,1,1": "multitask:2,4,1",
+    "fusion:1,1,1": "fusion:1,1,8",
+    "houlsby:1,1,1:scan": "houlsby:2,2,2:scan",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("meshes")
+    runs = " ".join(run for pair in RUNS.items() for run in pair)
+    job = Job(tiny_trunk_folder, folder, [f"--runs={runs}", "--steps=20"], cache=compiled)
+    assert job.wait(600) == [0], job.said()
+    assert "Involuntary full rematerialization" not in job.said()
+    return folder
+
+
+@pytest.mark.parametrize(("alone", "shared"), RUNS.items())
+def test_a_mesh_changes_no_result(trained: Path, alone: str, shared: str) -> None:
+    expected, found = (result(trained, run.replace(":", "-").replace(",", "x")) for run in (alone, shared))
+    assert len(expected["losses"]) == 20
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=TOLERANCE)
+    for path, leaf in expected.items():
+        if path.endswith("key/bias"):
+            continue  # Attention does not depend on it: its gradient is rounding alone, which Adam makes steps of.
+        scale = max(float(np.abs(leaf).max()), 1e-3)
+        np.testing.assert_allclose(found[path], leaf, rtol=0, atol=10 * TOLERANCE * scale, err_msg=path)
+        if path.startswith("metrics/"):
+            # 69 dev rows, which no number of devices divides.
+            assert found[path] == leaf
