@@ -1,7 +1,9 @@
 """One Cloud TPU slice, by way of `gcloud`: what state it is in, making and deleting it, and asking its workers."""
 
+import argparse
 import dataclasses
 import json
+import math
 import re
 import shlex
 import shutil
@@ -165,7 +167,9 @@ class Cloud:
             return subprocess.CompletedProcess(words, 0, "", "")
         # On Windows it is gcloud.cmd, which is found under its full name only.
         command = [shutil.which("gcloud") or "gcloud", *words]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=capture, text=True, check=False)
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=capture, check=False, encoding="utf-8", errors="replace"
+        )
 
     def _tpus(self, group: str, verb: str, *words: str, capture: bool = True) -> subprocess.CompletedProcess[str]:
         return self._gcloud("compute", "tpus", group, verb, *words, *self._flags, "--quiet", capture=capture)
@@ -339,30 +343,31 @@ class Cloud:
             raise LaunchError(f"{self.name}: worker {worker} has no log yet, or cannot be reached, as said above.")
 
 
-def slice_flags(
-    accelerator_type: str, *, topology: str, runtime_version: str, capacity: str, service_account: str
-) -> list[str]:
-    """gcloud's flags for the slice to ask for; ``capacity`` is ``spot``, ``on_demand`` or ``reserved``."""
+def slice_flags(arguments: argparse.Namespace) -> list[str]:
+    """gcloud's flags for the slice that the user asks for."""
+    given, topology = arguments.accelerator_type, arguments.topology
     # The cloud's documents speak of v5e, its commands of v5litepod.
-    kind = re.sub(r"^v5e\b", "v5litepod", accelerator_type)
+    kind = re.sub(r"^v5e\b", "v5litepod", given)
     generation, _, size = kind.partition("-")
     if bool(size) == bool(topology):
         raise LaunchError(
-            f"--accelerator_type is {accelerator_type} and --topology is {topology or 'not given'}; give a type with a "
-            "size, as in v5e-16, or a type without one and a topology, as in v4 and 2x2x4."
+            f"--accelerator_type is {given} and --topology is {topology or 'not given'}; give a type with a size, as "
+            "in v5e-16, or a type without one and a topology, as in v4 and 2x2x4."
         )
-    runtime = runtime_version or RUNTIME_VERSIONS.get(generation)
+    runtime = arguments.runtime_version or RUNTIME_VERSIONS.get(generation)
     if not runtime:
         raise LaunchError(
-            f"--accelerator_type is {accelerator_type}; known are {', '.join(RUNTIME_VERSIONS)} with a size, as in "
-            "v5e-16; for others give --runtime_version too."
+            f"--accelerator_type is {given}; known are {', '.join(RUNTIME_VERSIONS)} with a size, as in v5e-16; for "
+            "others give --runtime_version too."
         )
     flags = [f"--accelerator-type={kind}"] if size else [f"--type={kind}", f"--topology={topology}"]
     flags.append(f"--runtime-version={runtime}")
-    if capacity != "on_demand":
-        flags.append(f"--{capacity}")
-    if service_account:
-        flags.append(f"--service-account={service_account}")
+    if arguments.capacity != "on_demand":
+        flags.append(f"--{arguments.capacity}")
+    # A request that nobody waits for, as when this machine is off, must not be met and cost. Otherwise `wait` is first.
+    flags.append(f"--valid-until-duration={math.ceil(arguments.timeout) + 10}m")
+    if arguments.service_account:
+        flags.append(f"--service-account={arguments.service_account}")
     return flags
 
 

@@ -23,8 +23,9 @@ from tpu_cloud import TAIL_LINES, Cloud, Job, LaunchError, Slice, UnreachableErr
 
 # Exit codes of `afjax train`, and what stands for the one that a lost job could not leave behind.
 DONE, LOST, MISTAKE, PREEMPTED, OTHER_HOST_DIED = 0, 1, 2, 75, 76
-# How many looks in a row babysit takes that fail, or that find some workers ended badly and others still running.
-PATIENCE = 20
+# How often in a row babysit may fail to look or to make the slice again, and look and find some workers ended badly and
+# others still running.
+MAX_FAILURES, MAX_STRAGGLING = 20, 10
 
 CREATE_EXAMPLE = """\
 examples:
@@ -78,6 +79,8 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv[:cut])
     arguments.words = list(argv[cut + 1 :])
+    if arguments.poll_seconds < 0:
+        parser.error(f"--poll_seconds is {arguments.poll_seconds:g}; it must be at least 0.")
     cloud = Cloud(
         arguments.name,
         zone=arguments.zone,
@@ -104,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
 
 def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
     """Asks for a slice, and waits until it is there."""
-    flags = asked_flags(arguments)
+    flags = slice_flags(arguments)
     found = cloud.describe()
     if found.condition in ("ready", "waiting"):
         raise LaunchError(f"{cloud.name} exists already ({found}); go on with `setup`, or give another name.")
@@ -178,7 +181,7 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
     """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
-    flags = asked_flags(arguments)
+    flags = slice_flags(arguments)
     watch = Watch(arguments, cloud)
     failures = 0
     while True:
@@ -186,13 +189,12 @@ def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
             found = obtain(cloud, flags, arguments.timeout)
             code = watch.step(found)
             failures = 0
-        except WaitedEnoughError:
-            raise
         except LaunchError as error:
             # What goes wrong before the job ever ran is the user's to put right. Later it may pass, and looks like this
             # also when a slice is just being preempted.
+            may_pass = watch.seen or isinstance(error, UnreachableError)
             failures += 1
-            if failures > PATIENCE or not (watch.seen or isinstance(error, UnreachableError)):
+            if failures > MAX_FAILURES or not may_pass or isinstance(error, WaitedEnoughError):
                 raise
             say(str(error))
             time.sleep(cloud.poll_seconds * 2 ** min(failures, 5))
@@ -215,8 +217,7 @@ class Watch:
     Attributes:
       arguments: The user's.
       cloud: The slice's.
-      seen: Whether this process saw the command run. Only then is its end counted: an earlier one may have come before
-        the bug was fixed that it came from.
+      seen: Whether this process saw the command run. Only then its end counts: what ended it earlier may be mended.
       crashes: How often it crashed since.
       stragglers: Looks in a row that found some workers ended badly and others still running.
     """
@@ -235,8 +236,10 @@ class Watch:
         if running:
             refuse_running(cloud, {worker: job for worker, job in running.items() if job.digest != digest})
             self.seen = True
-            self.stragglers = self.stragglers + 1 if any(job.code for job in jobs.values()) else 0
-            if self.stragglers == PATIENCE:
+            self.stragglers = (
+                self.stragglers + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
+            )
+            if self.stragglers == MAX_STRAGGLING:
                 say(f"{cloud.name}: some workers failed and others do not end; they are stopped.")
                 cloud.ask_workers(found, "stop", "60", pretended="stopped")
             time.sleep(cloud.poll_seconds)
@@ -278,17 +281,6 @@ def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
     return cloud.wait(timeout_minutes)
 
 
-def asked_flags(arguments: argparse.Namespace) -> list[str]:
-    """gcloud's flags for the slice that the user asks for."""
-    return slice_flags(
-        arguments.accelerator_type,
-        topology=arguments.topology,
-        runtime_version=arguments.runtime_version,
-        capacity=arguments.capacity,
-        service_account=arguments.service_account,
-    )
-
-
 def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
     """Brings Python and afjax to all workers."""
     from_git = bool(re.match(r"(https?|ssh|git)://|git@", arguments.source))
@@ -305,7 +297,9 @@ def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
 
 def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
     """Writes the files that git tracks, as they are now, to an archive."""
-    listed = subprocess.run(["git", "-C", str(source), "ls-files", "-z"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
+    )
     names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
     if "setup.py" not in names:
         raise LaunchError(f"--source is {source}; give a git checkout of afjax, or the URL of a git repository.")
@@ -336,9 +330,9 @@ def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
 
 def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
     """The worker, and its exit code, that says best why a command ended on all of them."""
-    ranks = {MISTAKE: 0, PREEMPTED: 1, OTHER_HOST_DIED: 3, DONE: 4}
+    ranks = {MISTAKE: 0, PREEMPTED: 2, OTHER_HOST_DIED: 3, DONE: 4}
     codes = {worker: LOST if job.code is None else job.code for worker, job in jobs.items()}
-    return min(codes.items(), key=lambda item: ranks.get(item[1], 2))
+    return min(codes.items(), key=lambda item: ranks.get(item[1], 1))
 
 
 def digest_of(words: Sequence[str]) -> str:
@@ -436,16 +430,13 @@ def _add_slice_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topology", default="", help="as in 2x2x4, with a type without a size")
     parser.add_argument("--runtime_version", default="", help="the image (the one for JAX on this type)")
     capacity = parser.add_mutually_exclusive_group(required=True)
-    for kind, what in (
-        ("spot", "cheap, can be preempted"),
-        ("on_demand", "full price"),
-        ("reserved", "from a reservation"),
-    ):
+    kinds = {"spot": "cheap, can be preempted", "on_demand": "full price", "reserved": "from a reservation"}
+    for kind, what in kinds.items():
         capacity.add_argument(f"--{kind}", dest="capacity", action="store_const", const=kind, help=what)
     parser.add_argument(
         "--service_account", default="", metavar="EMAIL", help="as whom it runs (the project's default)"
     )
-    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="how long to wait for it (1440)")
+    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="how long to ask for it (1440)")
 
 
 def _add_source_flags(parser: argparse.ArgumentParser) -> None:

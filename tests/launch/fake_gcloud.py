@@ -4,22 +4,19 @@
 arguments of every call, ``worker-N`` the home folder of a worker and ``bin`` the commands that workers have.
 """
 
+# Most calls only read: what they do not need is imported where it is needed, for the time it takes.
 import json
 import os
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
-FOLDER = Path(os.environ["FAKE_CLOUD"])
+FOLDER = os.environ["FAKE_CLOUD"]
 
 
 def main(words: list[str]) -> int:
-    with (FOLDER / "calls.jsonl").open("a") as file:
+    with open(f"{FOLDER}/calls.jsonl", "a") as file:
         file.write(json.dumps(words) + "\n")
-    cloud = json.loads((FOLDER / "cloud.json").read_text())
+    with open(f"{FOLDER}/cloud.json") as file:
+        cloud = json.load(file)
     try:
         if words[:2] == ["config", "list"]:
             print(json.dumps(cloud["settings"]))
@@ -35,7 +32,10 @@ def main(words: list[str]) -> int:
             return reach(cloud, verb, [name, *flags])
         return {"create": make, "describe": show, "delete": remove}[verb](cloud, group, name, flags)
     finally:
-        (FOLDER / "cloud.json").write_text(json.dumps(cloud))
+        # Whole or not at all: a test may kill this.
+        with open(f"{FOLDER}/cloud.json.part", "w") as file:
+            json.dump(cloud, file)
+        os.replace(f"{FOLDER}/cloud.json.part", f"{FOLDER}/cloud.json")
 
 
 def make(cloud: dict, group: str, name: str, flags: list[str]) -> int:
@@ -78,15 +78,17 @@ def remove(cloud: dict, group: str, name: str, flags: list[str]) -> int:
 
 def reach(cloud: dict, verb: str, words: list[str]) -> int:
     """Runs the command of ssh on every worker that is meant, or copies the file of scp there."""
+    import shlex
+    import shutil
+    import subprocess
+
     flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
     # bash -c SCRIPT worker FUNCTION ...
     function = "".join(shlex.split(flags.get("command", ""))[4:5])
-    if function == "status" and cloud["preempted_at_looks"]:
-        cloud["preempted_at_looks"][0] -= 1
-        if cloud["preempted_at_looks"][0] == 0:
-            cloud["preempted_at_looks"].pop(0)
-            cloud.update(request=["SUSPENDED"], node="PREEMPTED")
-            lose_workers(cloud)
+    busy = all(os.path.exists(f"{FOLDER}/worker-{worker}/waits") for worker in range(cloud["workers"]))
+    if function == "status" and busy and cloud["preemptions"]:
+        cloud.update(preemptions=cloud["preemptions"] - 1, request=["SUSPENDED"], node="PREEMPTED")
+        lose_workers(cloud)
     if cloud["node"] != "READY":
         print("ERROR: (gcloud.x) the TPU is in a bad state", file=sys.stderr)
         return 255
@@ -97,15 +99,15 @@ def reach(cloud: dict, verb: str, words: list[str]) -> int:
             print(f"##### Command execution on worker {worker} failed with exit status 255.", file=sys.stderr)
             code = 255
             continue
-        home = FOLDER / f"worker-{worker}"
-        home.mkdir(exist_ok=True)
+        home = f"{FOLDER}/worker-{worker}"
+        os.makedirs(home, exist_ok=True)
         if verb == "scp":
-            shutil.copy(words[0], home / words[1].split(":", 1)[1])
+            shutil.copy(words[0], f"{home}/{words[1].split(':', 1)[1]}")
             continue
         environment = {
-            "HOME": str(home),
-            "PATH": f"{FOLDER / 'bin'}:/usr/bin:/bin",
-            "FAKE_CLOUD": str(FOLDER),
+            "HOME": home,
+            "PATH": f"{FOLDER}/bin:/usr/bin:/bin",
+            "FAKE_CLOUD": FOLDER,
             "FAKE_WORKER": str(worker),
         }
         # gcloud takes the command apart at spaces, ssh puts it together again, and a shell reads it.
@@ -115,12 +117,14 @@ def reach(cloud: dict, verb: str, words: list[str]) -> int:
 
 
 def lose_workers(cloud: dict) -> None:
-    for home in FOLDER.glob("worker-*"):
-        if (home / "afjax-job" / "pid").exists():
-            try:
-                os.killpg(int((home / "afjax-job" / "pid").read_text()), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    import contextlib
+    import shutil
+    import signal
+    from pathlib import Path
+
+    for home in Path(FOLDER).glob("worker-*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.killpg(int((home / "afjax-job" / "pid").read_text()), signal.SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
 
 
