@@ -1,0 +1,382 @@
+"""One Cloud TPU slice, by way of `gcloud`: what state it is in, making and deleting it, and asking its workers."""
+
+import argparse
+import dataclasses
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WORKER_SCRIPT = Path(__file__).with_name("tpu_vm_worker.sh")
+# https://cloud.google.com/tpu/docs/runtimes
+RUNTIME_VERSIONS = {
+    "v2": "tpu-ubuntu2204-base",
+    "v3": "tpu-ubuntu2204-base",
+    "v4": "tpu-ubuntu2204-base",
+    "v5litepod": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
+TRIES = 4
+TAIL_LINES = 40
+# How often a deletion is tried.
+PATIENCE = 20
+
+# What gcloud says, and what to do about it. The first that fits counts.
+ADVICE = (
+    (r"auth login|[Rr]eauth|active account|invalid_grant", "gcloud is not logged in; run `gcloud auth login`."),
+    (
+        r"SERVICE_DISABLED|API has not been used|it is disabled",
+        "the Cloud TPU API is off in this project; run `gcloud services enable tpu.googleapis.com`.",
+    ),
+    (
+        r"Location \S+ is not found|may not exist",
+        "this zone has no TPUs, or none for this project; give another --zone.",
+    ),
+    (
+        r"PERMISSION_DENIED|not have permission",
+        "this account may not use TPUs in this project; ask its owner for the role roles/tpu.admin, or give --project.",
+    ),
+    (
+        r"[Qq]uota",
+        "there is no quota left for this accelerator; ask for more under IAM & Admin > Quotas (Cloud TPU API), give "
+        "another --zone, or switch between --spot and --on_demand.",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED|no more capacity|[Ii]nsufficient.*capacity|[Ss]tockout",
+        "the zone has no such slice free; give another --zone or a smaller slice, or try again later.",
+    ),
+    (r"ALREADY_EXISTS|already exists", "the name is taken; give another, or delete what has it with `delete`."),
+    (
+        r"INVALID_ARGUMENT|[Ii]nvalid (value|choice)|unrecognized arguments|Must be specified",
+        "gcloud refused what was asked; put the flag right that it names.",
+    ),
+)
+
+
+class LaunchError(Exception):
+    """Something that the user can put right; the message is one sentence that says how."""
+
+
+class UnreachableError(LaunchError):
+    """gcloud or a worker did not answer in several tries, for a reason that may pass."""
+
+
+class WaitedEnoughError(LaunchError):
+    """The slice was not given within the user's time."""
+
+
+class Job(NamedTuple):
+    """What a worker says of its job.
+
+    Attributes:
+      state: ``idle`` (none was ever started), ``running``, ``finished`` or ``lost`` (ended without an exit code, as
+        when the worker was started anew).
+      digest: Of the command.
+      code: The exit code, if it is finished.
+    """
+
+    state: str
+    digest: str = ""
+    code: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """What the cloud says of a slice; the states are the cloud's own, empty where the thing does not exist."""
+
+    request: str = ""
+    node: str = ""
+    workers: int = 0
+    reason: str = ""
+
+    @property
+    def condition(self) -> str:
+        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost`` (preempted, failed, or only half there)."""
+        if not self.request and not self.node:
+            return "missing"
+        if "DELETING" in (self.request, self.node):
+            return "deleting"
+        if self.request in ("SUSPENDING", "SUSPENDED", "FAILED"):
+            return "lost"
+        if self.node in ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"):
+            return "lost"
+        if self.request not in ("", "ACTIVE"):
+            return "waiting"
+        # A node that somebody made without a queued resource will do.
+        if self.node == "READY":
+            return "ready"
+        return "waiting" if self.request and self.node else "lost"
+
+    def __str__(self) -> str:
+        states = (("queued resource", self.request), ("node", self.node))
+        text = ", ".join(f"{kind} {state}" if state else f"no {kind}" for kind, state in states)
+        return text + (f": {self.reason}" if self.reason else "")
+
+
+class Cloud:
+    """One slice. With ``dry_run`` the commands are printed, none is run, and all goes on as if each had done its work.
+
+    Args:
+      name: The slice's name.
+      zone: Its zone; empty: gcloud's own setting.
+      project: Its project; empty: gcloud's own setting.
+      poll_seconds: How long to wait between two looks at it.
+      dry_run: Whether to only print.
+      pretended: What a dry run finds.
+    """
+
+    def __init__(
+        self, name: str, *, zone: str, project: str, poll_seconds: float, dry_run: bool, pretended: Slice
+    ) -> None:
+        self.name = name
+        self.poll_seconds = poll_seconds
+        self.dry_run = dry_run
+        self._flags = [f"--{flag}={value}" for flag, value in (("zone", zone), ("project", project)) if value]
+        self._pretended = pretended
+
+    # gcloud
+
+    def check(self) -> None:
+        """Refuses what cannot work, before anything is made: no gcloud, no login, no project or zone."""
+        if self.dry_run:
+            return
+        if not shutil.which("gcloud"):
+            raise LaunchError("gcloud is not on PATH; install it from https://cloud.google.com/sdk/docs/install.")
+        done = self._gcloud("config", "list", "--format=json")
+        if done.returncode:
+            raise LaunchError(str(self._explained(done)))
+        settings = json.loads(done.stdout)
+        if not settings.get("core", {}).get("account"):
+            raise LaunchError("gcloud is not logged in; run `gcloud auth login`.")
+        for section, flag in (("core", "project"), ("compute", "zone")):
+            given = any(word.startswith(f"--{flag}=") for word in self._flags)
+            if not given and not settings.get(section, {}).get(flag):
+                raise LaunchError(f"No {flag} is set; give --{flag}, or run `gcloud config set {section}/{flag} ...`.")
+
+    def _gcloud(self, *words: str, capture: bool = True) -> subprocess.CompletedProcess[str]:
+        if self.dry_run:
+            print(shlex.join(["gcloud", *words]))
+            return subprocess.CompletedProcess(words, 0, "", "")
+        # On Windows it is gcloud.cmd, which is found under its full name only.
+        command = [shutil.which("gcloud") or "gcloud", *words]
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=capture, check=False, encoding="utf-8", errors="replace"
+        )
+
+    def _tpus(self, group: str, verb: str, *words: str, capture: bool = True) -> subprocess.CompletedProcess[str]:
+        return self._gcloud("compute", "tpus", group, verb, *words, *self._flags, "--quiet", capture=capture)
+
+    def _explained(self, done: subprocess.CompletedProcess[str]) -> LaunchError:
+        """What to do about a command that failed."""
+        for pattern, advice in ADVICE:
+            if re.search(pattern, done.stderr):
+                return LaunchError(f"{self.name}: {advice} ({_said(done)})")
+        return UnreachableError(f"{self.name}: gcloud failed, try again. ({_said(done)})")
+
+    def _waits(self) -> Iterator[float | None]:
+        """For every try the seconds to wait after it; None: it is the last."""
+        yield from (min(self.poll_seconds, 5) * 2**number for number in range(TRIES - 1))
+        yield None
+
+    # The slice
+
+    def describe(self) -> Slice:
+        """The slice as it is now."""
+        # In this order: when a request is active, its node is there already.
+        request, node = self._described("queued-resources"), self._described("tpu-vm")
+        if self.dry_run:
+            return self._pretended
+        state = request.get("state", {})
+        failure = state.get("failedData", {}).get("error", {}).get("message", "")
+        workers = len(node.get("networkEndpoints", []))
+        return Slice(state.get("state", ""), node.get("state", ""), workers, " ".join(failure.split()))
+
+    def _described(self, group: str) -> dict[str, Any]:
+        for seconds in self._waits():
+            done = self._tpus(group, "describe", self.name, "--format=json")
+            if done.returncode == 0:
+                found: dict[str, Any] = json.loads(done.stdout or "{}")
+                return found
+            error = self._explained(done)
+            may_pass = isinstance(error, UnreachableError)
+            if may_pass and re.search(r"NOT_FOUND|not found", done.stderr):
+                return {}
+            if seconds is None or not may_pass:
+                break
+            time.sleep(seconds)
+        raise error
+
+    def ready(self) -> Slice:
+        """The slice, which must be ready for work."""
+        found = self.describe()
+        advice = {
+            "missing": f"make it with `create {self.name}`.",
+            "waiting": "it is not ready yet; try again later.",
+            "deleting": f"it is being deleted; wait, then make it again with `create {self.name}`.",
+            "lost": "it was preempted or is only half there; run `delete` and then `create`, or `babysit` alone.",
+        }
+        if found.condition != "ready":
+            raise LaunchError(f"{self.name} has {found}; {advice[found.condition]}")
+        return found
+
+    def create(self, *flags: str) -> None:
+        """Asks for the slice."""
+        done = self._tpus("queued-resources", "create", self.name, f"--node-id={self.name}", *flags)
+        if done.returncode:
+            raise LaunchError(str(self._explained(done)))
+        self._pretended = Slice("ACTIVE", "READY", 1)
+
+    def wait(self, timeout_minutes: float) -> Slice:
+        """Waits until the slice is ready.
+
+        A request that is not met in time is taken back: it could be met, and cost, when nobody waits any more.
+        """
+        begin = time.monotonic()
+        shown, shown_at = "", begin
+        while True:
+            found = self.describe()
+            now = time.monotonic()
+            if str(found) != shown or now - shown_at > 300:
+                shown, shown_at = str(found), now
+                say(f"{self.name}: {found} (waited {(now - begin) / 60:.0f} min)")
+            if found.condition == "ready":
+                return found
+            if found.condition != "waiting":
+                raise LaunchError(
+                    f"{self.name} was not given ({found}); run `delete {self.name}`, and ask for another zone or size."
+                )
+            if now - begin >= timeout_minutes * 60:
+                self.delete(found)
+                raise WaitedEnoughError(
+                    f"{self.name} was not given within {timeout_minutes:g} minutes, and its request was taken back; "
+                    "give a longer --timeout, another --zone or a smaller slice."
+                )
+            time.sleep(self.poll_seconds)
+
+    def delete(self, found: Slice) -> None:
+        """Deletes whatever there is of the slice, and returns when it is gone."""
+        for _ in range(PATIENCE):
+            done = None
+            if found.request and found.request != "DELETING":
+                # --force: its node as well, whatever state that is in.
+                done = self._tpus("queued-resources", "delete", self.name, "--force")
+            elif not found.request and found.node != "DELETING":
+                done = self._tpus("tpu-vm", "delete", self.name)
+            self._pretended = Slice()
+            found = self.describe()
+            if found.condition == "missing":
+                return
+            if done and done.returncode:
+                say(str(self._explained(done)))
+            time.sleep(self.poll_seconds)
+        raise LaunchError(f"{self.name} could not be deleted and may cost money ({found}); delete it on the console.")
+
+    # Its workers
+
+    def ask_workers(self, found: Slice, function: str, *values: str, pretended: str) -> Mapping[int, list[str]]:
+        """Calls a function of ``tpu_vm_worker.sh`` on all workers.
+
+        Args:
+          found: The slice.
+          function: The function.
+          *values: Its arguments.
+          pretended: What a worker tells in a dry run.
+
+        Returns:
+          ``{worker: the words it told}``, of all workers, in order.
+        """
+        script = re.sub(r"^ *#.*\n", "", WORKER_SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        command = shlex.join(["bash", "-c", script, "worker", function, *values])
+        told: dict[int, list[str]] = {}
+        for seconds in self._waits():
+            done = self._tpus("tpu-vm", "ssh", self.name, "--worker=all", f"--command={command}")
+            if self.dry_run:
+                return {0: pretended.split()}
+            told |= {
+                int(worker): words.split() for worker, words in re.findall(r"afjax-worker (\d+) (.+)", done.stdout)
+            }
+            if failed := [worker for worker in told if told[worker] == ["failed"]]:
+                print(*(done.stdout + done.stderr).splitlines()[-TAIL_LINES:], sep="\n", file=sys.stderr)
+                raise LaunchError(
+                    f"{self.name}: {function} failed on worker {failed[0]}, see above; it can be repeated."
+                )
+            if len(told) >= found.workers:
+                return dict(sorted(told.items()))
+            if seconds is not None:
+                time.sleep(seconds)
+        raise UnreachableError(
+            f"{self.name}: {len(told)} of {found.workers} workers answered over ssh; see that the network's firewall "
+            f"lets port 22 in, and try again. ({_said(done)})"
+        )
+
+    def copy(self, source: Path) -> None:
+        """Copies a file to the home folder of all workers."""
+        for seconds in self._waits():
+            done = self._tpus("tpu-vm", "scp", str(source), f"{self.name}:{source.name}", "--worker=all")
+            if not done.returncode:
+                return
+            if seconds is not None:
+                time.sleep(seconds)
+        raise self._explained(done)
+
+    def jobs(self, found: Slice) -> dict[int, Job]:
+        """What all workers say of their jobs."""
+        jobs = {}
+        for worker, (state, *rest) in self.ask_workers(found, "status", pretended="idle").items():
+            jobs[worker] = Job(state, "".join(rest[:1]), int(rest[1]) if state == "finished" else None)
+        return jobs
+
+    def show_log(self, worker: int, lines: int, *, follow: bool = False) -> None:
+        """Prints the end of a worker's log; with ``follow`` also all that is added, until interrupted."""
+        tail = f"tail -n {lines} {'-F ' if follow else ''}afjax-job/log"
+        words = ("ssh", self.name, f"--worker={worker}", f"--command={tail}")
+        done = self._tpus("tpu-vm", *words, capture=False)
+        if done.returncode:
+            raise LaunchError(f"{self.name}: worker {worker} has no log yet, or cannot be reached, as said above.")
+
+
+def slice_flags(arguments: argparse.Namespace) -> list[str]:
+    """gcloud's flags for the slice that the user asks for."""
+    given, topology = arguments.accelerator_type, arguments.topology
+    # The cloud's documents speak of v5e, its commands of v5litepod.
+    kind = re.sub(r"^v5e\b", "v5litepod", given)
+    generation, _, size = kind.partition("-")
+    if bool(size) == bool(topology):
+        raise LaunchError(
+            f"--accelerator_type is {given} and --topology is {topology or 'not given'}; give a type with a size, as "
+            "in v5e-16, or a type without one and a topology, as in v4 and 2x2x4."
+        )
+    runtime = arguments.runtime_version or RUNTIME_VERSIONS.get(generation)
+    if not runtime:
+        raise LaunchError(
+            f"--accelerator_type is {given}; known are {', '.join(RUNTIME_VERSIONS)} with a size, as in v5e-16; for "
+            "others give --runtime_version too."
+        )
+    flags = [f"--accelerator-type={kind}"] if size else [f"--type={kind}", f"--topology={topology}"]
+    flags.append(f"--runtime-version={runtime}")
+    if arguments.capacity != "on_demand":
+        flags.append(f"--{arguments.capacity}")
+    # A request that nobody waits for, as when this machine is off, must not be met and cost. Otherwise `wait` is first.
+    flags.append(f"--valid-until-duration={math.ceil(arguments.timeout) + 10}m")
+    if arguments.service_account:
+        flags.append(f"--service-account={arguments.service_account}")
+    return flags
+
+
+def say(line: str) -> None:
+    """Tells the user one line."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """gcloud's error, on one line."""
+    words = " ".join(done.stderr.split())
+    return words[words.find("ERROR:") :][:300] if "ERROR:" in words else words[-300:] or f"exit code {done.returncode}"

@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+"""Trains on a Cloud TPU slice from a laptop: makes the slice, sets it up, runs `afjax train` on all its workers.
+
+It needs Python 3.10 or newer and `gcloud`, and nothing else. It remembers nothing: what a slice does is read from the
+cloud, and what a job does from files on the workers, so every command may be stopped and given again.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tpu_cloud import TAIL_LINES, Cloud, Job, LaunchError, Slice, UnreachableError, WaitedEnoughError, say, slice_flags
+
+# Exit codes of `afjax train`, and what stands for the one that a lost job could not leave behind.
+DONE, LOST, MISTAKE, PREEMPTED, OTHER_HOST_DIED = 0, 1, 2, 75, 76
+# How often in a row babysit may fail to look or to make the slice again, and look and find some workers ended badly and
+# others still running.
+MAX_FAILURES, MAX_STRAGGLING = 20, 10
+
+CREATE_EXAMPLE = """\
+examples:
+  launch/tpu_vm.py create my-slice --zone=us-west4-a --accelerator_type=v5e-16 --spot
+  launch/tpu_vm.py create my-slice --zone=us-central2-b --accelerator_type=v4 --topology=2x2x4 --on_demand"""
+
+SETUP_EXAMPLE = """\
+examples:
+  launch/tpu_vm.py setup my-slice --zone=us-west4-a
+  launch/tpu_vm.py setup my-slice --zone=us-west4-a --source=https://github.com/me/afjax.git --git_revision=main
+
+A checkout is sent as the files that git tracks, with their changes. Commands run in it, so configs/... is found."""
+
+RUN_EXAMPLE = """\
+example:
+  launch/tpu_vm.py run my-slice --zone=us-west4-a -- \\
+      afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart --config.seed=1
+
+All behind -- is the command; it goes on when this machine is off."""
+
+STOP_EXAMPLE = """\
+example:
+  launch/tpu_vm.py stop my-slice --zone=us-west4-a
+
+Stop a babysit of it first: that one starts the command again. The slice stays, and costs."""
+
+LOGS_EXAMPLE = """\
+examples:
+  launch/tpu_vm.py logs my-slice --zone=us-west4-a --follow
+  launch/tpu_vm.py logs my-slice --zone=us-west4-a --worker=3 --lines=1000"""
+
+STATUS_EXAMPLE = """\
+example:
+  launch/tpu_vm.py status my-slice --zone=us-west4-a"""
+
+DELETE_EXAMPLE = """\
+example:
+  launch/tpu_vm.py delete my-slice --zone=us-west4-a --yes"""
+
+BABYSIT_EXAMPLE = """\
+example:
+  launch/tpu_vm.py babysit my-slice --zone=us-west4-a --accelerator_type=v5e-16 --spot --delete_at_end -- \\
+      afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart
+
+A babysit that was stopped goes on when the same command is given again. It exits with the exit code of afjax."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command; returns its exit code: 0, 2 with one sentence on stderr, or with babysit that of afjax."""
+    cut = argv.index("--") if "--" in argv else len(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv[:cut])
+    arguments.words = list(argv[cut + 1 :])
+    if arguments.poll_seconds < 0:
+        parser.error(f"--poll_seconds is {arguments.poll_seconds:g}; it must be at least 0.")
+    cloud = Cloud(
+        arguments.name,
+        zone=arguments.zone,
+        project=arguments.project,
+        poll_seconds=arguments.poll_seconds,
+        dry_run=arguments.dry_run,
+        pretended=Slice() if arguments.action in (create, babysit) else Slice("ACTIVE", "READY", 1),
+    )
+    try:
+        check_words(arguments)
+        cloud.check()
+        action: Callable[..., int] = arguments.action
+        return action(arguments, cloud)
+    except LaunchError as error:
+        say(f"tpu_vm: {' '.join(str(error).split())}")
+        return 2
+    except KeyboardInterrupt:
+        say(f"tpu_vm: interrupted; a slice goes on, and costs, until `delete {arguments.name}`.")
+        return 130
+
+
+# The commands
+
+
+def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Asks for a slice, and waits until it is there."""
+    flags = slice_flags(arguments)
+    found = cloud.describe()
+    if found.condition in ("ready", "waiting"):
+        raise LaunchError(f"{cloud.name} exists already ({found}); go on with `setup`, or give another name.")
+    if found.condition != "missing":
+        raise LaunchError(f"{cloud.name} is only half there ({found}); run `delete {cloud.name}`, then this again.")
+    cloud.create(*flags)
+    if arguments.no_wait:
+        say(f"{cloud.name} is asked for, see `status`; it costs from when it is ACTIVE until `delete {cloud.name}`.")
+        return 0
+    cloud.wait(arguments.timeout)
+    say(f"{cloud.name} is ready; it costs until `delete {cloud.name}`.")
+    return 0
+
+
+def setup(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Brings Python and afjax to all workers; given again, it brings afjax anew."""
+    set_up(arguments, cloud, cloud.ready())
+    say(f"{cloud.name} is set up.")
+    return 0
+
+
+def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Starts a command on all workers, unless one runs."""
+    found = cloud.ready()
+    refuse_running(cloud, cloud.jobs(found))
+    start(arguments, cloud, found)
+    say(f"Started on all workers of {cloud.name}; see `logs --follow` and `status`.")
+    return 0
+
+
+def stop(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Stops the command on all workers: with SIGTERM, on which afjax saves a checkpoint, and then with SIGKILL."""
+    cloud.ask_workers(cloud.ready(), "stop", str(arguments.grace_seconds), pretended="stopped")
+    say(f"Nothing runs on {cloud.name}; it costs until `delete {cloud.name}`.")
+    return 0
+
+
+def logs(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Shows the log of a worker."""
+    found = cloud.ready()
+    if arguments.worker not in range(found.workers) and not cloud.dry_run:
+        raise LaunchError(f"--worker is {arguments.worker}; {cloud.name} has the workers 0 to {found.workers - 1}.")
+    cloud.show_log(arguments.worker, arguments.lines, follow=arguments.follow)
+    return 0
+
+
+def status(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Shows the state of the slice, and of the job on every worker."""
+    found = cloud.describe()
+    print(f"{cloud.name}: {found}", flush=True)
+    if found.condition == "ready":
+        for worker, job in cloud.jobs(found).items():
+            print(f"worker {worker}: {job.state}" + (f", exit code {job.code}" if job.state == "finished" else ""))
+    return 0
+
+
+def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Deletes the slice: the queued resource and the node, or what there is of them."""
+    found = cloud.describe()
+    if found.condition == "missing":
+        say(f"{cloud.name} does not exist; there is nothing to delete.")
+        return 0
+    if not arguments.yes and not cloud.dry_run:
+        print(f"Delete {cloud.name} ({found}) and all on its disks? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise LaunchError(f"{cloud.name} was not deleted; answer y, or give --yes.")
+    cloud.delete(found)
+    say(f"{cloud.name} is deleted.")
+    return 0
+
+
+def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
+    """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
+    flags = slice_flags(arguments)
+    watch = Watch(arguments, cloud)
+    failures = 0
+    while True:
+        try:
+            found = obtain(cloud, flags, arguments.timeout)
+            code = watch.step(found)
+            failures = 0
+        except LaunchError as error:
+            # What goes wrong before the job ever ran is the user's to put right. Later it may pass, and looks like this
+            # also when a slice is just being preempted.
+            may_pass = watch.seen or isinstance(error, UnreachableError)
+            failures += 1
+            if failures > MAX_FAILURES or not may_pass or isinstance(error, WaitedEnoughError):
+                raise
+            say(str(error))
+            time.sleep(cloud.poll_seconds * 2 ** min(failures, 5))
+            continue
+        if code is not None:
+            break
+    say(f"{cloud.name}: the command ended with exit code {code}.")
+    if arguments.delete_at_end:
+        cloud.delete(found)
+        say(f"{cloud.name} is deleted.")
+    else:
+        say(f"{cloud.name} stays; it costs until `delete {cloud.name}`.")
+    return code
+
+
+@dataclasses.dataclass
+class Watch:
+    """What babysit knows of its command.
+
+    Attributes:
+      arguments: The user's.
+      cloud: The slice's.
+      seen: Whether this process saw the command run. Only then its end counts: what ended it earlier may be mended.
+      crashes: How often it crashed since.
+      stragglers: Looks in a row that found some workers ended badly and others still running.
+    """
+
+    arguments: argparse.Namespace
+    cloud: Cloud
+    seen: bool = False
+    crashes: int = 0
+    stragglers: int = 0
+
+    def step(self, found: Slice) -> int | None:
+        """Takes one look at a slice and does what is to be done; returns the exit code when the command has ended."""
+        cloud, digest = self.cloud, digest_of(self.arguments.words)
+        jobs = cloud.jobs(found)
+        running = {worker: job for worker, job in jobs.items() if job.state == "running"}
+        if running:
+            refuse_running(cloud, {worker: job for worker, job in running.items() if job.digest != digest})
+            self.seen = True
+            self.stragglers = (
+                self.stragglers + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
+            )
+            if self.stragglers == MAX_STRAGGLING:
+                say(f"{cloud.name}: some workers failed and others do not end; they are stopped.")
+                cloud.ask_workers(found, "stop", "60", pretended="stopped")
+            time.sleep(cloud.poll_seconds)
+            return None
+        if all(job.code == DONE and job.digest == digest for job in jobs.values()):
+            return DONE
+        ended = any(job.digest == digest for job in jobs.values())
+        if self.seen and ended:
+            worker, code = decisive(jobs)
+            self.crashes += code != PREEMPTED
+            if code == MISTAKE or self.crashes > self.arguments.max_restarts:
+                cloud.show_log(worker, TAIL_LINES)
+                return code
+            seconds = cloud.poll_seconds * 2 ** min(self.crashes, 5)
+            crash = f"crash {self.crashes}, at most {self.arguments.max_restarts} are tried again"
+            why = "stopped by a notice" if code == PREEMPTED else crash
+            say(f"{cloud.name}: worker {worker} ended with exit code {code} ({why}); again in {seconds:.0f} s.")
+            time.sleep(seconds)
+        else:
+            set_up(self.arguments, cloud, found)
+        start(self.arguments, cloud, found)
+        self.seen, self.stragglers = True, 0
+        return DONE if cloud.dry_run else None
+
+
+# Their parts
+
+
+def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
+    """A slice that is ready: the one there is, or else a new one. What is left of a lost one is deleted."""
+    found = cloud.describe()
+    if found.condition == "ready":
+        return found
+    if found.condition in ("lost", "deleting"):
+        say(f"{cloud.name} is lost ({found}); it is deleted and made again.")
+        cloud.delete(found)
+    if found.condition != "waiting":
+        cloud.create(*flags)
+    return cloud.wait(timeout_minutes)
+
+
+def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
+    """Brings Python and afjax to all workers."""
+    from_git = bool(re.match(r"(https?|ssh|git)://|git@", arguments.source))
+    if not from_git:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder) / "afjax-source.tar.gz"
+            pack(Path(arguments.source), archive, dry_run=cloud.dry_run)
+            cloud.copy(archive)
+    say(f"{cloud.name}: setting up all workers, which takes some minutes the first time.")
+    values = (arguments.extras, *((arguments.source, arguments.git_revision) if from_git else ()))
+    told = cloud.ask_workers(found, "setup", *values, pretended="ready")
+    refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
+
+
+def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
+    """Writes the files that git tracks, as they are now, to an archive."""
+    listed = subprocess.run(
+        ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
+    )
+    names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
+    if "setup.py" not in names:
+        raise LaunchError(f"--source is {source}; give a git checkout of afjax, or the URL of a git repository.")
+    if dry_run:
+        print(f"# {archive} is made of the {len(names)} files that git tracks in {source}.")
+        return
+    with tarfile.open(archive, "w:gz") as file:
+        for name in names:
+            file.add(source / name, arcname=name)
+
+
+def start(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
+    """Starts the command on all workers."""
+    # By the identity of this start a worker knows a second try of it.
+    told = cloud.ask_workers(found, "start", str(time.time_ns()), shlex.join(arguments.words), pretended="started")
+    if missing := [worker for worker, words in told.items() if words == ["missing"]]:
+        raise LaunchError(f"Worker {missing[0]} of {cloud.name} has no afjax yet; run `setup {cloud.name}` first.")
+    refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
+
+
+def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
+    """Raises if a job runs."""
+    if running := [worker for worker, job in jobs.items() if job.state == "running"]:
+        raise LaunchError(
+            f"A command runs on worker {running[0]} of {cloud.name} already (see `logs`); wait, or `stop` it."
+        )
+
+
+def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
+    """The worker, and its exit code, that says best why a command ended on all of them."""
+    ranks = {MISTAKE: 0, PREEMPTED: 2, OTHER_HOST_DIED: 3, DONE: 4}
+    codes = {worker: LOST if job.code is None else job.code for worker, job in jobs.items()}
+    return min(codes.items(), key=lambda item: ranks.get(item[1], 1))
+
+
+def digest_of(words: Sequence[str]) -> str:
+    """By what a worker calls a command, as in ``tpu_vm_worker.sh``."""
+    return hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
+
+
+def check_words(arguments: argparse.Namespace) -> None:
+    """Refuses a command that is missing, or that babysit cannot bring back."""
+    words, action = arguments.words, arguments.action
+    if action not in (run, babysit):
+        if words:
+            raise LaunchError(f"{shlex.join(words)} was given behind --; only run and babysit take a command.")
+        return
+    wanted = ["afjax", "train"] if action is babysit else ["afjax"]
+    if words[: len(wanted)] != wanted:
+        raise LaunchError(f"The command is {shlex.join(words) or 'missing'}; give it as -- {' '.join(wanted)} ...")
+    if action is run:
+        return
+    for flag in ("--workdir", "--store"):
+        folder = value_of(words, flag)
+        if not folder.startswith("gs://") and (folder or flag == "--workdir"):
+            raise LaunchError(
+                f"{flag} is {folder or 'not given'}; give {flag}=gs://BUCKET/FOLDER, as the hosts of a slice share no "
+                "disk and a preempted slice loses its disks."
+            )
+
+
+def value_of(words: Sequence[str], flag: str) -> str:
+    """The value of a flag in a command, empty if it is not there."""
+    value = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == flag:
+            value = following
+        elif word.startswith(f"{flag}="):
+            value = word.removeprefix(f"{flag}=")
+    return value
+
+
+# The flags
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; it gives ``action``, the function of the one that was called, with its flags."""
+    parser = argparse.ArgumentParser(prog="tpu_vm.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    creating = _command(commands, create, CREATE_EXAMPLE)
+    _add_slice_flags(creating)
+    creating.add_argument("--no_wait", action="store_true", help="ask only, and do not wait for it")
+
+    _add_source_flags(_command(commands, setup, SETUP_EXAMPLE))
+    _command(commands, run, RUN_EXAMPLE)
+
+    stopping = _command(commands, stop, STOP_EXAMPLE)
+    stopping.add_argument("--grace_seconds", type=int, default=120, help="how long a checkpoint may take (120)")
+
+    showing = _command(commands, logs, LOGS_EXAMPLE)
+    showing.add_argument("--worker", type=int, default=0, help="whose (0)")
+    showing.add_argument("--lines", type=int, default=200, help="how many of the last lines (200)")
+    showing.add_argument("--follow", action="store_true", help="show what is added too, until Ctrl-C")
+
+    _command(commands, status, STATUS_EXAMPLE)
+    _command(commands, delete, DELETE_EXAMPLE).add_argument("--yes", action="store_true", help="do not ask")
+
+    sitting = _command(commands, babysit, BABYSIT_EXAMPLE)
+    _add_slice_flags(sitting)
+    _add_source_flags(sitting)
+    sitting.add_argument("--max_restarts", type=int, default=5, help="crashes that are tried again (5)")
+    sitting.add_argument("--delete_at_end", action="store_true", help="delete the slice when the command has ended")
+    return parser
+
+
+def _command(commands: Any, action: Callable[..., int], example: str) -> argparse.ArgumentParser:
+    summary = (action.__doc__ or "").removesuffix(".")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        action.__name__,
+        help=summary[0].lower() + summary[1:],
+        description=f"{summary}.",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(action=action)
+    parser.add_argument("name", metavar="NAME", help="the slice's name")
+    parser.add_argument("--zone", default="", help="its zone (gcloud's compute/zone)")
+    parser.add_argument("--project", default="", help="its project (gcloud's core/project)")
+    parser.add_argument("--poll_seconds", type=float, default=30, help="seconds between two looks (30)")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands, and run none")
+    return parser
+
+
+def _add_slice_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--accelerator_type", required=True, metavar="TYPE", help="as in v4-32, v5e-16, v5p-8, v6e-16")
+    parser.add_argument("--topology", default="", help="as in 2x2x4, with a type without a size")
+    parser.add_argument("--runtime_version", default="", help="the image (the one for JAX on this type)")
+    capacity = parser.add_mutually_exclusive_group(required=True)
+    kinds = {"spot": "cheap, can be preempted", "on_demand": "full price", "reserved": "from a reservation"}
+    for kind, what in kinds.items():
+        capacity.add_argument(f"--{kind}", dest="capacity", action="store_const", const=kind, help=what)
+    parser.add_argument(
+        "--service_account", default="", metavar="EMAIL", help="as whom it runs (the project's default)"
+    )
+    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="how long to ask for it (1440)")
+
+
+def _add_source_flags(parser: argparse.ArgumentParser) -> None:
+    here = str(Path(__file__).resolve().parents[1])
+    parser.add_argument("--source", default=here, help="a git checkout, or the URL of a git repository (this checkout)")
+    parser.add_argument("--git_revision", default="", help="what of the URL's to check out (its default branch)")
+    parser.add_argument("--extras", default="tpu,gcs", help="afjax's extras to install (tpu,gcs)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

