@@ -259,29 +259,43 @@ def unstack_layers(layers: Tree) -> Tree:
     return {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_stacked(layers))}
 
 
-def part_layers(layers: Tree) -> Tree:
-    """The same layers with the last of them apart: ``{"lower": stacked layers, "last": the stack of one}``.
+# The parts of :func:`part_layers`, from the bottom up.
+_PARTS = ("first", "middle", "last")
 
-    For a loop over the lower ones; in the last one less may have to be computed.
+
+def part_layers(layers: Tree, *, first: bool) -> Tree:
+    """The same layers in stacks ``{"middle", "last"}``, the last layer apart, and where asked for a ``"first"``.
+
+    For a loop over the middle ones. In the last layer less may have to be computed, as may in the first one's backward
+    pass. Parts without a layer are left out.
     """
-    if jax.tree.leaves(layers)[0].shape[0] == 1:
-        return {"last": layers}
-    parts = {"lower": slice(None, -1), "last": slice(-1, None)}
-    return {name: jax.tree.map(lambda leaf, part=part: leaf[part], layers) for name, part in parts.items()}
+    depth = jax.tree.leaves(layers)[0].shape[0]
+    begin = 1 if first and depth > 1 else 0
+    bounds = zip(_PARTS, ((0, begin), (begin, depth - 1), (depth - 1, depth)), strict=True)
+    return {
+        name: jax.tree.map(lambda leaf, part=slice(*part): leaf[part], layers)
+        for name, part in bounds
+        if part[0] < part[1]
+    }
 
 
-def memory_form(layers: Tree, *, scan: bool) -> Tree:
-    """Stacked layers in the form that runs fastest: apart, or, for a loop over them, the last one apart."""
-    return part_layers(layers) if scan else unstack_layers(layers)
+def memory_form(layers: Tree, *, scan: bool, first: bool = False) -> Tree:
+    """Stacked layers in the form that runs fastest: each apart, or, for a loop over them, :func:`part_layers`."""
+    return part_layers(layers, first=first) if scan else unstack_layers(layers)
 
 
 def stack_layers(layers: Tree) -> Tree:
     """Undoes :func:`memory_form`; leaves stacked layers as they are."""
     if "last" in layers:
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *layers.values())
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *_parts(layers))
     if "0" not in layers:
         return layers
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layers[str(index)] for index in range(len(layers))))
+
+
+def _parts(layers: Tree) -> list[Tree]:
+    """The stacks of :func:`part_layers`, or the one stack; layers that are each apart count as one."""
+    return [layers[part] for part in _PARTS if part in layers] if "last" in layers else [layers]
 
 
 def num_stacked(layers: Tree) -> int:
@@ -342,11 +356,7 @@ def encode(
       The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and for every slot
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
-    runs: list[Tree] = []
-    for name in ("layers", "top_layers"):
-        if name in trunk:
-            parts = trunk[name]
-            runs += [parts[part] for part in ("lower", "last") if part in parts] if "last" in parts else [parts]
+    runs = [part for name in ("layers", "top_layers") if name in trunk for part in _parts(trunk[name])]
     embeddings_key, layers_key = split_key(key, 2)
     keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
     x: Any = Embeddings(config, dtype).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)

@@ -198,7 +198,7 @@ class Model:
         embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
         own = {block: norms[block] for block in ("attention", "ffn")}
         if "last" in trunk["layers"]:
-            own_parts = part_layers(own)
+            own_parts = part_layers(own, first="first" in trunk["layers"])
             parts = {name: _with_norms(part, own_parts[name]) for name, part in trunk["layers"].items()}
             return {**trunk, "embeddings": embeddings, "layers": parts}
         return {**trunk, "embeddings": embeddings, "layers": _with_norms(trunk["layers"], own)}

@@ -113,7 +113,10 @@ def split_params(
     model: Model, params: Tree, rules: tuple[partition.Rule, ...], trunk_dtype: TrunkDtype
 ) -> tuple[Tree, Tree]:
     """The trained and the frozen tree, in the form that trains fastest."""
-    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers))
+    labels = partition.label(params, rules)
+    # Below the first adapter nothing is trained, and there is no backward pass.
+    first = not any(labels[path] for path in labels if path.startswith("trunk/"))
+    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers, first=first))
     trained, frozen = partition.split(params, partition.label(params, rules))
     if "trunk" in frozen:
         frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}

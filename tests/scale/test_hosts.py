@@ -1,5 +1,6 @@
 """Two processes of four devices each: one job, which survives whatever happens to them."""
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,8 @@ from afjax import hosts
 from afjax.errors import UserError
 
 NAME = "adapter-2x4x1"
-WORDS = ("--runs=adapter:2,4,1", "--steps=120", "--checkpoint_every=5")
+NUM_STEPS = 60
+WORDS = ("--runs=adapter:2,4,1", f"--steps={NUM_STEPS}", "--checkpoint_every=5")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def together(
 
 
 def test_two_hosts_train_and_score_as_one(alone: dict[str, np.ndarray], together: dict[str, np.ndarray]) -> None:
-    assert len(together["losses"]) == 120
+    assert len(together["losses"]) == NUM_STEPS
     np.testing.assert_allclose(together["losses"], alone["losses"], rtol=1e-5)
     for path, leaf in alone.items():
         if path.startswith("metrics/"):
@@ -44,27 +46,24 @@ def test_two_hosts_train_and_score_as_one(alone: dict[str, np.ndarray], together
             assert together[path] == leaf
 
 
-def test_a_job_that_is_stopped_and_killed_ends_with_the_same_bits(
-    tiny_trunk_folder: Path,
-    compiled: Path,
-    tmp_path: Path,
-    alone: dict[str, np.ndarray],
-    together: dict[str, np.ndarray],
-) -> None:
-    workdir = tmp_path / NAME
+@pytest.fixture(scope="module")
+def disturbed(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job that was stopped, and then killed, on its way."""
+    folder = tmp_path_factory.mktemp("disturbed")
+    workdir = folder / NAME
 
     # SIGTERM to one: both save the same step, and lose none.
-    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    job = Job(tiny_trunk_folder, folder, WORDS, processes=2, cache=compiled)
     wait_for_checkpoint(workdir, 5, job)
     job.processes[1].send_signal(signal.SIGTERM)
     assert job.wait() == [75, 75], job.said()
     stopped = max(checkpoint_steps(workdir))
-    assert 5 <= stopped < 120
+    assert 5 <= stopped < NUM_STEPS
     logged = [line for line in (workdir / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
     assert len(logged) == stopped
 
     # SIGKILL of one: the other does not wait for it for ever.
-    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
+    job = Job(tiny_trunk_folder, folder, WORDS, processes=2, cache=compiled)
     wait_for_checkpoint(workdir, stopped + 5, job)
     job.processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
@@ -72,19 +71,31 @@ def test_a_job_that_is_stopped_and_killed_ends_with_the_same_bits(
     assert time.monotonic() - begin < 60
     assert codes[1] == -signal.SIGKILL
     assert codes[0] not in (0, 75), job.said()
-    assert max(checkpoint_steps(workdir)) < 120
+    assert stopped < max(checkpoint_steps(workdir)) < NUM_STEPS
+    return folder
 
-    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
-    wait_for_checkpoint(workdir, stopped + 10, job)
-    job.processes[0].send_signal(signal.SIGTERM)
-    assert job.wait() == [75, 75], job.said()
 
-    # The rest as one process of eight, of which the result is then not the same to the bit.
+def test_a_job_that_was_disturbed_ends_with_the_same_bits(
+    tiny_trunk_folder: Path, compiled: Path, tmp_path: Path, disturbed: Path, together: dict[str, np.ndarray]
+) -> None:
+    shutil.copytree(disturbed, tmp_path, dirs_exist_ok=True)
     job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, cache=compiled)
     assert job.wait() == [0, 0], job.said()
     found = result(tmp_path, NAME)
     for path, leaf in together.items():
         assert np.array_equal(found[path], leaf), path
+
+
+def test_a_job_goes_on_with_fewer_hosts_and_devices(
+    tiny_trunk_folder: Path, compiled: Path, tmp_path: Path, disturbed: Path, together: dict[str, np.ndarray]
+) -> None:
+    shutil.copytree(disturbed, tmp_path, dirs_exist_ok=True)
+    words = ["--runs=adapter:2,1,2", f"--name={NAME}", *WORDS[1:]]
+    job = Job(tiny_trunk_folder, tmp_path, words, cache=compiled)
+    assert job.wait() == [0], job.said()
+    found = result(tmp_path, NAME)
+    assert len(found["losses"]) == NUM_STEPS
+    np.testing.assert_allclose(found["losses"], together["losses"], rtol=1e-5)
 
 
 def test_hosts_are_told_all_or_nothing() -> None:

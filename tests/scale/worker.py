@@ -82,6 +82,7 @@ def main() -> int:
     parser.add_argument("--trunk", required=True)
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--runs", required=True, help="CASE:DATA,FSDP,TENSOR[:scan] ...")
+    parser.add_argument("--name", default="", help="the run's own, where it goes on with another mesh")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--checkpoint_every", type=int, default=0)
     parser.add_argument("--prng", default="threefry2x32")
@@ -91,6 +92,8 @@ def main() -> int:
     arguments = parser.parse_args()
     hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     trunk = load_trunk(arguments.trunk)
+    if "fusion" in arguments.runs:
+        make_sources(trunk, arguments.folder)
     for run in arguments.runs.split():
         case, sizes, *more = run.split(":")
         data, fsdp, tensor = map(int, sizes.split(","))
@@ -106,7 +109,7 @@ def main() -> int:
             checkpoint_every=arguments.checkpoint_every,
             prng=arguments.prng,
         )
-        name = run.replace(":", "-").replace(",", "x")
+        name = arguments.name or run.replace(":", "-").replace(",", "x")
         workdir = arguments.folder / name
         try:
             leaves = train(case, trunk, workdir, config, mesh=mesh, scan_layers="scan" in more)

@@ -1,0 +1,122 @@
+"""The real training and evaluation steps of a plan, compiled for devices that need not be there."""
+
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from afjax import partition
+from afjax.evaluate import jit_eval_step
+from afjax.sharding import batch_sharding, tree_sharding, whole
+from afjax.tpu.plan import Plan
+from afjax.train.multitask_step import (
+    TaskTable,
+    init_multitask_state,
+    make_multitask_eval_step,
+    make_multitask_step,
+    stack_tasks,
+)
+from afjax.train.single_run import split_params
+from afjax.train.step import State, init_state, jit_step, make_eval_step, make_optimizer, make_train_step
+from afjax.trees import Tree, merge
+
+
+def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
+    """The training step, and the seconds that tracing and compiling it took.
+
+    Args:
+      plan: The run.
+      mesh: Devices, of a topology that is only described, say.
+    """
+    begin = time.perf_counter()
+    state, frozen = _state(plan, mesh)
+    batch = _batch(plan, mesh, training=True)
+    if plan.multitask:
+        step = make_multitask_step(plan.model, plan.settings, TaskTable(plan.kinds, plan.outputs), state)
+    else:
+        optimizer = make_optimizer(plan.settings, state["trained"])
+        step = make_train_step(plan.model, optimizer, plan.kinds[0], dropout=plan.settings.dropout)
+    key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    with jax.set_mesh(mesh):
+        inputs = (state, frozen, batch, _placed(key, whole(mesh)), _placed(rate, whole(mesh)))
+        compiled = jit_step(step, state, mesh).lower(*inputs).compile()
+    return compiled, time.perf_counter() - begin
+
+
+def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
+    """The evaluation step, and the seconds that tracing and compiling it took."""
+    begin = time.perf_counter()
+    state, frozen = _state(plan, mesh)
+    batch = _batch(plan, mesh, training=False)
+    if plan.multitask:
+        task = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+        inputs: Any = {"trained": state["trained"], "frozen": frozen, "task": task}
+        step: Any = make_multitask_eval_step(plan.model)
+    else:
+        folded = jax.eval_shape(plan.model.fold, merge(state["trained"], frozen))
+        inputs, step = _on_mesh(folded, mesh), make_eval_step(plan.model)
+    with jax.set_mesh(mesh):
+        compiled = jit_eval_step(step, mesh).lower(inputs, batch).compile()
+    return compiled, time.perf_counter() - begin
+
+
+def trained_bytes(plan: Plan, mesh: Mesh) -> int:
+    """Bytes of the gradients of one step: what is trained, of a multi-task run what all tasks share and one's own."""
+    trained = _state(plan, mesh)[0]["trained"]
+    if plan.multitask:
+        own = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
+        return sum(own) + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["shared"]))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+
+
+@functools.lru_cache(maxsize=4)
+def _state(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
+    """Shapes of the state in front of the first step, and of what is frozen."""
+    params = plan.params()
+    if plan.multitask:
+        own = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
+        params = {"trunk": params["trunk"], **own, "fusion": {}}
+    labels = partition.label(params, plan.rules)
+    assert any(labels.values()), "every preset trains the heads"
+    split = functools.partial(split_params, plan.model, rules=plan.rules, trunk_dtype=plan.dtype)
+    trained, frozen = jax.eval_shape(split, params)
+    if plan.multitask:
+        shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
+        init = functools.partial(init_multitask_state, config=plan.settings)
+        state = jax.eval_shape(init, {"shared": shared, "own": trained})
+    else:
+        optimizer = make_optimizer(plan.settings, trained)
+        state = jax.eval_shape(functools.partial(init_state, optimizer=optimizer), trained)
+    return _on_mesh(state, mesh), _on_mesh(frozen, mesh)
+
+
+def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
+    kind, rows = plan.kinds[0], plan.settings.batch_size
+    # Multiple choice: as many choices as Social IQa and most tasks have, or more.
+    shape = (rows, 4, plan.length) if kind == "multiple_choice" else (rows, plan.length)
+    batch = {
+        "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),
+        "types": jax.ShapeDtypeStruct(shape, jnp.int32),
+        "mask": jax.ShapeDtypeStruct(shape, bool),
+    }
+    if training:
+        values = plan.multitask or kind == "regression"
+        labels = jnp.int32 if kind == "span" else jnp.float32 if values else jnp.int32
+        batch["labels"] = jax.ShapeDtypeStruct((rows, 2) if kind == "span" else (rows,), labels)
+        batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
+    placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}
+    if training and plan.multitask:
+        placed["task"] = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+    return placed
+
+
+def _on_mesh(tree: Any, mesh: Mesh) -> Any:
+    return jax.tree.map(_placed, tree, tree_sharding(tree, mesh))
+
+
+def _placed(shape: Any, sharding: jax.sharding.NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
