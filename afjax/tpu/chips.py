@@ -48,14 +48,14 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     {
         chip.name: chip
         for chip in (
-            # 275 TFLOP/s, 32 GiB at 1200 GB/s (1228 by the system architecture page of 2024). The page has no
-            # interconnect bandwidth: 2400 Gbit/s, 6 links of 50 GB/s, are from the comparison on the page of v5p and
-            # agree with its 1.1 PB/s of all-reduce bandwidth for 4096 chips.
+            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page has no interconnect bandwidth: 6 links of 50 GB/s, 2400 Gbit/s,
+            # go with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the 45 GB/s a link that "How to
+            # Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus) reckons with.
             Chip(
                 name="v4",
                 flops_per_s=275e12,
                 hbm_bytes=int(30.75 * _GIB),
-                hbm_bytes_per_s=1228e9,
+                hbm_bytes_per_s=1200e9,
                 link_bytes_per_s=50e9,
                 dimensions=3,
                 cores=2,

@@ -434,8 +434,11 @@ def _group_size(attributes: str, num_devices: int) -> int:
 
 
 def _shorten(op_name: str) -> str:
-    """``jit(step)/transpose(jvp(Encoder))/ffn/dot_general`` without ``jit(step)``, the last 60 characters."""
-    return re.sub(r"^jit\([^)]*\)/", "", op_name)[-60:]
+    """The innermost parts of a path such as ``jit(step)/transpose(jvp(Encoder))/ffn/dot_general``, of 60 characters."""
+    parts = op_name.split("/")
+    while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
+        parts = parts[1:]
+    return "/".join(parts)
 
 
 def _target(instruction: Instruction) -> str:

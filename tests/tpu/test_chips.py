@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.errors import UserError
@@ -53,6 +53,7 @@ def test_a_slice_that_does_not_exist_is_one_sentence(name: str, message: str) ->
         parse_topology(name)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12) | st.from_regex(r"v(4|5e|5p|6e):\d{1,5}(x\d{1,5}){0,3}", fullmatch=True))
 def test_any_name_is_read_or_refused(name: str) -> None:
     try:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -215,12 +215,14 @@ def test_a_scan_counts_every_trip_and_of_stacked_arrays_the_slice() -> None:
     assert 0 < work.bytes_accessed - 3 * (weights + 2 * rows + 2 * rows) < 20_000
 
 
+@settings(deadline=None)
 @given(st.integers(-5, 5), st.integers(-5, 40), st.integers(1, 4))
 def test_counters_are_followed(start: int, limit: int, step: int) -> None:
     work = count_work(scan(start, f"constant({limit})", step))
     assert work.matmul_flops == len(range(start, limit, step)) * 2 * 8 * 128 * 128
 
 
+@settings(deadline=None)
 @given(st.integers(-5, 40), st.integers(-5, 5), st.integers(1, 4))
 def test_counters_that_fall_are_followed(start: int, limit: int, step: int) -> None:
     work = count_work(scan(start, f"constant({limit})", -step, "GT"))

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.tpu.chips import parse_topology
@@ -60,6 +60,7 @@ def test_a_chip_alone_sends_nothing() -> None:
     assert collective_seconds(dataclasses.replace(GATHER, group_size=1), V5E) == 0
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15), st.integers(0, 10**12), st.integers(0, 10**10), st.sampled_from([2, 4, 8]))
 def test_the_step_lies_between_its_longest_part_and_their_sum(flops: int, traffic: int, sent: int, group: int) -> None:
     collective = dataclasses.replace(GATHER, num_bytes=sent, group_size=group)
