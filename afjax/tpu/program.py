@@ -470,6 +470,9 @@ def _traffic(module: Module, computation: Computation, instruction: Instruction)
             # The updates, the entries that they are added to, and those written.
             target, places, updates = read[0], read[-2], read[-1]
             return [*_whole([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
+        case "slice-start" | "dynamic-slice-start":
+            # Its results are the operand, the slice, and a flag.
+            return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
         case "copy-start":
             return _whole([read[0], results[0]])
         case "fusion":

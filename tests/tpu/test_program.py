@@ -273,6 +273,22 @@ def test_groups_of_devices_are_read_in_every_form(groups: str, size: int) -> Non
     assert [c.group_size for c in count_work(text).collectives if c.kind == "reduce-scatter"] == [size]
 
 
+def test_a_slice_fetched_ahead_counts_as_what_is_fetched() -> None:
+    # The operand stands in a tuple of its own, as in the compiler's text.
+    fetch = (
+        "slice-start(%param.1), slice={[0:1], [0:16], [0:4], [0:32]}\n"
+        "  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%slice-start)"
+    )
+    array, part = "f32[2,16,4,32]{3,2,1,0:T(4,128)}", "f32[1,16,4,32]{3,2,1,0:T(4,128)S(1)}"
+    lines = ATTENTION_SCORES.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("  %copy-start"))
+    lines[begin] = f"  %slice-start = (({array}), {part}, s32[]{{:T(128)S(2)}}) {fetch}"
+    del lines[begin + 2]
+    whole, sliced = count_work(ATTENTION_SCORES), count_work("\n".join(lines))
+    assert whole.bytes_accessed - sliced.bytes_accessed == 2 * 4 * 16 * 4 * 128
+    assert whole.hbm_bytes - sliced.hbm_bytes == 4 * 16 * 4 * 128
+
+
 def test_a_hand_written_kernel_is_named() -> None:
     text = ATTENTION_SCORES.replace("copy-done(%copy-start)", 'custom-call(%param.1), custom_call_target="my_kernel"')
     assert count_work(text).uncounted == ("my_kernel",)
