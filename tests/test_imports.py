@@ -29,6 +29,7 @@ LAYERS = (
     ("task_model",),
     ("curves",),
     ("train",),
+    ("tpu",),
     ("bench",),
     ("cli",),
     ("__main__",),

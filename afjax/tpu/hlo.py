@@ -1,0 +1,225 @@
+"""Reads the text of a compiled XLA program (``compiled.as_text()``): computations, instructions, shapes.
+
+An instruction looks like this; the shape may be a tuple, and its layout says how the array lies in memory::
+
+    ROOT %dot.3 = bf16[32,768]{1,0:T(8,128)(2,1)S(1)} dot(%copy.1, %param.2), lhs_contracting_dims={1}, ...
+
+``{1,0`` lists the dimensions from the fastest-running on, ``T(8,128)`` is the tile that the last two of them are padded
+to, ``S(1)`` the memory space: 0 where it is left out, which is HBM on a TPU; 1 is the chip's own vector memory.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from functools import cached_property
+
+from afjax.errors import UserError
+
+# Bits of an entry; kinds without entries (token, opaque) have none.
+_BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
+
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=\s]*)\](?:\{([^{}]*)\})?")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+)\s*\(.*->.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array that an instruction gives.
+
+    Attributes:
+      dtype: XLA's name of it: ``f32``, ``bf16``, ``s32``, ``pred``.
+      dims: Its shape.
+      minor_to_major: The dimensions, from the fastest-running on; empty where the text leaves the layout out.
+      tile: What the fastest-running dimensions are padded to multiples of, the fastest last; empty: no padding.
+      space: The memory space; 0 is the device's main memory.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...] = ()
+    tile: tuple[int, ...] = ()
+    space: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.dims)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """What the array takes in memory, the padding to whole tiles included."""
+        physical = [self.dims[axis] for axis in reversed(self.minor_to_major)] or list(self.dims)
+        tile = self.tile[-len(physical) :] if physical else ()
+        first = len(physical) - len(tile)
+        for axis, multiple in enumerate(tile, start=first):
+            physical[axis] = math.ceil(physical[axis] / multiple) * multiple
+        return math.ceil(math.prod(physical) * _bits(self.dtype) / 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+      name: Its name, without the percent sign.
+      opcode: ``dot``, ``fusion``, ``all-reduce-start``.
+      results: The arrays it gives, those of tuples within tuples in order.
+      operands: Names of the instructions it reads.
+      inside: What stands between its parentheses: a constant's value, a parameter's number.
+      attributes: What stands behind them.
+    """
+
+    name: str
+    opcode: str
+    results: tuple[Array, ...]
+    operands: tuple[str, ...]
+    inside: str
+    attributes: str
+
+    def computation(self, attribute: str) -> str | None:
+        """The name of a computation that it calls: ``calls``, ``to_apply``, ``body``, ``condition``."""
+        found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
+        return found.group(1) if found else None
+
+    def numbers(self, attribute: str) -> tuple[int, ...]:
+        """A list of numbers such as ``lhs_contracting_dims={1,2}``; empty where there is none."""
+        found = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
+        return tuple(int(number) for number in found.group(1).split(",") if number) if found else ()
+
+    def number(self, attribute: str, default: int) -> int:
+        """A number such as ``feature_group_count=1``."""
+        found = re.search(rf"\b{attribute}=(\d+)", self.attributes)
+        return int(found.group(1)) if found else default
+
+    @property
+    def op_name(self) -> str:
+        """Where in the JAX program it comes from, ``jit(step)/jvp(Encoder)/dot_general``; or an empty string."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found.group(1) if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """Instructions by name, in order.
+
+    Attributes:
+      name: The computation's.
+      instructions: ``{name: instruction}``.
+      root: The name of the one whose results are the computation's.
+    """
+
+    name: str
+    instructions: Mapping[str, Instruction]
+    root: str
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters' names, by number."""
+        found = {int(i.inside): name for name, i in self.instructions.items() if i.opcode == "parameter"}
+        return tuple(found[number] for number in sorted(found))
+
+    @cached_property
+    def users(self) -> Mapping[str, list[Instruction]]:
+        """``{name: the instructions that read it}``."""
+        users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                users[operand].append(instruction)
+        return users
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions that one reads."""
+        return [self.instructions[name] for name in instruction.operands]
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A whole program.
+
+    Attributes:
+      computations: ``{name: computation}``.
+      entry: The name of the one that is run.
+      num_devices: How many devices run the program together.
+    """
+
+    computations: Mapping[str, Computation]
+    entry: str
+    num_devices: int
+
+
+def parse_module(text: str) -> Module:
+    """Reads a program's text.
+
+    Raises:
+      UserError: The text is no compiled program's.
+    """
+    computations: dict[str, Computation] = {}
+    entry = ""
+    name, root = "", ""
+    instructions: dict[str, Instruction] = {}
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            name, root, instructions = header.group(2), "", {}
+            entry = name if header.group(1) else entry
+        elif line.startswith("}") and name:
+            computations[name] = Computation(name, instructions, root or next(reversed(instructions)))
+            name = ""
+        elif name and (start := _INSTRUCTION.match(line)):
+            instruction = _parse_instruction(start.group(2), line[start.end() :])
+            instructions[instruction.name] = instruction
+            root = instruction.name if start.group(1) else root
+    if not entry:
+        raise UserError("This is no text of a compiled program: it has no ENTRY; give what compiled.as_text() returns.")
+    counts = [re.search(rf"^HloModule .*\b{field}=(\d+)", text) for field in ("num_partitions", "replica_count")]
+    return Module(computations, entry, math.prod(int(found.group(1)) for found in counts if found))
+
+
+def _parse_instruction(name: str, rest: str) -> Instruction:
+    """From ``f32[2]{0} add(%a, %b), metadata={...}``."""
+    cut = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:cut], rest[cut:].lstrip()
+    begin = rest.index("(")
+    end = _closing(rest, begin)
+    opcode, inside, attributes = rest[:begin], rest[begin + 1 : end], rest[end + 1 :]
+    # A constant's value may be a string of any signs.
+    operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inside))
+    return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes)
+
+
+def _parse_arrays(shape: str) -> tuple[Array, ...]:
+    arrays = []
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        order, _, details = layout.partition(":")
+        tile = re.search(r"T\(([0-9,]+)\)", details)
+        space = re.search(r"S\((\d+)\)", details)
+        arrays.append(
+            Array(
+                dtype,
+                tuple(int(re.sub(r"[<=\s]", "", size)) for size in dims.split(",") if size),
+                tuple(int(axis) for axis in order.split(",") if axis),
+                tuple(int(size) for size in tile.group(1).split(",")) if tile else (),
+                int(space.group(1)) if space else 0,
+            )
+        )
+    return tuple(arrays)
+
+
+def _closing(text: str, begin: int) -> int:
+    """Where the parenthesis that opens at ``begin`` closes."""
+    depth = 0
+    for found in re.compile(r"[()]").finditer(text, begin):
+        depth += 1 if found.group() == "(" else -1
+        if not depth:
+            return found.start()
+    raise UserError(f'The program\'s text breaks off in the line "{text[:80]}".')
+
+
+def _bits(dtype: str) -> int:
+    if dtype in _BITS:
+        return _BITS[dtype]
+    found = re.match(r"[a-z]+(\d+)", dtype)
+    if not found:
+        raise UserError(f'The program has arrays of the unknown kind "{dtype}"; their size cannot be told.')
+    return int(found.group(1))

@@ -1,0 +1,163 @@
+"""How often the loops of a compiled program run.
+
+A scan over layers is a ``while`` with a counter in its state. Where XLA has noted the number it is in the
+``backend_config``; where it has not, the counter is followed: only whole numbers without axes are computed, step by
+step, until the condition no longer holds.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from afjax.errors import UserError
+from afjax.tpu.hlo import Computation, Instruction, Module
+
+# A whole number, the values of a tuple, or None for what is not known before the program runs.
+Value = Any
+
+_MOST_TRIPS = 100_000
+_SAME = ("copy", "convert", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier")
+_BINARY: Mapping[str, Callable[[int, int], int]] = {
+    "add": lambda left, right: left + right,
+    "subtract": lambda left, right: left - right,
+    "multiply": lambda left, right: left * right,
+    "maximum": max,
+    "minimum": min,
+    "and": lambda left, right: left & right,
+    "or": lambda left, right: left | right,
+}
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
+    "LT": lambda left, right: left < right,
+    "LE": lambda left, right: left <= right,
+    "GT": lambda left, right: left > right,
+    "GE": lambda left, right: left >= right,
+    "EQ": lambda left, right: left == right,
+    "NE": lambda left, right: left != right,
+}
+
+
+def trip_count(module: Module, loop: Instruction, start: Value) -> int:
+    """How often a ``while`` runs its body.
+
+    Args:
+      module: The program.
+      loop: The ``while``.
+      start: The value of its operand, of :func:`evaluate`.
+
+    Raises:
+      UserError: It cannot be told.
+    """
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+        return int(known.group(1))
+    condition, body = called(module, loop, "condition"), called(module, loop, "body")
+    state, trips = start, 0
+    while trips <= _MOST_TRIPS:
+        runs = evaluate(module, condition, condition.root, (state,))
+        if runs is None:
+            break
+        if not runs:
+            return trips
+        after = evaluate(module, body, body.root, (state,))
+        if after == state:
+            break
+        state = after
+        trips += 1
+    raise UserError(
+        f'The compiled program\'s loop "{loop.name}" ({loop.op_name or "of unknown origin"}) does not say how often it '
+        "runs, so what it costs cannot be told; compile a step whose loops have a fixed length."
+    )
+
+
+def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
+    """The part of a loop's state that is the same in every one of its ``trips``; None for the rest."""
+    if not isinstance(start, tuple) or trips == 1:
+        return start
+    body = called(module, loop, "body")
+    after = evaluate(module, body, body.root, (start,))
+    if not isinstance(after, tuple):
+        return None
+    return tuple(old if old == new else None for old, new in zip(start, after, strict=True))
+
+
+def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
+    """The computation that an instruction names under ``calls``, ``to_apply``, ``body`` or ``condition``."""
+    name = instruction.computation(attribute)
+    assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
+    return module.computations[name]
+
+
+def evaluate(
+    module: Module,
+    computation: Computation,
+    name: str,
+    arguments: tuple[Value, ...],
+    known: dict[str, Value] | None = None,
+) -> Value:
+    """The value of an instruction, as far as it is known.
+
+    Args:
+      module: The program.
+      computation: The instruction's.
+      name: Its name.
+      arguments: Values of the computation's parameters.
+      known: Values of the computation's instructions found so far.
+    """
+    known = {} if known is None else known
+    if name not in known:
+        known[name] = _evaluate(module, computation, computation.instructions[name], arguments, known)
+    return known[name]
+
+
+def _evaluate(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    arguments: tuple[Value, ...],
+    known: dict[str, Value],
+) -> Value:
+    opcode = instruction.opcode
+    if not any(not array.dims and array.dtype[0] in "sup" for array in instruction.results):
+        # No whole number without axes (s32, u32, pred) is in it.
+        return None
+
+    def operand(number: int) -> Value:
+        return evaluate(module, computation, instruction.operands[number], arguments, known)
+
+    match opcode:
+        case "parameter":
+            return arguments[int(instruction.inside)]
+        case "constant":
+            return _literal(instruction)
+        case "tuple":
+            return tuple(operand(number) for number in range(len(instruction.operands)))
+        case "get-tuple-element":
+            whole = operand(0)
+            return whole[instruction.number("index", 0)] if isinstance(whole, tuple) else None
+        case "fusion" | "call":
+            inner = called(module, instruction, "calls" if opcode == "fusion" else "to_apply")
+            values = tuple(operand(number) for number in range(len(instruction.operands)))
+            return evaluate(module, inner, inner.root, values)
+        case "compare":
+            left, right = operand(0), operand(1)
+            direction = re.search(r"direction=([A-Z]{2})", instruction.attributes)
+            if left is None or right is None or direction is None:
+                return None
+            return int(_COMPARE[direction.group(1)](left, right))
+        case "not":
+            value = operand(0)
+            return int(not value) if value is not None and instruction.results[0].dtype == "pred" else None
+        case "select":
+            chosen = operand(0)
+            return None if chosen is None else operand(1 if chosen else 2)
+    if opcode in _SAME:
+        return operand(0)
+    if opcode in _BINARY:
+        left, right = operand(0), operand(1)
+        return None if left is None or right is None else _BINARY[opcode](left, right)
+    return None
+
+
+def _literal(instruction: Instruction) -> int | None:
+    if instruction.inside in ("true", "false"):
+        return int(instruction.inside == "true")
+    return int(instruction.inside) if re.fullmatch(r"-?\d+", instruction.inside) else None

@@ -1,0 +1,324 @@
+"""The least operations that a step of a method takes, from its maths: matrix products only, two operations each MAC.
+
+A product of ``x [n, a]`` and ``W [a, b]`` takes ``n a b`` multiply-adds (MACs). Training takes as many again for the
+gradient of ``W`` if ``W`` is trained, or made from what is trained, and as many again for the gradient of ``x`` if
+anything that ``x`` was computed from is. That is all there is to it: the backward pass of a frozen trunk has no
+gradients of weights, and it ends at the lowest trained thing. Every function below therefore walks the forward pass,
+and carries along whether what it has computed so far depends on anything trained ("live").
+
+``d`` is the hidden size, ``n`` the number of tokens, ``T`` those of a row. Elementwise arithmetic, softmax, LayerNorm,
+embedding look-ups and the optimizer are not counted.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+from afjax.architecture import (
+    Adapter,
+    AdapterConfig,
+    BesideLayers,
+    LhucConfig,
+    LowRankConfig,
+    OnTop,
+    PalConfig,
+    ProjectedFfnConfig,
+    TopAttentionConfig,
+    TopFfnConfig,
+    TopLayerConfig,
+)
+from afjax.errors import UserError
+from afjax.model.adapters import adapter_layers, reads_all_tokens
+from afjax.model.fusion import is_factored
+from afjax.model.model import Model
+
+# A preset of afjax.partition.preset, or nothing at all: evaluation.
+Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layernorm", "top_k", "nothing"]
+
+
+def minimum_flops(
+    model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int = 2, top_k: int = 0
+) -> int:
+    """The least floating-point operations of one step, of all its rows together, in matrix products.
+
+    Of several exact ways to compute the same it takes the cheapest known: the last layer for the first token alone
+    where that is what the head reads, first-token attention without keys and values, fusion factored or folded
+    (:mod:`afjax.model.fusion`). Fusion for evaluation is folded before the step.
+
+    Args:
+      model: What is computed.
+      trained: The partition's preset; ``nothing`` for a step of evaluation.
+      batch_size: Rows of the global batch; of multiple choice the choices of all rows.
+      length: Tokens a row.
+      num_outputs: Of the head.
+      top_k: How many upper layers ``top_k`` trains.
+
+    Raises:
+      UserError: ``top_k`` without a number of layers that the trunk has.
+    """
+    num_layers = model.trunk.num_layers
+    if trained == "top_k" and not 0 < top_k <= num_layers:
+        raise UserError(f"top_k is {top_k}, but the trunk has {num_layers} layers; take 1 to {num_layers}.")
+    return 2 * _Step(model, trained, batch_size, length, num_outputs, top_k).count()
+
+
+@dataclasses.dataclass
+class _Step:
+    """Walks one step; ``macs`` is the sum so far.
+
+    Attributes:
+      rows: Rows of the batch.
+      length: Tokens a row.
+    """
+
+    model: Model
+    trained: Trained
+    rows: int
+    length: int
+    num_outputs: int
+    top_k: int
+    macs: int = 0
+
+    def count(self) -> int:
+        """All MACs of the step."""
+        model, trunk = self.model, self.model.trunk
+        configs = [config for _, config in model.adapters]
+        carried_norms = any(isinstance(config, AdapterConfig) and config.layer_norms for config in configs)
+        # LayerNorms stand in every layer, and one behind the embeddings.
+        norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
+        held = adapter_layers(configs[0], trunk.num_layers) if configs else ()
+        all_tokens = model.reads == "tokens" or any(reads_all_tokens(config, trunk.num_layers) for config in configs)
+
+        live = norms or self.trained in ("full", "adapter+trunk")
+        for index in range(trunk.num_layers):
+            first_token = index == trunk.num_layers - 1 and not all_tokens
+            live = self._layer(index, live, norms=norms, filled=index in held, first_token=first_token)
+        for config in configs:
+            if isinstance(config, OnTop):
+                live = self._top(config, live)
+        self._head(live)
+        return self.macs
+
+    # What one product takes.
+
+    def product(self, macs: int, *live: bool) -> bool:
+        """Adds a product of two things, each live or not; returns whether the result is."""
+        self.macs += macs * (1 + sum(live))
+        return any(live)
+
+    def dense(self, n: int, inputs: int, outputs: int, *, trained: bool, live: bool) -> bool:
+        """Adds a dense layer over ``n`` tokens; returns whether its result is live."""
+        return self.product(n * inputs * outputs, trained, live)
+
+    def cheaper(self, *ways: "_Step") -> None:
+        """Adds the cheapest of several ways to compute the same, each counted by a step of its own."""
+        self.macs += min(way.macs for way in ways)
+
+    def apart(self) -> "_Step":
+        """A step like this one that nothing has been added to."""
+        return dataclasses.replace(self, macs=0)
+
+    # What is trained.
+
+    def _trains_layer(self, index: int) -> bool:
+        lowest = self.model.trunk.num_layers - self.top_k
+        return self.trained in ("full", "adapter+trunk") or (self.trained == "top_k" and index >= lowest)
+
+    def _trains_adapters(self) -> bool:
+        return self.trained in ("adapter", "adapter+trunk")
+
+    # The parts of the model.
+
+    def _layer(self, index: int, live: bool, *, norms: bool, filled: bool, first_token: bool) -> bool:
+        """One encoder layer: 4 d² + 2 T d and 8 d² MACs a token (FFN of 4 d), and what its slots hold."""
+        trunk = self.model.trunk
+        layer_input = live
+        trained = self._trains_layer(index)
+        n = self.rows if first_token else self.rows * self.length
+        live = self.attention(trunk.hidden_size, trunk.num_heads, trained, live, first_token=first_token)
+        live = self.dense(n, trunk.hidden_size, trunk.hidden_size, trained=trained, live=live) or norms
+        if filled:
+            live = self._slot("attention", n, live, layer_input, first_token=first_token) or live
+        live = self.dense(n, trunk.hidden_size, trunk.intermediate_size, trained=trained, live=live)
+        live = self.dense(n, trunk.intermediate_size, trunk.hidden_size, trained=trained, live=live) or norms
+        if filled:
+            live = self._slot("ffn", n, live, layer_input, first_token=first_token) or live
+        return live
+
+    def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
+        """Query, key and value matrices of ``size²``, scores and contexts; without an output matrix.
+
+        For the first token alone, ``q · (K x)`` is ``(Kᵀ q) · x``: then the keys' and values' matrices meet one vector
+        a head and row, and every token meets ``num_heads`` vectors twice.
+        """
+        n = self.rows * self.length
+        inside = trained or live
+        if not first_token:
+            for _ in range(3):
+                self.dense(n, size, size, trained=trained, live=live)
+            self.product(n * self.length * size, inside, inside)
+            self.product(n * self.length * size, inside, inside)
+            return inside
+        turned, plain = self.apart(), self.apart()
+        turned.dense(self.rows, size, size, trained=trained, live=live)  # q
+        turned.dense(self.rows, size, size, trained=trained, live=inside)  # Kᵀ q
+        turned.product(n * num_heads * size, inside, live)  # scores
+        turned.product(n * num_heads * size, inside, live)  # sums of tokens
+        turned.dense(self.rows, size, size, trained=trained, live=inside)  # V
+        plain.dense(self.rows, size, size, trained=trained, live=live)
+        for _ in range(2):
+            plain.dense(n, size, size, trained=trained, live=live)
+            plain.product(n * size, inside, inside)
+        self.cheaper(turned, plain)
+        return inside
+
+    def _slot(self, slot: str, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
+        """What a slot holds, over ``n`` tokens; returns whether its output is live.
+
+        Args:
+          slot: ``attention`` or ``ffn``.
+          n: Tokens that go through it.
+          live: Whether the sub-layer's output is.
+          layer_input: Whether the layer's input is.
+          first_token: Whether the tokens are the rows' first ones alone.
+        """
+        configs = [config for _, config in self.model.adapters]
+        if slot not in configs[0].slots:
+            return live
+        if self.model.fusion_name:
+            return self._fusion(n, live, layer_input, first_token=first_token)
+        config = configs[0]
+        trained = self._trains_adapters()
+        d = self.model.trunk.hidden_size
+        if isinstance(config, AdapterConfig):
+            size = config.bottleneck_size(d)
+            live = self.dense(n, d, size, trained=trained, live=live)
+            return self.dense(n, size, d, trained=trained, live=live)
+        if isinstance(config, LhucConfig):
+            return trained or live
+        assert isinstance(config, BesideLayers), "modules on top hold no slot"
+        units = self._units(config, n, live, layer_input, trained, first_token=first_token)
+        return self.dense(n, config.size, d, trained=trained, live=units) or live
+
+    def _units(
+        self,
+        config: PalConfig | LowRankConfig | ProjectedFfnConfig,
+        n: int,
+        live: bool,
+        layer_input: bool,
+        trained: bool,
+        *,
+        first_token: bool,
+    ) -> bool:
+        """A module's way to its inner activations: VE (d s), and what stands between VE and VD."""
+        live = layer_input if config.placement == "parallel" else live
+        d, size = self.model.trunk.hidden_size, config.size
+        match config:
+            case PalConfig():
+                # Its attention reads every token.
+                live = self.dense(self.rows * self.length, d, size, trained=trained, live=live)
+                return self.attention(size, config.num_heads, trained, live, first_token=first_token)
+            case LowRankConfig():
+                return self.dense(n, d, size, trained=trained, live=live)
+            case ProjectedFfnConfig():
+                live = self.dense(n, d, size, trained=trained, live=live)
+                live = self.dense(n, size, config.intermediate_size, trained=trained, live=live)
+                return self.dense(n, config.intermediate_size, size, trained=trained, live=live)
+
+    def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
+        """A fusion of frozen adapters: their inner activations, and the cheaper way to mix them."""
+        d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
+        configs = self._fused()
+        units, sizes = live, []
+        for config in configs:
+            if isinstance(config, AdapterConfig):
+                sizes.append(config.bottleneck_size(d))
+                self.dense(n, d, sizes[-1], trained=False, live=live)
+            elif not isinstance(config, LhucConfig | OnTop):
+                sizes.append(config.size)
+                units = self._units(config, n, live, layer_input, False, first_token=first_token) or units
+        if not is_factored(configs):
+            return self._textbook_fusion(n, live, units)
+        factored, folded = self.apart(), self.apart()
+        factored._factored_fusion(n, sum(sizes), live, units, trained)
+        folded._folded_fusion(n, sum(sizes), live, units, trained)
+        self.cheaper(factored, folded)
+        return trained or live or units
+
+    def _fused(self) -> Sequence[Adapter]:
+        """The architectures of what each layer fuses."""
+        configs = [config for _, config in self.model.adapters]
+        kept = self.model.fusion.kept
+        return configs if kept is None else configs[:1] * len(kept[0][0])
+
+    def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
+        """``3 d² + 2 (R + N) d`` a token, where R is the number of inner activations of the N adapters."""
+        d, num = self.model.trunk.hidden_size, len(self._fused())
+        query = self.dense(n, d, d, trained=trained, live=live)
+        projected = self.dense(n, d, d, trained=trained, live=query)
+        self.dense(n, d, inner + num, trained=False, live=projected)
+        mixed = self.dense(n, inner + num, d, trained=False, live=projected or units)
+        if self.model.fusion.value:
+            self.dense(n, d, d, trained=trained, live=mixed)
+
+    def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
+        """``2 (R + N) d`` a token, and in training ``3 (R + N) d²`` once, for matrices that are then trained."""
+        d, num = self.model.trunk.hidden_size, len(self._fused())
+        if trained:
+            columns = inner + num
+            self.dense(d, d, columns, trained=True, live=False)  # Kᵀ Wᵀ
+            self.dense(d, d, columns, trained=True, live=True)  # Qᵀ (Kᵀ Wᵀ)
+            if self.model.fusion.value:
+                self.dense(d, d, columns, trained=True, live=False)  # W V
+        scores = self.dense(n, d, inner + num, trained=trained, live=live)
+        self.dense(n, inner + num, d, trained=trained and self.model.fusion.value, live=scores or units)
+
+    def _textbook_fusion(self, n: int, live: bool, units: bool) -> bool:
+        """Of outputs that are not linear in inner activations: ``3 d²`` a token, and VD of those that have one."""
+        d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
+        for config in self._fused():
+            if isinstance(config, PalConfig | LowRankConfig | ProjectedFfnConfig):
+                self.dense(n, config.size, d, trained=False, live=units)
+        query = self.dense(n, d, d, trained=trained, live=live)
+        projected = self.dense(n, d, d, trained=trained, live=query)
+        if self.model.fusion.value:
+            self.dense(n, d, d, trained=trained, live=projected or units)
+        return trained or live or units
+
+    def _top(self, config: OnTop, live: bool) -> bool:
+        """A module on top of the encoder, for the first token alone where that is what the head reads."""
+        trunk, trained = self.model.trunk, self._trains_adapters()
+        d, first_token = trunk.hidden_size, self.model.reads == "pooled"
+        every, wanted = self.rows * self.length, self.rows if first_token else self.rows * self.length
+        match config:
+            case TopLayerConfig():
+                live = self.attention(d, trunk.num_heads, trained, live, first_token=first_token)
+                for inputs, outputs in itertools.pairwise((d, d, trunk.intermediate_size, d)):
+                    live = self.dense(wanted, inputs, outputs, trained=trained, live=live)
+                return live
+            case TopFfnConfig():
+                sizes = (config.size, *config.hidden_sizes, config.size)
+                live = self.dense(wanted, d, config.size, trained=trained, live=live)
+                for _ in range(config.num_layers):
+                    for inputs, outputs in itertools.pairwise(sizes):
+                        live = self.dense(wanted, inputs, outputs, trained=trained, live=live)
+            case TopAttentionConfig():
+                live = self.dense(every, d, config.size, trained=trained, live=live)
+                for number in range(1, config.num_layers + 1):
+                    first = first_token and number == config.num_layers
+                    live = self.attention(config.size, config.num_heads, trained, live, first_token=first)
+                    n = self.rows if first else every
+                    live = self.dense(n, config.size, config.size, trained=trained, live=live)
+        return self.dense(wanted, config.size, d, trained=trained, live=live)
+
+    def _head(self, live: bool) -> None:
+        """Pooler and output of the first token, or the output of every token."""
+        d, trained = self.model.trunk.hidden_size, self.trained != "nothing"
+        if self.model.reads == "tokens":
+            self.dense(self.rows * self.length, d, self.num_outputs, trained=trained, live=live)
+            return
+        own = self.model.head.pooler == "head"
+        pooler = trained if own else self.trained in ("full", "adapter+trunk", "top_k")
+        live = self.dense(self.rows, d, d, trained=pooler, live=live)
+        self.dense(self.rows, d, self.num_outputs, trained=trained, live=live)

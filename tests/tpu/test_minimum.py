@@ -1,0 +1,119 @@
+"""The analytic minimum against hand-made sums, and against what XLA makes of real steps."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import pytest
+
+from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
+from afjax.errors import UserError
+from afjax.model.encoder import TrunkConfig
+from afjax.model.model import Model
+from afjax.tpu.minimum import Trained, minimum_flops
+from afjax.tpu.program import read_program
+
+ROWS, LENGTH = 4, 16
+D, FFN, LAYERS = 32, 64, 2
+TOKENS = ROWS * LENGTH
+
+BASE = TrunkConfig(
+    family="bert",
+    vocab_size=30522,
+    hidden_size=768,
+    num_layers=12,
+    num_heads=12,
+    intermediate_size=3072,
+    max_positions=512,
+    type_vocab_size=2,
+)
+
+BOTTLENECK = AdapterConfig(size=8)
+HOULSBY = AdapterConfig(position="both", pretrained_layer_norm="after", size=8, layer_norms=True)
+PAL = PalConfig(size=8, num_heads=2)
+
+
+def minimum(model: Model, trained: Trained, top_k: int = 0) -> int:
+    return minimum_flops(model, trained, batch_size=ROWS, length=LENGTH, top_k=top_k)
+
+
+def test_evaluation_of_every_token_is_the_well_known_sum(make_model: Callable[..., Model]) -> None:
+    layer = TOKENS * (4 * D * D + 2 * D * FFN + 2 * LENGTH * D)
+    head = TOKENS * D * 2
+    assert minimum(make_model(reads="tokens"), "nothing") == 2 * (LAYERS * layer + head)
+
+
+def test_full_training_of_every_token_is_three_times_evaluation(make_model: Callable[..., Model]) -> None:
+    model = make_model(reads="tokens")
+    assert minimum(model, "full") == 3 * minimum(model, "nothing")
+
+
+def test_the_head_alone_has_no_backward_pass_in_the_trunk(make_model: Callable[..., Model]) -> None:
+    model = make_model()
+    head = ROWS * (D * D + D * 2)
+    # The pooler's input has no gradient, the output layer's has.
+    assert minimum(model, "head") - minimum(model, "nothing") == 2 * (head + ROWS * D * 2)
+
+
+def test_an_adapter_ends_the_backward_pass_in_the_lowest_layer(make_model: Callable[..., Model]) -> None:
+    model = make_model([BOTTLENECK], reads="tokens")
+    layer = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
+    weights = LAYERS * TOKENS * 2 * D * 8
+    inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
+    head = 2 * TOKENS * D * 2
+    # The upper layer's attention has gradients for both factors of its two products.
+    assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (layer + weights + inputs + head)
+
+
+def test_top_k_pays_for_the_upper_layers_alone(make_model: Callable[..., Model]) -> None:
+    model = make_model(reads="tokens")
+    products = TOKENS * (4 * D * D + 2 * D * FFN)
+    attention = TOKENS * 2 * LENGTH * D
+    head = 2 * TOKENS * D * 2
+    # Of the trained layer's products query, key and value have no gradient for their input.
+    expected = 2 * products - 3 * TOKENS * D * D + 2 * attention + head
+    assert minimum(model, "top_k", top_k=1) - minimum(model, "nothing") == 2 * expected
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_top_k_beyond_the_trunk_is_an_error(make_model: Callable[..., Model], top_k: int) -> None:
+    with pytest.raises(UserError, match="the trunk has 2 layers; take 1 to 2"):
+        minimum(make_model(), "top_k", top_k=top_k)
+
+
+def test_fusion_is_cheaper_than_the_text_book_and_grows_little() -> None:
+    def fused(num: int) -> int:
+        adapters = tuple((f"adapter{n}", ADAPTER_PRESETS["pfeiffer"]) for n in range(num))
+        model = Model(trunk=BASE, head_name="head", adapters=adapters, fusion_name="fusion")
+        return minimum_flops(model, "fusion", batch_size=256, length=128)
+
+    def textbook_mixing(num: int) -> int:
+        """Forward, of 11 layers: d² + 2 N d² + 2 N r d a token."""
+        return 2 * 11 * 256 * 128 * (768**2 + 2 * num * 768**2 + 2 * num * 48 * 768)
+
+    assert fused(16) < textbook_mixing(16)
+    assert fused(16) / fused(4) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("trained", "adapters", "fuse", "top_k"),
+    [
+        ("nothing", [], False, 0),
+        ("full", [], False, 0),
+        ("top_k", [], False, 1),
+        ("adapter", [BOTTLENECK], False, 0),
+        ("adapter", [HOULSBY], False, 0),
+        ("adapter+trunk", [PAL], False, 0),
+        ("fusion", [AdapterConfig(size=2)] * 3, True, 0),
+    ],
+)
+def test_real_steps_take_the_minimum_and_hardly_more(
+    make_model: Callable[..., Model],
+    compile_gradients: Callable[..., jax.stages.Compiled],
+    trained: Trained,
+    adapters: Sequence[Adapter],
+    fuse: bool,
+    top_k: int,
+) -> None:
+    model = make_model(adapters, fuse=fuse)
+    work = read_program(compile_gradients(model, trained, top_k=top_k)).work
+    assert 1.0 <= work.matmul_flops / minimum(model, trained, top_k) < 1.02

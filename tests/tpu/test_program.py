@@ -1,0 +1,423 @@
+"""Counts from programs' texts: captured ones with known answers, and real ones against XLA's own count."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from afjax.errors import UserError
+from afjax.model.model import Model
+from afjax.tpu.chips import get_topology, parse_topology
+from afjax.tpu.hlo import parse_module
+from afjax.tpu.program import Collective, Work, count_work, read_program, total_by_kind
+
+# What the compiler for v5e makes of jnp.einsum("bqhd,bkhd->bhqk"), of 8 rows on 4 chips, but for backend_config.
+ATTENTION_SCORES = """\
+HloModule jit__lambda, is_scheduled=true, num_partitions=4
+
+%fused_computation.2 (param_0.3: f32[2,16,4,32]) -> bf16[2,16,4,32] {
+  %param_0.3 = f32[2,16,4,32]{3,2,1,0:T(4,128)} parameter(0)
+  ROOT %copy.5 = bf16[2,16,4,32]{3,1,2,0:T(8,128)(2,1)} copy(%param_0.3), metadata={op_name="q"}
+}
+
+%fused_computation.1 (param_0.1: f32[2,16,4,32]) -> bf16[2,16,4,32] {
+  %param_0.1 = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} parameter(0)
+  ROOT %copy.3 = bf16[2,16,4,32]{3,1,2,0:T(8,128)(2,1)} copy(%param_0.1), metadata={op_name="k"}
+}
+
+%fused_computation (param_0.2: f32[2,16,4,32], param_1.2: f32[2,16,4,32]) -> f32[2,4,16,16] {
+  %param_1.2 = f32[2,16,4,32]{3,2,1,0:T(4,128)} parameter(1)
+  %fusion.2 = bf16[2,16,4,32]{3,1,2,0:T(8,128)(2,1)} fusion(%param_1.2), kind=kLoop, calls=%fused_computation.2
+  %param_0.2 = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} parameter(0)
+  %fusion.1 = bf16[2,16,4,32]{3,1,2,0:T(8,128)(2,1)} fusion(%param_0.2), kind=kLoop, calls=%fused_computation.1
+  ROOT %convolution-base-dilated.1 = f32[2,4,16,16]{3,2,1,0:T(8,128)} convolution(%fusion.2, %fusion.1), \
+window={size=2x4 stride=1x3 lhs_dilate=2x4}, dim_labels=0b1f_0o1i->01bf
+}
+
+ENTRY %main.0_spmd (param: f32[2,16,4,32], param.1: f32[2,16,4,32]) -> f32[2,4,16,16] {
+  %param.1 = f32[2,16,4,32]{3,2,1,0:T(4,128)} parameter(1), metadata={op_name="k"}
+  %copy-start = (f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)}, f32[2,16,4,32]{3,2,1,0:T(4,128)}, u32[]{:S(2)}) \
+copy-start(%param.1), cross_program_prefetch_index=0
+  %param = f32[2,16,4,32]{3,2,1,0:T(4,128)} parameter(0), metadata={op_name="q"}
+  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%copy-start)
+  ROOT %fusion = f32[2,4,16,16]{3,2,1,0:T(8,128)} fusion(%copy-done, %param), kind=kOutput, calls=%fused_computation
+}
+"""
+
+# The shape of a scan over the layers of stacked weights, as the same compiler writes it: the counter goes through a
+# copy, its step and its limit are constants of the loop's state, and no backend_config tells the number of trips.
+SCAN = """\
+HloModule jit_loss, is_scheduled=true, num_partitions=4
+
+%slice_fusion (param_0: f32[3,128,128], param_1: s32[]) -> f32[128,128] {
+  %param_0 = f32[3,128,128]{2,1,0:T(8,128)} parameter(0)
+  %param_1 = s32[]{:T(128)S(6)} parameter(1)
+  %constant.50 = s32[]{:T(128)} constant(0)
+  %dynamic_slice.52 = f32[1,128,128]{2,1,0:T(8,128)} dynamic-slice(%param_0, %param_1, %constant.50, %constant.50), \
+dynamic_slice_sizes={1,128,128}
+  ROOT %bitcast.43 = f32[128,128]{1,0:T(8,128)} bitcast(%dynamic_slice.52)
+}
+
+%dense_fusion (param_2: f32[3,128,128], param_3: s32[], param_4: f32[8,128]) -> f32[8,128] {
+  %param_4 = f32[8,128]{1,0:T(8,128)} parameter(2)
+  %param_2 = f32[3,128,128]{2,1,0:T(8,128)} parameter(0)
+  %param_3 = s32[]{:T(128)S(6)} parameter(1)
+  %fusion.5 = f32[128,128]{1,0:T(8,128)} fusion(%param_2, %param_3), kind=kLoop, calls=%slice_fusion
+  ROOT %convolution.5 = f32[8,128]{1,0:T(8,128)} convolution(%param_4, %fusion.5), dim_labels=bf_io->bf
+}
+
+%update_fusion (param_5: f32[3,8,128], param_6: s32[], param_7: f32[8,128]) -> f32[3,8,128] {
+  %param_5 = f32[3,8,128]{2,1,0:T(8,128)} parameter(0)
+  %param_7 = f32[8,128]{1,0:T(8,128)} parameter(2)
+  %bitcast.46 = f32[1,8,128]{2,1,0:T(8,128)} bitcast(%param_7)
+  %param_6 = s32[]{:T(128)S(6)} parameter(1)
+  %constant.51 = s32[]{:T(128)} constant(0)
+  ROOT %dynamic-update-slice.9 = f32[3,8,128]{2,1,0:T(8,128)} \
+dynamic-update-slice(%param_5, %bitcast.46, %param_6, %constant.51, %constant.51)
+}
+
+%body (state: (s32[], f32[8,128], f32[3,8,128], f32[3,128,128], s32[])) -> \
+(s32[], f32[8,128], f32[3,8,128], f32[3,128,128], s32[]) {
+  %state = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}, f32[3,128,128]{2,1,0:T(8,128)}, \
+/*index=4*/s32[]{:T(128)}) parameter(0)
+  %get-tuple-element.0 = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %copy.9 = s32[]{:T(128)S(6)} copy(%get-tuple-element.0)
+  %constant.1 = s32[]{:T(128)} constant(STEP)
+  %add.23 = s32[]{:T(128)} add(%copy.9, %constant.1)
+  %get-tuple-element.1 = f32[8,128]{1,0:T(8,128)} get-tuple-element(%state), index=1
+  %get-tuple-element.2 = f32[3,8,128]{2,1,0:T(8,128)} get-tuple-element(%state), index=2
+  %get-tuple-element.3 = f32[3,128,128]{2,1,0:T(8,128)} get-tuple-element(%state), index=3
+  %get-tuple-element.4 = s32[]{:T(128)} get-tuple-element(%state), index=4
+  %update = f32[3,8,128]{2,1,0:T(8,128)} fusion(%get-tuple-element.2, %copy.9, %get-tuple-element.1), kind=kLoop, \
+calls=%update_fusion
+  %dense = f32[8,128]{1,0:T(8,128)} fusion(%get-tuple-element.3, %copy.9, %get-tuple-element.1), kind=kOutput, \
+calls=%dense_fusion
+  ROOT %tuple.52 = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}, \
+f32[3,128,128]{2,1,0:T(8,128)}, s32[]{:T(128)}) \
+tuple(%add.23, %dense, %update, %get-tuple-element.3, /*index=4*/%get-tuple-element.4)
+}
+
+%condition (state.1: (s32[], f32[8,128], f32[3,8,128], f32[3,128,128], s32[])) -> pred[] {
+  %state.1 = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}, f32[3,128,128]{2,1,0:T(8,128)}, \
+/*index=4*/s32[]{:T(128)}) parameter(0)
+  %counter = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  %limit = s32[]{:T(128)} get-tuple-element(%state.1), index=4
+  ROOT %lt.10 = pred[]{:T(512)} compare(%counter, %limit), direction=DIRECTION
+}
+
+ENTRY %main.5_spmd (w: f32[3,128,128], x: f32[8,128], n: s32[]) -> f32[8,128] {
+  %w = f32[3,128,128]{2,1,0:T(8,128)} parameter(0)
+  %x = f32[8,128]{1,0:T(8,128)} parameter(1)
+  %n = s32[]{:T(128)} parameter(2)
+  %constant.57 = s32[]{:T(128)} constant(START)
+  %limit.1 = s32[]{:T(128)} LIMIT
+  %copy.4 = s32[]{:T(128)} copy(%constant.57)
+  %custom-call = f32[3,8,128]{2,1,0:T(8,128)} custom-call(), custom_call_target="AllocateBuffer"
+  %tuple.50 = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}, \
+f32[3,128,128]{2,1,0:T(8,128)}, s32[]{:T(128)}) tuple(%copy.4, %x, %custom-call, %w, /*index=4*/%limit.1)
+  %while.30 = (s32[]{:T(128)}, f32[8,128]{1,0:T(8,128)}, f32[3,8,128]{2,1,0:T(8,128)}, \
+f32[3,128,128]{2,1,0:T(8,128)}, s32[]{:T(128)}) while(%tuple.50), condition=%condition, body=%body, \
+metadata={op_name="jit(loss)/jvp()/while"}
+  ROOT %result = f32[8,128]{1,0:T(8,128)} get-tuple-element(%while.30), index=1
+}
+"""
+
+# One gather whose steps the compiler spreads over fusions that compute meanwhile, and arrays reduced together.
+COLLECTIVES = """\
+HloModule jit_f, is_scheduled=true, num_partitions=16
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%start (param_0.110: bf16[16,768]) -> (bf16[16,768], bf16[256,768], u32[]) {
+  %param_0.110 = bf16[16,768]{1,0:T(8,128)(2,1)} parameter(0)
+  %all-gather.26 = bf16[256,768]{1,0:T(8,128)(2,1)} all-gather(%param_0.110), channel_id=12, \
+replica_groups=mesh['axis_0'=16,'axis_1'=1] {'axis_0'}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %custom-call.6 = (bf16[16,768]{1,0:T(8,128)(2,1)}, bf16[256,768]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) \
+custom-call(%all-gather.26), custom_call_target="AsyncCollectiveStart"
+}
+
+%done (param_0.126: bf16[16,768], param_1.132: bf16[256,768], param_2.99: u32[]) -> bf16[256,768] {
+  %param_0.126 = bf16[16,768]{1,0:T(8,128)(2,1)} parameter(0)
+  %param_1.132 = bf16[256,768]{1,0:T(8,128)(2,1)} parameter(1)
+  %all-gather.34 = bf16[256,768]{1,0:T(8,128)(2,1)} all-gather(%param_0.126), channel_id=12, \
+replica_groups=mesh['axis_0'=16,'axis_1'=1] {'axis_0'}, dimensions={0}, frontend_attributes={chain_id="0"}
+  %param_2.99 = u32[]{:S(2)} parameter(2)
+  ROOT %custom-call.8 = bf16[256,768]{1,0:T(8,128)(2,1)} custom-call(%param_0.126, %param_1.132, %all-gather.34, \
+%param_2.99), custom_call_target="AsyncCollectiveDone"
+}
+
+%all-reduce-scatter (param_0: f32[512]) -> f32[128] {
+  %param_0 = f32[512]{0:T(128)} parameter(0)
+  %all-reduce.1 = f32[512]{0:T(128)} all-reduce(%param_0), channel_id=3, replica_groups=[4,4]<=[16], to_apply=%add
+  %constant.3 = s32[]{:T(128)} constant(0)
+  ROOT %dynamic-slice.3 = f32[128]{0:T(128)} dynamic-slice(%all-reduce.1, %constant.3), dynamic_slice_sizes={128}
+}
+
+ENTRY %main (a: bf16[16,768], b: f32[512], c: bf16[1024]) -> bf16[256,768] {
+  %a = bf16[16,768]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = f32[512]{0:T(128)} parameter(1)
+  %c = bf16[1024]{0:T(256)(2,1)} parameter(2)
+  %fusion.0 = (bf16[16,768]{1,0:T(8,128)(2,1)}, bf16[256,768]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) fusion(%a), \
+kind=kCustom, calls=%start
+  %get-tuple-element.0 = bf16[16,768]{1,0:T(8,128)(2,1)} get-tuple-element(%fusion.0), index=0
+  %get-tuple-element.1 = bf16[256,768]{1,0:T(8,128)(2,1)} get-tuple-element(%fusion.0), index=1
+  %get-tuple-element.2 = u32[]{:S(2)} get-tuple-element(%fusion.0), index=2
+  %fusion.1 = f32[128]{0:T(128)} fusion(%b), kind=kCustom, calls=%all-reduce-scatter
+  %both = (f32[512]{0:T(128)}, bf16[1024]{0:T(256)(2,1)}) all-reduce-start(%b, %c), channel_id=5, \
+replica_groups={{0,1,2,3,4,5,6,7},{8,9,10,11,12,13,14,15}}, to_apply=%add, \
+metadata={op_name="jit(f)/transpose(jvp(Encoder))/dot_general"}
+  %both-done = (f32[512]{0:T(128)}, bf16[1024]{0:T(256)(2,1)}) all-reduce-done(%both)
+  %moved = f32[512]{0:T(128)} collective-permute(%b), channel_id=6, source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
+  ROOT %fusion.2 = bf16[256,768]{1,0:T(8,128)(2,1)} fusion(%get-tuple-element.0, %get-tuple-element.1, \
+%get-tuple-element.2), kind=kCustom, calls=%done
+}
+"""
+
+
+def scan(start: int = 0, limit: str = "constant(3)", step: int = 1, direction: str = "LT") -> str:
+    fields = {"START": str(start), "LIMIT": limit, "STEP": str(step), "DIRECTION": direction}
+    text = SCAN
+    for name, value in fields.items():
+        text = text.replace(f"({name})", f"({value})").replace(f" {name}\n", f" {value}\n")
+    return text.replace("=DIRECTION", f"={direction}")
+
+
+def test_a_batched_product_is_a_convolution_over_window_axes() -> None:
+    work = count_work(ATTENTION_SCORES)
+    assert work.flops == work.matmul_flops == 2 * 2 * 4 * 16 * 16 * 32
+
+
+def test_arrays_count_with_their_padding_and_in_main_memory_apart() -> None:
+    # The last axis of 32 is padded to 128, of the scores 16 to 128.
+    query, scores = 4 * 2 * 16 * 4 * 128, 4 * 2 * 4 * 16 * 128
+    work = count_work(ATTENTION_SCORES)
+    assert work.bytes_accessed == 2 * query + 2 * query + scores
+    assert work.hbm_bytes == work.bytes_accessed - 2 * query
+
+
+def test_a_scan_counts_every_trip_and_of_stacked_arrays_the_slice() -> None:
+    work = count_work(scan())
+    assert work.matmul_flops == 3 * 2 * 8 * 128 * 128
+    # The counter: one addition a trip, one comparison more than that.
+    assert work.flops - work.matmul_flops == 3 + 4
+    weights, rows = 4 * 128 * 128, 4 * 8 * 128
+    # The copies of the counter, scalars padded to a tile, are all that is left over.
+    assert 0 < work.bytes_accessed - 3 * (weights + 2 * rows + 2 * rows) < 20_000
+
+
+@settings(deadline=None)
+@given(st.integers(-5, 5), st.integers(-5, 40), st.integers(1, 4))
+def test_counters_are_followed(start: int, limit: int, step: int) -> None:
+    work = count_work(scan(start, f"constant({limit})", step))
+    assert work.matmul_flops == len(range(start, limit, step)) * 2 * 8 * 128 * 128
+
+
+@settings(deadline=None)
+@given(st.integers(-5, 40), st.integers(-5, 5), st.integers(1, 4))
+def test_counters_that_fall_are_followed(start: int, limit: int, step: int) -> None:
+    work = count_work(scan(start, f"constant({limit})", -step, "GT"))
+    assert work.matmul_flops == len(range(start, limit, -step)) * 2 * 8 * 128 * 128
+
+
+def test_a_known_number_of_trips_is_taken() -> None:
+    known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}},'
+    assert count_work(scan(limit="copy(%n)").replace("body=%body,", known)).matmul_flops == 7 * 2 * 8 * 128 * 128
+
+
+@pytest.mark.parametrize("text", [scan(limit="copy(%n)"), scan(step=0)])
+def test_a_loop_of_unknown_length_is_an_error(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r'loop "while.30" \(jit\(loss\)/jvp\(\)/while\) does not say how often it runs'
+    ):
+        count_work(text)
+
+
+def test_what_is_no_program_is_an_error() -> None:
+    with pytest.raises(UserError, match="has no ENTRY"):
+        count_work("HloModule nothing")
+
+
+def test_collectives_count_once_and_sum_what_travels_together() -> None:
+    assert count_work(COLLECTIVES).collectives == (
+        Collective("all-gather", "bf16", 2 * 256 * 768, 1, 16, ""),
+        Collective("reduce-scatter", "f32", 4 * 512, 1, 4, ""),
+        Collective("all-reduce", "bf16+f32", 4 * 512 + 2 * 1024, 1, 8, "transpose(jvp(Encoder))/dot_general"),
+        Collective("collective-permute", "f32", 4 * 512, 1, 4, ""),
+    )
+    assert total_by_kind(count_work(COLLECTIVES).collectives)["all-gather"] == 2 * 256 * 768
+
+
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{}", 16),
+        ("{{0,1},{2,3}}", 2),
+        ("[2,8]<=[8,2]T(1,0)", 8),
+        ("mesh['data'=4,'model'=4] {'data'}", 4),
+        ("mesh['data'=4,'model'=4] {'data','model'}", 16),
+        ("mesh['data'=8,'model'=2] {'data':(2)4}", 4),
+    ],
+)
+def test_groups_of_devices_are_read_in_every_form(groups: str, size: int) -> None:
+    text = COLLECTIVES.replace("[4,4]<=[16]", groups)
+    assert [c.group_size for c in count_work(text).collectives if c.kind == "reduce-scatter"] == [size]
+
+
+def test_a_slice_fetched_ahead_counts_as_what_is_fetched() -> None:
+    # The operand stands in a tuple of its own, as in the compiler's text.
+    fetch = (
+        "slice-start(%param.1), slice={[0:1], [0:16], [0:4], [0:32]}\n"
+        "  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%slice-start)"
+    )
+    array, part = "f32[2,16,4,32]{3,2,1,0:T(4,128)}", "f32[1,16,4,32]{3,2,1,0:T(4,128)S(1)}"
+    lines = ATTENTION_SCORES.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("  %copy-start"))
+    lines[begin] = f"  %slice-start = (({array}), {part}, s32[]{{:T(128)S(2)}}) {fetch}"
+    del lines[begin + 2]
+    whole, sliced = count_work(ATTENTION_SCORES), count_work("\n".join(lines))
+    assert whole.bytes_accessed - sliced.bytes_accessed == 2 * 4 * 16 * 4 * 128
+    assert whole.hbm_bytes - sliced.hbm_bytes == 4 * 16 * 4 * 128
+
+
+def test_a_hand_written_kernel_is_named() -> None:
+    text = ATTENTION_SCORES.replace("copy-done(%copy-start)", 'custom-call(%param.1), custom_call_target="my_kernel"')
+    assert count_work(text).uncounted == ("my_kernel",)
+
+
+def test_the_most_expensive_branch_counts() -> None:
+    def branches(chosen: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.cond(chosen, lambda: x @ y, lambda: x + y)
+
+    matrix = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    compiled = jax.jit(branches).lower(jax.ShapeDtypeStruct((), bool), matrix, matrix).compile()
+    assert count_work(compiled.as_text()).matmul_flops == 2 * 64**3
+
+
+def of_shape(*shape: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def dense_layers(kernels: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+    return jnp.tanh(jax.nn.gelu(x @ kernels[0]) @ kernels[1]).sum()
+
+
+def attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key))
+    return jnp.square(jnp.einsum("bhqk,bkhd->bqhd", weights, value)).sum()
+
+
+def layer_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return jnp.square(centred * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * scale[None]).sum()
+
+
+def embedding(table: jax.Array, tokens: jax.Array) -> jax.Array:
+    return jnp.tanh(table[tokens]).sum()
+
+
+PROGRAMS = {
+    "dense": (dense_layers, ((of_shape(64, 128), of_shape(128, 32)), of_shape(48, 64)), 0),
+    "attention": (attention, (of_shape(4, 16, 2, 64),) * 3, (0, 1, 2)),
+    "layer_norm": (layer_norm, (of_shape(32, 96), of_shape(96)), (0, 1)),
+    "embedding": (embedding, (of_shape(100, 16), of_shape(4, 8, dtype=jnp.int32)), 0),
+}
+
+
+def agrees_with_xla(compiled: jax.stages.Compiled, work: Work) -> bool:
+    return work.flops == pytest.approx(compiled.cost_analysis()["flops"], rel=0.005)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_without_loops_agree_with_xla(name: str) -> None:
+    function, inputs, argnums = PROGRAMS[name]
+    compiled = jax.jit(jax.grad(function, argnums)).lower(*inputs).compile()
+    assert agrees_with_xla(compiled, read_program(compiled).work)
+
+
+def test_unrolled_steps_agree_with_xla_and_scanned_ones_with_unrolled(
+    make_model: Callable[..., Model], compile_gradients: Callable[..., jax.stages.Compiled]
+) -> None:
+    unrolled, scanned = (
+        compile_gradients(make_model(reads="tokens", scan_layers=scan_layers), "full") for scan_layers in (False, True)
+    )
+    straight, looped = read_program(unrolled).work, read_program(scanned).work
+    assert agrees_with_xla(unrolled, straight)
+    # Elementwise arithmetic differs: straight-line code lets XLA repeat some of it in several fusions.
+    assert looped.matmul_flops == straight.matmul_flops
+
+
+def test_a_scan_equals_the_unrolled_layers() -> None:
+    def loss(kernels: jax.Array, x: jax.Array, *, unroll: bool) -> jax.Array:
+        return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels, unroll=unroll)[0].sum()
+
+    step = jax.jit(jax.grad(loss, (0, 1)), static_argnames="unroll")
+    straight, looped = (
+        read_program(step.lower(of_shape(5, 64, 64), of_shape(32, 64), unroll=unroll).compile()).work
+        for unroll in (True, False)
+    )
+    assert looped.matmul_flops == straight.matmul_flops == 3 * 5 * 2 * 32 * 64 * 64
+    assert looped.flops == pytest.approx(straight.flops, rel=0.02)
+
+
+def test_donated_arguments_count_once() -> None:
+    state = of_shape(256, 256)
+    step = jax.jit(lambda state, x: state + x[None], donate_argnums=0)
+    memory = read_program(step.lower(state, of_shape(256)).compile()).memory
+    size = 4 * 256 * 256
+    assert (memory.arguments, memory.outputs, memory.aliased) == (size + 4 * 256, size, size)
+    assert size < memory.peak < 1.5 * size
+
+
+def test_every_instruction_of_a_real_program_is_parsed() -> None:
+    compiled = jax.jit(jax.grad(attention)).lower(*(of_shape(4, 16, 2, 8),) * 3).compile()
+    text = compiled.as_text()
+    module = parse_module(text)
+    parsed = sum(len(computation.instructions) for computation in module.computations.values())
+    assert parsed == sum(" = " in line for line in text.splitlines() if line.startswith("  "))
+
+
+@pytest.mark.usefixtures("needs_libtpu")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_for_tpus_agree_with_xla(name: str) -> None:
+    function, inputs, argnums = PROGRAMS[name]
+    here = NamedSharding(tpu_mesh("v5e:2x2"), PartitionSpec())
+    inputs = jax.tree.map(lambda x: of_shape(*x.shape, dtype=x.dtype, sharding=here), inputs)
+    compiled = jax.jit(jax.grad(function, argnums)).lower(*inputs).compile()
+    assert agrees_with_xla(compiled, read_program(compiled).work)
+
+
+@pytest.mark.usefixtures("needs_libtpu")
+def test_a_scan_for_tpus_equals_the_unrolled_layers_and_reduces_every_gradient() -> None:
+    mesh = tpu_mesh("v5e:2x2")
+    kernels = of_shape(3, 128, 128, sharding=NamedSharding(mesh, PartitionSpec()))
+    x = of_shape(32, 128, sharding=NamedSharding(mesh, PartitionSpec("data")))
+
+    def loss(kernels: jax.Array, x: jax.Array, *, unroll: bool) -> jax.Array:
+        return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels, unroll=unroll)[0].sum()
+
+    programs = [
+        read_program(jax.jit(jax.grad(loss), static_argnames="unroll").lower(kernels, x, unroll=unroll).compile())
+        for unroll in (True, False)
+    ]
+    # Forward, and backward but for the gradient towards x: 8 rows a chip.
+    assert [program.work.matmul_flops for program in programs] in (
+        [8 * 2 * 8 * 128 * 128, 9 * 2 * 8 * 128 * 128],
+        [9 * 2 * 8 * 128 * 128] * 2,
+    )
+    for program in programs:
+        assert total_by_kind(program.work.collectives) == {"all-reduce": 4 * 3 * 128 * 128}
+        assert {collective.group_size for collective in program.work.collectives} == {4}
+
+
+def tpu_mesh(name: str) -> Mesh:
+    return Mesh(np.array(get_topology(parse_topology(name)).devices), ("data",))
