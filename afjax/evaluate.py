@@ -17,7 +17,7 @@ from afjax.sharding import own_rows, place_batch, whole
 from afjax.trees import Tree
 
 
-def jit_eval_step(step: Callable[[Tree, Any], Any], mesh: Mesh) -> Callable[[Tree, Any], Any]:
+def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
     """Compiles a step whose results every host of the mesh gets whole."""
     return jax.jit(step, out_shardings=whole(mesh))
 

@@ -84,6 +84,15 @@ example:
   afjax bench --trunk=bert-base --method=fusion --mode=train --num_adapters=16 --batch_size=8 --max_length=128 --json"""
 
 
+TPU_EXAMPLE = """\
+examples:
+  afjax tpu --topology=v5e:2x4 --trunk=bert-base --method=fusion --num_adapters=16 --batch_size=256 --max_length=128
+  afjax tpu --topology=v5p:2x2x1 --config=configs/adapter.py --config.trunk=bert-large --config.scan_layers=True
+
+Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
+one loop, as is best on TPUs, unless --unrolled is given; of a config as it says. The batch is that of all chips."""
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; it gives ``command``, the name of the one that was called, with its flags."""
     parser = argparse.ArgumentParser(
@@ -177,6 +186,25 @@ def make_parser() -> argparse.ArgumentParser:
     submit.add_argument(
         "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
     )
+
+    tpu = _command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
+    tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
+    tpu.add_argument("--config", metavar="FILE.py[:key=value,...]", help="an experiment; else a method:")
+    tpu.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
+    tpu.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
+    methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")
+    tpu.add_argument("--method", choices=methods, help="what is trained; adapter: a Pfeiffer adapter")
+    tpu.add_argument("--num_adapters", type=int, default=16, help="how many adapters are fused (16)")
+    tpu.add_argument("--num_tasks", type=int, default=8, help="how many tasks have PALs (8)")
+    tpu.add_argument("--batch_size", type=int, default=256, help="rows a step of all chips (256)")
+    tpu.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
+    tpu.add_argument("--trunk_dtype", default="bfloat16", choices=("float32", "bfloat16"), help="(bfloat16)")
+    tpu.add_argument("--remat", default="none", choices=("none", "matmuls", "layers"), help="computed again (none)")
+    tpu.add_argument("--fsdp", type=int, default=1, help="devices that share the parameters (1)")
+    tpu.add_argument("--tensor", type=int, default=1, help="devices that share each layer's units (1)")
+    tpu.add_argument("--unrolled", action="store_true", help="compile the layers as straight-line code")
+    tpu.add_argument("--no_fit", action="store_true", help="do not look for the largest batch that fits (quicker)")
+    tpu.add_argument("--json", action="store_true", help="print JSON on the last line")
 
     bench = _command(commands, "bench", "time one step on random weights", BENCH_EXAMPLE)
     bench.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")

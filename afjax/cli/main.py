@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
-    prefixes = {"train": ("--config.",), "sweep": ("--config.", "--grid.")}.get(arguments.command, ())
+    prefixes = {"train": ("--config.",), "tpu": ("--config.",), "sweep": ("--config.", "--grid.")}.get(
+        arguments.command, ()
+    )
     if unknown := [word for word in rest if not word.startswith(prefixes)]:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
     arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
@@ -337,6 +339,38 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _tpu(arguments: argparse.Namespace) -> int:
+    from afjax.cli.configs import load_experiment
+    from afjax.config import MeshConfig
+    from afjax.tpu import chips, plan, report
+
+    if bool(arguments.config) == bool(arguments.method):
+        raise UserError("Give either --config, an experiment, or --method with its numbers.")
+    if arguments.overrides and not arguments.config:
+        raise UserError(f"--config.{arguments.overrides[0]} overrides a config; give --config as well.")
+    topology = chips.parse_topology(arguments.topology)
+    if arguments.config:
+        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides))
+    else:
+        planned = plan.of_method(
+            trunk=arguments.trunk,
+            method=arguments.method,
+            num_adapters=arguments.num_adapters,
+            num_tasks=arguments.num_tasks,
+            batch_size=arguments.batch_size,
+            max_length=arguments.max_length,
+            dtype=arguments.trunk_dtype,
+            scan_layers=not arguments.unrolled,
+            remat=arguments.remat,
+            mesh=MeshConfig(fsdp=arguments.fsdp, tensor=arguments.tensor),
+        )
+    found = report.report(planned, topology, fit=not arguments.no_fit)
+    print("\n".join(report.to_lines(found)))
+    if arguments.json:
+        print(json.dumps(report.to_json(found)))
+    return 0
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
@@ -347,6 +381,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "store": _store,
     "data": _data,
     "submit": _submit,
+    "tpu": _tpu,
     "bench": _bench,
 }
 

@@ -49,10 +49,9 @@ from afjax.model.parallel import add_output, module_output, module_units, plain_
 from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
 
-# Tokens a step for every inner unit from which on training folds. It saves operations from about one on. Eight keeps
-# small batches factored, where a step's cost then grows little from few adapters to many, and folds those of training
-# at scale.
-FOLDING_TOKENS_PER_UNIT = 8
+# Training folds from as many tokens a step and device on, where it saves operations: where there are more tokens than
+# inner units. Smaller steps stay factored; what they cost then grows little from few adapters to many.
+FOLDING_TOKENS = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,7 +311,7 @@ def fuse_units(
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
     # Each device folds for its own tokens.
-    if z.size // z.shape[-1] // num_parts() >= FOLDING_TOKENS_PER_UNIT * sum(sizes):
+    if z.size // z.shape[-1] // num_parts() >= max(FOLDING_TOKENS, sum(sizes)):
         return fuse_folded(
             fold_layer(params, up),
             z,

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
 from afjax import partition
 from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, HeadConfig
-from afjax.config import ExperimentConfig, MeshConfig, Partition, TaskConfig, TaskKind, TrainConfig, TrunkDtype
+from afjax.config import ExperimentConfig, MeshConfig, Partition, Remat, TaskConfig, TaskKind, TrainConfig, TrunkDtype
 from afjax.errors import UserError
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import init_trunk
@@ -60,7 +59,7 @@ class Plan:
     settings: TrainConfig
     dtype: TrunkDtype
     length: int
-    mesh: MeshConfig = MeshConfig()
+    mesh: MeshConfig
 
     def with_batch(self, batch_size: int) -> "Plan":
         """The same run with other batches."""
@@ -118,7 +117,8 @@ def of_method(
     max_length: int,
     dtype: TrunkDtype,
     scan_layers: bool,
-    settings: Mapping[str, Any],
+    remat: Remat,
+    mesh: MeshConfig,
 ) -> Plan:
     """A method's run by a few numbers.
 
@@ -131,7 +131,8 @@ def of_method(
       max_length: Tokens a row.
       dtype: Of the trunk.
       scan_layers: One compiled loop over the layers.
-      settings: Further ones of the model (``remat``) and the plan (``mesh``).
+      remat: What the backward pass computes again.
+      mesh: How devices share the work.
 
     Raises:
       UserError: An unknown size, or numbers that make no step.
@@ -153,20 +154,21 @@ def of_method(
         fusion_name=OWN if method == "fusion" else "",
         dtype=dtype,
         scan_layers=scan_layers,
-        remat=settings["remat"],
+        remat=remat,
     )
+    kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(num_tasks if several else 1))
     detail = {"fusion": f" over {num_adapters} adapters", "pals": f" for {num_tasks} tasks"}.get(method, "")
     return Plan(
         title=f"{trunk}, {method}{detail}",
         model=model,
         trained=trained,
-        kinds=("classification",) * (num_tasks if several else 1),
-        outputs=(2,) * (num_tasks if several else 1),
+        kinds=kinds,
+        outputs=(2,) * len(kinds),
         multitask=several,
         settings=TrainConfig(batch_size=batch_size, max_length=max_length),
         dtype=dtype,
         length=max_length,
-        mesh=settings["mesh"],
+        mesh=mesh,
     )
 
 

@@ -87,12 +87,11 @@ def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
       config: The optimizer's settings.
     """
     shared, own = trained["shared"], trained["own"]
-    first = jax.tree.map(lambda leaf: leaf[0], own)
     return {
         "trained": trained,
         "optimizer": {
             "shared": make_adamw(config, shared).init(shared),
-            "own": jax.vmap(make_adamw(config, first).init)(own),
+            "own": jax.vmap(make_adamw(config, own).init)(own),
         },
         "step": jnp.zeros((), jnp.int32),
         "failed": jnp.zeros((), bool),
@@ -106,7 +105,7 @@ def make_multitask_step(model: Model, config: TrainConfig, tasks: TaskTable, sta
     given one tells the trees' structure.
     """
     shared_adamw = make_adamw(config, state["trained"]["shared"])
-    own_adamw = make_adamw(config, jax.tree.map(lambda leaf: leaf[0], state["trained"]["own"]))
+    own_adamw = make_adamw(config, state["trained"]["own"])
     clip = make_clipping(config)
 
     def step(

@@ -41,7 +41,10 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
 
 
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """AdamW's direction, without clipping and the learning rate; decay acts on kernels alone."""
+    """AdamW's direction, without clipping and the learning rate; decay acts on kernels alone.
+
+    Of the trained tree only the paths count.
+    """
 
     scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
 

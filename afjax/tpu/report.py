@@ -1,0 +1,221 @@
+"""What training a plan on a slice would take: compiled for it, counted, and put into words and JSON."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from afjax.sharding import ROWS, check_batch, make_mesh
+from afjax.tpu.chips import Topology, get_topology
+from afjax.tpu.minimum import minimum_flops
+from afjax.tpu.plan import Plan
+from afjax.tpu.program import Program, read_program, total_by_kind
+from afjax.tpu.roofline import Roofline, roofline
+from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A compiled step, counted.
+
+    Attributes:
+      program: What it does on one chip.
+      compile_s: Seconds of tracing and compiling.
+      minimum_flops: The least operations of one chip's rows, in matrix products.
+      roofline: How fast the chip could run it at best.
+    """
+
+    program: Program
+    compile_s: float
+    minimum_flops: float
+    roofline: Roofline
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a plan takes on a slice.
+
+    Attributes:
+      plan: The run.
+      topology: The slice.
+      train, evaluate: Its steps; None: the batch does not fit the chip's memory.
+      gradient_bytes: Of all trained leaves of one step.
+      fitting_batch: The largest batch found to fit, rows of all chips; None: none was looked for, or none fits.
+      fitting_is_estimate: Whether it follows from two smaller ones, or was compiled.
+    """
+
+    plan: Plan
+    topology: Topology
+    train: Step | None
+    evaluate: Step | None
+    gradient_bytes: int
+    fitting_batch: int | None
+    fitting_is_estimate: bool
+
+
+def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
+    """Compiles a plan's steps for a slice, and counts them.
+
+    Args:
+      plan: The run.
+      topology: Where.
+      fit: Whether to look for the largest batch, which compiles the training step once more or more often.
+
+    Raises:
+      UserError: No compiler; a mesh or a batch that does not fit the slice's chips.
+    """
+    mesh = make_mesh(plan.mesh, get_topology(topology).devices)
+    check_batch(plan.settings.batch_size, mesh)
+    train = train_step(plan, mesh, topology)
+    evaluate = _eval_step(plan, mesh, topology) if train else None
+    batch, is_estimate = _fitting_batch(plan, mesh, topology, train) if fit else (None, False)
+    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch, is_estimate)
+
+
+def _row_parts(mesh: Mesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
+    """The training step; None where the compiler finds that it does not fit the chip's memory."""
+    try:
+        compiled, seconds = compile_train_step(plan, mesh)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return None
+    return _step(plan, plan.trained, compiled, seconds, mesh, topology)
+
+
+def _eval_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step:
+    compiled, seconds = compile_eval_step(plan, mesh)
+    return _step(plan, "nothing", compiled, seconds, mesh, topology)
+
+
+def _step(
+    plan: Plan, trained: Any, compiled: jax.stages.Compiled, seconds: float, mesh: Mesh, topology: Topology
+) -> Step:
+    program = read_program(compiled)
+    # A chip folds, and counts, for its own rows; what a tensor axis shares out, it shares out of these.
+    parts, choices = _row_parts(mesh), 4 if plan.kinds[0] == "multiple_choice" else 1
+    least = minimum_flops(
+        plan.model,
+        trained,
+        batch_size=plan.settings.batch_size // parts * choices,
+        length=plan.length,
+        num_outputs=max(plan.outputs),
+        top_k=plan.top_k,
+    )
+    return Step(program, seconds, least / mesh.shape["tensor"], roofline(program.work, topology))
+
+
+def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> tuple[int | None, bool]:
+    """The largest batch that fits, and whether it is an estimate from memory that grows in a line with rows."""
+    rows, parts, room = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
+    while train is None:
+        rows = rows // 2 // parts * parts
+        if not rows:
+            return None, False
+        train = train_step(plan.with_batch(rows), mesh, topology)
+        if train is not None:
+            return rows, False
+    half = rows // 2 // parts * parts
+    if not half:
+        return rows, False
+    smaller = train_step(plan.with_batch(half), mesh, topology)
+    assert smaller is not None, "half of what fits fits"
+    by_row = (train.program.memory.peak - smaller.program.memory.peak) / (rows - half)
+    if by_row <= 0:
+        return rows, False
+    more = int((room - train.program.memory.peak) / by_row)
+    return max(rows, (rows + more) // parts * parts), True
+
+
+def to_json(found: Report) -> dict[str, Any]:
+    """The figures of one chip, bytes and seconds of one training step; those of evaluation begin with ``eval_``."""
+    plan, topology = found.plan, found.topology
+    values: dict[str, Any] = {
+        "title": plan.title,
+        "topology": topology.name,
+        "num_chips": topology.num_chips,
+        "batch_size": plan.settings.batch_size,
+        "max_length": plan.length,
+        "fits": found.train is not None,
+        "hbm_gb_per_chip": topology.chip.hbm_bytes / 1e9,
+        "gradient_bytes": found.gradient_bytes,
+        "largest_batch_size": found.fitting_batch,
+        "largest_batch_size_is_estimate": found.fitting_is_estimate,
+    }
+    for prefix, step in (("", found.train), ("eval_", found.evaluate)):
+        if step is not None:
+            values |= {f"{prefix}{name}": value for name, value in _figures(step).items()}
+    return values
+
+
+def _figures(step: Step) -> dict[str, Any]:
+    work, memory, line = step.program.work, step.program.memory, step.roofline
+    by_kind = total_by_kind(work.collectives)
+    return {
+        "compile_s": step.compile_s,
+        "flops_per_chip": work.flops,
+        "matmul_flops_per_chip": work.matmul_flops,
+        "minimum_flops_per_chip": step.minimum_flops,
+        "memory_gb_per_chip": memory.peak / 1e9,
+        "argument_gb_per_chip": memory.arguments / 1e9,
+        "temporary_gb_per_chip": memory.temporaries / 1e9,
+        "output_gb_per_chip": (memory.outputs - memory.aliased) / 1e9,
+        "hbm_traffic_gb_per_chip": work.hbm_bytes / 1e9,
+        "all_reduce_bytes": by_kind.get("all-reduce", 0),
+        "collective_bytes": by_kind,
+        "compute_s": line.compute_s,
+        "hbm_s": line.hbm_s,
+        "interconnect_s": line.interconnect_s,
+        "step_s": line.step_s,
+        "bound": line.bound,
+    }
+
+
+def to_lines(found: Report) -> list[str]:
+    """The report in words."""
+    plan, topology = found.plan, found.topology
+    rows = plan.settings.batch_size
+    lines = [
+        f"{plan.title}: {rows} rows of {plan.length} tokens on {topology.name}, {topology.num_chips} chips",
+        f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients a step",
+    ]
+    for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
+        if step is not None:
+            lines += ["", f"{title}, compiled in {step.compile_s:.0f} s; of one chip", *_step_lines(step, topology)]
+    if found.train is None:
+        lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory a chip."]
+    if found.fitting_batch is not None:
+        about = "about " if found.fitting_is_estimate else ""
+        lines += ["", f"Largest batch that fits: {about}{found.fitting_batch} rows of {plan.length} tokens."]
+    elif found.train is None:
+        lines += ["Nor does any smaller one: share the parameters out with mesh.fsdp, or take more chips."]
+    return lines
+
+
+def _step_lines(step: Step, topology: Topology) -> list[str]:
+    work, memory, line = step.program.work, step.program.memory, step.roofline
+    ratio = work.flops / step.minimum_flops if step.minimum_flops else float("nan")
+    lines = [
+        f"  operations    {work.flops / 1e12:8.3f} TFLOP, {work.matmul_flops / 1e12:.3f} in matrix products; at least "
+        f"{step.minimum_flops / 1e12:.3f} needed (ratio {ratio:.3f})",
+        f"  memory        {memory.peak / 1e9:8.3f} GB of {topology.chip.hbm_bytes / 1e9:.1f}: arguments "
+        f"{memory.arguments / 1e9:.3f}, temporaries {memory.temporaries / 1e9:.3f}, new outputs "
+        f"{(memory.outputs - memory.aliased) / 1e9:.3f}, code {memory.code / 1e9:.3f}",
+        f"  memory moved  {work.hbm_bytes / 1e9:8.3f} GB",
+    ]
+    kinds = total_by_kind(work.collectives)
+    lines += [f"  {kind:<14}{size / 1e6:8.1f} MB" for kind, size in sorted(kinds.items())]
+    lines += [
+        f"  at best       {line.step_s * 1e3:8.2f} ms, bound by {line.bound} (compute {line.compute_s * 1e3:.2f}, hbm "
+        f"{line.hbm_s * 1e3:.2f}, interconnect {line.interconnect_s * 1e3:.2f}); {line.sum_s * 1e3:.2f} one after "
+        "another",
+    ]
+    if work.uncounted:
+        lines.append(f"  not counted   {', '.join(work.uncounted)}")
+    return lines

@@ -1,0 +1,99 @@
+"""What the training step of each method takes on TPU slices, compiled without one: the table of docs/scaling.md.
+
+    python bench/tpu.py --output=tpu.csv
+    python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --methods=full,fusion-16 --unrolled --output=unrolled.csv
+
+32 rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are not
+made again.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+from afjax.config import MeshConfig
+from afjax.sharding import make_mesh
+from afjax.tpu.chips import get_topology, parse_topology
+from afjax.tpu.plan import of_method
+from afjax.tpu.program import total_by_kind
+from afjax.tpu.report import train_step
+from afjax.tpu.steps import trained_bytes
+
+ROWS_PER_CHIP = 32
+COLUMNS = (
+    "topology,trunk,method,layers,compile_s,tflop,minimum_tflop,ratio,matmul_ratio,memory_gb,moved_gb,all_reduce_mb,"
+    "gradients_mb,step_ms,bound,compute_ms,hbm_ms,interconnect_ms"
+).split(",")
+
+
+def measure(topology_name: str, trunk: str, method: str, unrolled: bool) -> dict[str, object]:
+    """One line of the table."""
+    topology = parse_topology(topology_name)
+    mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
+    name, _, number = method.partition("-")
+    plan = of_method(
+        trunk=trunk,
+        method=name,
+        num_adapters=int(number or 1),
+        num_tasks=int(number or 8),
+        batch_size=ROWS_PER_CHIP * mesh.size,
+        max_length=128,
+        dtype="bfloat16",
+        scan_layers=not unrolled,
+        remat="none",
+        mesh=MeshConfig(),
+    )
+    line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method}
+    line["layers"] = "unrolled" if unrolled else "scanned"
+    step = train_step(plan, mesh, topology)
+    if step is None:
+        return {**line, "bound": "does not fit"}
+    work, at_best = step.program.work, step.roofline
+    return {
+        **line,
+        "compile_s": f"{step.compile_s:.1f}",
+        "tflop": f"{work.flops / 1e12:.3f}",
+        "minimum_tflop": f"{step.minimum_flops / 1e12:.3f}",
+        "ratio": f"{work.flops / step.minimum_flops:.3f}",
+        "matmul_ratio": f"{work.matmul_flops / step.minimum_flops:.3f}",
+        "memory_gb": f"{step.program.memory.peak / 1e9:.2f}",
+        "moved_gb": f"{work.hbm_bytes / 1e9:.1f}",
+        "all_reduce_mb": f"{total_by_kind(work.collectives).get('all-reduce', 0) / 1e6:.1f}",
+        "gradients_mb": f"{trained_bytes(plan, mesh) / 1e6:.1f}",
+        "step_ms": f"{at_best.step_s * 1e3:.1f}",
+        "bound": at_best.bound,
+        "compute_ms": f"{at_best.compute_s * 1e3:.1f}",
+        "hbm_ms": f"{at_best.hbm_s * 1e3:.1f}",
+        "interconnect_ms": f"{at_best.interconnect_s * 1e3:.1f}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--topologies", default="v5e:2x4,v5p:2x2x1")
+    parser.add_argument("--trunks", default="bert-base,bert-large")
+    parser.add_argument("--methods", default="full,pfeiffer,houlsby,pals-8,fusion-16,fusion-64")
+    parser.add_argument("--unrolled", action="store_true", help="layers as straight-line code")
+    parser.add_argument("--output", required=True, type=Path)
+    arguments = parser.parse_args()
+    done = []
+    if arguments.output.exists():
+        with arguments.output.open(newline="") as file:
+            done = [(line["topology"], line["trunk"], line["method"], line["layers"]) for line in csv.DictReader(file)]
+    with arguments.output.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if not done:
+            writer.writeheader()
+        for topology in arguments.topologies.split(","):
+            for trunk in arguments.trunks.split(","):
+                for method in arguments.methods.split(","):
+                    if (topology, trunk, method, "unrolled" if arguments.unrolled else "scanned") in done:
+                        continue
+                    line = measure(topology, trunk, method, arguments.unrolled)
+                    writer.writerow(line)
+                    file.flush()
+                    print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
