@@ -22,8 +22,7 @@ with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-add
 ``d² + 2 N d² + 2 N r d``, and nothing of size N·d kept for the backward pass.
 
 The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
-``3 N r d²`` once. Inference always folds them so, training where a step has many more tokens than the adapters have
-inner units.
+``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`).
 
 Task modules beside the layers (:mod:`afjax.model.parallel`) fuse alike: ``a_n`` are their inner activations, ``W_n``
 the decoder, and ``z`` what the layer gives without them. Where one's output is not linear (LHUC, an activation behind
@@ -49,8 +48,8 @@ from afjax.model.parallel import add_output, module_output, module_units, plain_
 from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
 
-# Training folds from as many tokens a step and device on, where it saves operations: where there are more tokens than
-# inner units. Smaller steps stay factored; what they cost then grows little from few adapters to many.
+# Training folds from as many tokens a step and device on. Smaller steps stay factored, where folding would save as well
+# with few adapters; what a step costs then grows little from few adapters to many.
 FOLDING_TOKENS = 2048
 
 
@@ -287,6 +286,21 @@ def fuse(
     )
 
 
+def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int) -> bool:
+    """Whether a training step multiplies the matrices that meet first.
+
+    With R inner units in all, and the gradients counted along, the factored form takes ``9 d² + 6 R d`` multiply-adds a
+    token. The folded one takes ``8 R d``, as its matrices have gradients of their own, and ``7 d² (R + N)`` once.
+
+    Args:
+      tokens: Of the step, on one device.
+      sizes: How many inner units each adapter has.
+      hidden_size: d.
+    """
+    units, d = sum(sizes), hidden_size
+    return tokens >= FOLDING_TOKENS and tokens * (9 * d - 2 * units) > 7 * d * (units + len(sizes))
+
+
 def fuse_units(
     params: Tree,
     up: Tree,
@@ -311,7 +325,7 @@ def fuse_units(
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
     # Each device folds for its own tokens.
-    if z.size // z.shape[-1] // num_parts() >= max(FOLDING_TOKENS, sum(sizes)):
+    if folding_pays(z.size // z.shape[-1] // num_parts(), sizes, z.shape[-1]):
         return fuse_folded(
             fold_layer(params, up),
             z,

@@ -32,7 +32,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
       mesh: Devices, of a topology that is only described, say.
     """
     begin = time.perf_counter()
-    state, frozen = _state(plan, mesh)
+    state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=True)
     if plan.multitask:
         step = make_multitask_step(plan.model, plan.settings, TaskTable(plan.kinds, plan.outputs), state)
@@ -50,7 +50,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
     """The evaluation step, and the seconds that tracing and compiling it took."""
     begin = time.perf_counter()
-    state, frozen = _state(plan, mesh)
+    state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
     if plan.multitask:
         task = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
@@ -66,7 +66,7 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
 
 def trained_bytes(plan: Plan, mesh: Mesh) -> int:
     """Bytes of the gradients of one step: what is trained, of a multi-task run what all tasks share and one's own."""
-    trained = _state(plan, mesh)[0]["trained"]
+    trained = step_shapes(plan, mesh)[0]["trained"]
     if plan.multitask:
         own = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
         return sum(own) + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["shared"]))
@@ -74,8 +74,8 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _state(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
-    """Shapes of the state in front of the first step, and of what is frozen."""
+def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
+    """The shapes of the state in front of the first step, and of what is frozen, on the mesh."""
     params = plan.params()
     if plan.multitask:
         own = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])

@@ -114,8 +114,9 @@ def split_params(
 ) -> tuple[Tree, Tree]:
     """The trained and the frozen tree, in the form that trains fastest."""
     labels = partition.label(params, rules)
-    # Below the first adapter nothing is trained, and there is no backward pass.
-    first = not any(labels[path] for path in labels if path.startswith("trunk/"))
+    # Where nothing below the first adapter is trained, the backward pass ends there.
+    trained_paths = [path for path, is_trained in labels.items() if is_trained]
+    first = not any(path.startswith("trunk/") or "/layer_norms/" in path for path in trained_paths)
     params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers, first=first))
     trained, frozen = partition.split(params, partition.label(params, rules))
     if "trunk" in frozen:

@@ -36,7 +36,7 @@ class Job:
                 "JAX_COMPILATION_CACHE_DIR": str(cache),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
-        several = [f"--coordinator_address=127.0.0.1:{_free_port()}", f"--num_processes={processes}"]
+        several = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
         self.logs = [folder / f"log{number}" for number in range(processes)]
         self.processes = []
         for number, log in enumerate(self.logs):
@@ -85,7 +85,8 @@ def result(folder: Path, name: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

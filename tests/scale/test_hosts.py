@@ -1,13 +1,16 @@
 """Two processes of four devices each: one job, which survives whatever happens to them."""
 
+import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import Job, checkpoint_steps, result, wait_for_checkpoint
+from jobs import Job, checkpoint_steps, free_port, result, wait_for_checkpoint
 
 from afjax import hosts
 from afjax.errors import UserError
@@ -105,6 +108,33 @@ def test_hosts_are_told_all_or_nothing() -> None:
         hosts.join("127.0.0.1:1", 2, 2)
     with pytest.raises(UserError, match="take HOST:PORT of the first host"):
         hosts.join("127.0.0.1", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("digests", "fails", "expected"),
+    [
+        (("a", "b"), "", ["refused: Hosts differ in the config: host 1 from host 0"] * 2),
+        (("a", "a"), "1", ["refused: On host 1: The trunk is not there.", "refused: The trunk is not there."]),
+    ],
+)
+def test_hosts_agree_before_anything_is_spent(digests: tuple[str, str], fails: str, expected: list[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    script = str(Path(__file__).with_name("agree.py"))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, address, str(number), digest, fails],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number, digest in enumerate(digests)
+    ]
+    for process, sentence in zip(processes, expected, strict=True):
+        output, errors = process.communicate(timeout=120)
+        assert sentence in output, errors
+        assert process.returncode == 2
 
 
 def test_one_host_waits_for_nobody() -> None:

@@ -1,0 +1,182 @@
+"""Steps from plans: the shapes are those of real runs, the programs those that runs compile."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from afjax.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.cli.main import main
+from afjax.config import ExperimentConfig, MeshConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.data.rows import rows_from_lists
+from afjax.errors import UserError
+from afjax.sharding import make_mesh
+from afjax.tpu import plan
+from afjax.tpu.chips import parse_topology
+from afjax.tpu.minimum import minimum_flops
+from afjax.tpu.program import read_program
+from afjax.tpu.report import Report, Step, to_json, to_lines
+from afjax.tpu.roofline import roofline
+from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, trained_bytes
+from afjax.train import multitask, recipes
+from afjax.trunk import Trunk
+
+SETTINGS = TrainConfig(batch_size=4, max_length=8, max_steps=1)
+ROWS = rows_from_lists(["all of it", "none of it"] * 4, ["yes", "no"] * 4, label_names=("no", "yes"))
+
+
+def one_device() -> Any:
+    return make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
+    given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8, "dtype": "float32"}
+    given |= {"scan_layers": False, "remat": "none", "mesh": MeshConfig(), **changes}
+    return plan.of_method(trunk=str(folder), method=method, **given)
+
+
+@pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
+def test_a_plans_shapes_are_those_of_the_run(
+    tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    name, scan = recipe.partition(",")[0], "scanned" in recipe
+    task = TaskConfig(name="one", labels=("no", "yes"))
+    changes: dict[str, Any] = {"partition": "adapter", "adapter": ADAPTER_PRESETS["pfeiffer"]}
+    if name == "houlsby":
+        changes["adapter"] = ADAPTER_PRESETS["houlsby"]
+    if name in ("full", "top_k"):
+        changes = {"partition": name, "top_k": int(name == "top_k")}
+    if name == "multitask":
+        changes = {"partition": "adapter+trunk", "adapter": PalConfig(size=8, num_heads=2), "recipe": "multitask"}
+        changes["tasks"] = (task, dataclasses.replace(task, name="two"))
+    else:
+        changes["task"] = task
+    config = ExperimentConfig(trunk=str(tiny_trunk_folder), train=SETTINGS, scan_layers=scan, **changes)
+
+    class StopError(Exception):
+        pass
+
+    runs: list[Any] = []
+
+    def keep(run: Any, *given: Any, **named: Any) -> None:
+        runs.append(run)
+        raise StopError
+
+    monkeypatch.setattr(recipes, "run_loop", keep)
+    monkeypatch.setattr(multitask, "run_loop", keep)
+    shared: dict[str, Any] = {"partition_name": config.partition, "config": SETTINGS, "workdir": tmp_path}
+    shared |= {"top_k": config.top_k, "adapter": config.adapter, "scan_layers": scan}
+    data = {"train": ROWS, "dev": ROWS}
+    if name == "multitask":
+        of_each = {task.name: data for task in config.tasks}
+        with pytest.raises(StopError):
+            multitask.train_multitask(
+                tiny_trunk, config.tasks, of_each, sampling=SamplingConfig(steps_per_epoch=2), **shared
+            )
+    else:
+        with pytest.raises(StopError):
+            recipes.train_single(tiny_trunk, task, data, **shared)
+    state, _ = step_shapes(plan.of_experiment(config), one_device())
+    found = [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(state)]
+    assert sorted(found) == sorted((leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(runs[0].start))
+
+
+@pytest.mark.parametrize("method", plan.METHODS)
+def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: Path, method: str) -> None:
+    planned = of_method(tiny_trunk_folder, method, batch_size=256)
+    compiled, seconds = compile_train_step(planned, one_device())
+    program = read_program(compiled)
+    least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8)
+    assert seconds > 0
+    # Fusion stays factored for the few tokens of the last layer, where so small a model would fold for less.
+    assert least <= program.work.matmul_flops <= (1.1 if method == "fusion" else 1.001) * least
+    evaluated = read_program(compile_eval_step(planned, one_device())[0]).work.matmul_flops
+    # Fusion is folded in front of evaluation, by a program of its own.
+    assert 0 < evaluated < program.work.matmul_flops
+    assert trained_bytes(planned, one_device()) > 0
+
+
+def test_a_loop_over_the_layers_does_no_more_than_straight_line_code(tiny_trunk_folder: Path) -> None:
+    for method in ("full", "pfeiffer"):
+        work = [
+            read_program(compile_train_step(of_method(tiny_trunk_folder, method, scan_layers=scan), one_device())[0])
+            for scan in (False, True)
+        ]
+        assert work[0].work.matmul_flops == work[1].work.matmul_flops
+
+
+def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
+    topology = parse_topology("v5e:2x4")
+    planned = of_method(tiny_trunk_folder, "fusion")
+    compiled, seconds = compile_train_step(planned, one_device())
+    program = read_program(compiled)
+    step = Step(program, seconds, program.work.matmul_flops / 1.02, roofline(program.work, topology))
+    found = Report(planned, topology, step, None, 1000, 64, True)
+    values: Mapping[str, Any] = json.loads(json.dumps(to_json(found)))
+    for name in ("flops_per_chip", "minimum_flops_per_chip", "memory_gb_per_chip", "all_reduce_bytes", "compile_s"):
+        assert values[name] >= 0
+    text = "\n".join(to_lines(found))
+    assert "fusion over 3 adapters: 4 rows of 8 tokens on v5e:2x4, 8 chips" in text
+    assert "Largest batch that fits: about 64 rows" in text
+    assert "bound by" in text
+    nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None, False)))
+    assert "The batch does not fit 16.9 GB of memory a chip." in nothing
+    assert "share the parameters out with mesh.fsdp" in nothing
+
+
+def test_an_experiments_plan(tiny_trunk_folder: Path) -> None:
+    sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in ("a", "b", "c"))
+    given: dict[str, Any] = {"trunk": str(tiny_trunk_folder), "task": TaskConfig(name="t"), "train": SETTINGS}
+    fusion = plan.of_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
+    assert [name for name, _ in fusion.model.adapters] == ["a", "c"]
+    assert fusion.trained == "fusion"
+    head = plan.of_experiment(ExperimentConfig(partition="head", scan_layers=True, remat="layers", **given))
+    assert (head.model.adapters, head.model.scan_layers, head.model.remat) == ((), True, "layers")
+    with pytest.raises(UserError, match="The trunk size"):
+        plan.of_experiment(ExperimentConfig(**{**given, "trunk": "bert-bse"}))
+    with pytest.raises(UserError, match="num_adapters=0"):
+        of_method(tiny_trunk_folder, "fusion", num_adapters=0)
+
+
+def test_the_command_for_a_slice(
+    needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--trunk={tiny_trunk_folder}", "--method=pfeiffer", "--batch_size=64", "--max_length=16"]
+    assert main(["tpu", "--topology=v5e:2x4", *words, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert values["num_chips"] == 8
+    assert values["fits"]
+    assert values["largest_batch_size"] > 64
+    assert (
+        values["minimum_flops_per_chip"] <= values["matmul_flops_per_chip"] <= 1.05 * values["minimum_flops_per_chip"]
+    )
+    # Arrays so small are padded to the chip's tiles.
+    assert values["gradient_bytes"] <= values["all_reduce_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--topology=v5e:3x3", "--method=full"], 'There is no topology "v5e:3x3"; of v5e there are'),
+        (["--topology=v9:2x2", "--method=full"], 'The topology "v9:2x2" names no known TPU'),
+        (["--topology=v5e:2x4"], "Give either --config, an experiment, or --method"),
+        (["--topology=v5e:2x4", "--method=full", "--config=a.py"], "Give either --config"),
+        (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], "overrides a config; give --config as well"),
+        (["--topology=v5e:2x4", "--method=full", "--trunk=bert-bas"], 'Did you mean "bert-base"?'),
+        (["--topology=v5e:2x4", "--method=full", "--max_length=513"], "4 to 512 tokens"),
+    ],
+)
+def test_what_the_command_refuses(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tpu", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_what_a_slice_refuses(needs_libtpu: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--fsdp=3"]) == 2
+    assert "does not fit 8 devices" in capsys.readouterr().err
+    assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=36"]) == 2
+    assert "A batch of 36 rows cannot be split over 8 devices" in capsys.readouterr().err
