@@ -1,7 +1,7 @@
 """What the training step of each method takes on TPU slices, compiled without one: the table of docs/scaling.md.
 
     python bench/tpu.py --output=tpu.csv
-    python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --methods=full,fusion-16 --unrolled --output=unrolled.csv
+    python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --methods=full --unrolled --output=tpu.csv
 
 32 rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are
 not made again.

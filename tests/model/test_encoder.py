@@ -17,6 +17,7 @@ from afjax.model.encoder import (
     TrunkConfig,
     encode,
     init_trunk,
+    part_layers,
     pool,
     stack_layers,
     unstack_layers,
@@ -106,11 +107,15 @@ def test_weights_go_back_to_hugging_face_unchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize("dropout", [False, True])
-@pytest.mark.parametrize("form", ["scan", "unstacked", "top_layers", "top_layers, scan", "all top_layers"])
+@pytest.mark.parametrize(
+    "form", ["scan", "unstacked", "parts, scan", "first, scan", "top_layers", "top_layers, scan", "all top_layers"]
+)
 def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: str, dropout: bool) -> None:
     forms = {
         "scan": trunk,
         "unstacked": {**trunk, "layers": unstack_layers(trunk["layers"])},
+        "parts, scan": {**trunk, "layers": part_layers(trunk["layers"], first=False)},
+        "first, scan": {**trunk, "layers": part_layers(trunk["layers"], first=True)},
         "top_layers": split_layers(trunk, 2),
         "top_layers, scan": split_layers(trunk, 2),
         "all top_layers": split_layers(trunk, 3),
@@ -121,8 +126,9 @@ def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: 
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, batch: Any, scan: bool) -> None:
+@pytest.mark.parametrize("form", ["stacked", "scan", "parts, scan", "parts, scan, matmuls", "parts, scan, layers"])
+def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, batch: Any, form: str) -> None:
+    remat: Any = {"matmuls": "matmuls", "layers": "layers"}.get(form.rpartition(" ")[2], "none")
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
         contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
@@ -137,6 +143,8 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
         @functools.partial(jax.jit, static_argnums=2)
         def loss_and_gradients(trunk: Tree, contents: Tree, first_token_only: bool) -> Any:
             def loss(trunk: Tree, contents: Tree) -> tuple[jax.Array, jax.Array]:
+                if "parts" in form and first_token_only:
+                    trunk = {**trunk, "layers": part_layers(trunk["layers"], first=False)}
                 hidden, attention = encode(
                     trunk,
                     CONFIG,
@@ -144,7 +152,8 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
                     contents=contents,
                     layers=(0, 1, 2),
                     make_slots=make_slots,
-                    scan=scan,
+                    scan="scan" in form,
+                    remat=remat if first_token_only else "none",
                     first_token_only=first_token_only,
                 )
                 assert hidden.shape[1] == (1 if first_token_only else 7)
@@ -175,6 +184,12 @@ def test_stacking_undoes_unstacking(trunk: Tree) -> None:
     assert sorted(unstacked) == ["0", "1", "2"]
     assert tree_digest(stack_layers(unstacked)) == tree_digest(trunk["layers"])
     assert stack_layers(trunk["layers"]) is trunk["layers"]
+    for first, names in ((False, ["last", "middle"]), (True, ["first", "last", "middle"])):
+        parts = part_layers(trunk["layers"], first=first)
+        assert sorted(parts) == names
+        assert tree_digest(stack_layers(parts)) == tree_digest(trunk["layers"])
+    top = part_layers(jax.tree.map(lambda leaf: leaf[:1], trunk["layers"]), first=True)
+    assert list(top) == ["last"]
 
 
 @pytest.mark.parametrize("scan", [False, True])
