@@ -21,16 +21,28 @@ class Job:
       trunk: The trunk's folder.
       folder: Where workdirs, results and logs go.
       words: The worker's further arguments.
-      processes: How many; each has ``8 // processes`` devices.
+      processes: How many.
+      devices: Of all of them together.
       cache: A folder for compiled programs.
     """
 
     def __init__(
-        self, trunk: Path, folder: Path, words: Sequence[str], *, processes: int = 1, cache: Path | None = None
+        self,
+        trunk: Path,
+        folder: Path,
+        words: Sequence[str],
+        *,
+        processes: int = 1,
+        devices: int = 8,
+        cache: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        flags = f"--xla_force_host_platform_device_count={8 // processes} --xla_backend_optimization_level=0"
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        flags = (
+            f"--xla_force_host_platform_device_count={devices // processes}",
+            "--xla_backend_optimization_level=0",
+            "--xla_llvm_disable_expensive_passes=true",
+        )
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
         if cache is not None:
             environment |= {
                 "JAX_COMPILATION_CACHE_DIR": str(cache),

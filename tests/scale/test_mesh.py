@@ -104,7 +104,6 @@ RUNS = {
     "full:1,1,1": "full:2,2,2",
     "multitask:1,1,1": "multitask:2,4,1",
     "fusion:1,1,1": "fusion:1,1,8",
-    "houlsby:1,1,1:scan": "houlsby:2,2,2:scan",
 }
 
 
