@@ -144,7 +144,8 @@ class TrainConfig:
       patience: Stops after this many looks without a better dev metric; 0: never. The best parameters
         are kept either way.
       checkpoint_every: Steps between checkpoints of the run; 0: at every look at the dev split.
-      prng: Generator of the dropout masks. ``rbg`` is faster on TPU, ``threefry2x32`` on CPU.
+      prng: Generator of the dropout masks. ``rbg`` is made for one TPU chip; where several share a batch each of them
+        draws the bits of all, and ``threefry2x32``, of which each draws its part, is the better. So it is on CPU.
     """
 
     learning_rate: float = 1e-4

@@ -3,6 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+# Exit codes of commands; that of a temporary failure, by sysexits.h, and the next one.
+PREEMPTED = 75
+HOST_LOST = 76
+
 
 class PreemptionError(Exception):
     """A run was told to stop, and has saved all that it needs to go on; says so in a sentence."""

@@ -7,9 +7,11 @@ that none waits for another that has gone.
 import contextlib
 import importlib.util
 import os
+import secrets
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +20,8 @@ from afjax.errors import UserError
 
 # Seconds after which a host that is not heard of counts as lost.
 HEARTBEAT_SECONDS = 30
+# Seconds in which all hosts must have started.
+JOIN_SECONDS = 300
 # Bytes of an error's sentence that other hosts are told.
 _LONGEST = 2000
 
@@ -38,7 +42,7 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
     told = [bool(coordinator_address), num_processes is not None, process_id is not None]
     if not any(told):
         if _on_cloud_tpu():
-            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+            _initialize()
         return
     if not all(told):
         raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
@@ -49,14 +53,30 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
             f"--coordinator_address={coordinator_address} --num_processes={num_processes} --process_id={process_id}: "
             "take HOST:PORT of the first host, and numbers from 0 up to the number of processes."
         )
-    jax.distributed.initialize(
-        coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
-    )
+    _initialize(coordinator_address, num_processes, process_id)
+
+
+def _initialize(
+    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
+) -> None:
+    try:
+        jax.distributed.initialize(
+            coordinator_address,
+            num_processes,
+            process_id,
+            initialization_timeout=JOIN_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"The hosts of this run could not be joined ({str(error).partition(chr(10))[0]}); start the same command "
+            "on all of them, each with its own --process_id where they are told."
+        ) from error
 
 
 def _on_cloud_tpu() -> bool:
     """Whether this machine has TPU chips that JAX is to use."""
-    wanted = os.environ.get("JAX_PLATFORMS", "tpu")
+    wanted = os.environ.get("JAX_PLATFORMS") or "tpu"
     chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))
     return "tpu" in wanted and chips and importlib.util.find_spec("libtpu") is not None
 
@@ -66,12 +86,17 @@ def leave(code: int) -> None:
 
     At an ordinary exit JAX would wait for the others, which wait for this one. An exception under way is printed.
     """
-    if jax.process_count() > 1:
+    if several_hosts():
         if sys.exc_info()[1] is not None:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def several_hosts() -> bool:
+    """Whether this is one of several hosts. Asks JAX for its devices only if hosts were joined."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_first_host() -> bool:
@@ -84,15 +109,16 @@ def together() -> Iterator[None]:
     """Waits at the end of the block until every host is there; the block itself has no word with the others.
 
     Raises:
-      UserError: The block's own; or, on hosts where it went well, that of the first host where it did not.
+      Exception: The block's own.
+      UserError: Where it went well here: that of the first host where it did not.
     """
-    error: UserError | None = None
+    error: Exception | None = None
     try:
         yield
-    except UserError as raised:
+    except Exception as raised:
         error = raised
-    if jax.process_count() > 1:
-        told = _gather_text(str(error) if error else "")
+    if several_hosts():
+        told = _gather_text((str(error) or type(error).__name__) if error else "")
         if error is None and any(told):
             host, sentence = next((host, sentence) for host, sentence in enumerate(told) if sentence)
             error = UserError(f"On host {host}: {sentence}")
@@ -106,7 +132,7 @@ def check_same(what: Mapping[str, str]) -> None:
     Args:
       what: ``{what it is: its digest}``, of the same things on every host.
     """
-    if jax.process_count() == 1:
+    if not several_hosts():
         return
     for name, digest in what.items():
         digests = _gather_text(digest)
@@ -116,6 +142,25 @@ def check_same(what: Mapping[str, str]) -> None:
                 f"Hosts differ in {name}: host {', '.join(other)} from host 0; start the same command, from the same "
                 "code and files, on every host."
             )
+
+
+def check_shared(folder: Any, what: str) -> None:
+    """Raises UserError, on every host, where a folder (an ``epath.Path``) is not one and the same for all hosts."""
+    if not several_hosts():
+        return
+    marker = folder / f".shared-{_gather_text(secrets.token_hex(8))[0]}"
+    with together():
+        if is_first_host():
+            folder.mkdir(parents=True, exist_ok=True)
+            marker.write_text("")
+    with together():
+        if not marker.exists():
+            raise UserError(
+                f"The {what} {folder} is not that of the first host; give one that all hosts share, gs://... say."
+            )
+    with together():
+        if is_first_host():
+            marker.unlink()
 
 
 def _gather_text(text: str) -> list[str]:

@@ -69,7 +69,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"The mesh ({named}) does not fit {len(devices)} devices; the three sizes must multiply to that number, "
             "where -1 takes what the others leave."
         )
-    # JAX's own order puts devices with fast links side by side; given ones are taken as they come.
+    # In JAX's order, in which those of one host, and then those behind each other on the last axis, are neighbours.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
     return Mesh(shaped, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 

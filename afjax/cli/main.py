@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.flags import make_parser
-from afjax.errors import PreemptionError, UserError
+from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError, UserError
 from afjax.paths import cache_folder, client_errors, local_path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, or 2 with one sentence for a mistake the user can put right.
 
-    A sweep some of whose runs failed, and that told about them, gives 1; training that SIGTERM has stopped, and that
-    has saved all it needs to go on, :data:`PREEMPTED`; training one of whose hosts was lost, :data:`HOST_LOST`.
+    A sweep some of whose runs failed, and that told about them, gives 1, as does Cloud Storage that fails for a while;
+    training that SIGTERM has stopped, and that has saved all it needs to go on, ``PREEMPTED``; training one of whose
+    hosts was lost, ``HOST_LOST``.
     """
     # With TensorFlow installed epath would take that for gs://, which has errors of its own.
     os.environ.setdefault("EPATH_USE_TF", "false")
@@ -62,12 +63,7 @@ def _outcome(arguments: argparse.Namespace) -> int:
     except client_errors() as error:
         told = " ".join(str(error).split()) or type(error).__name__
         print(f"afjax: Google Cloud Storage does not answer as it should ({told}); try again.", file=sys.stderr)
-        return 2
-
-
-# Exit codes; that of a temporary failure, by sysexits.h, and the next one.
-PREEMPTED = 75
-HOST_LOST = 76
+        return 1
 
 
 def _set_up_libraries() -> None:
@@ -85,19 +81,28 @@ def _train(arguments: argparse.Namespace) -> int:
     from afjax import hosts
     from afjax.cli.configs import load_experiment
     from afjax.train.experiment import run_experiment
+    from afjax.train.preemption import stopping_between_runs
 
-    config = load_experiment(arguments.config, arguments.overrides)
     hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    _set_up_libraries()
     store = arguments.store or arguments.workdir / "store"
     try:
-        results = run_experiment(
-            config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
-        )
+        # After joining, which brings a handler of SIGTERM of JAX's own.
+        with stopping_between_runs():
+            with hosts.together():
+                config = load_experiment(arguments.config, arguments.overrides)
+            _set_up_libraries()
+            results = run_experiment(
+                config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
+            )
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
         reason = str(error).partition("\n")[0]
+        if reason.startswith("RESOURCE_EXHAUSTED"):
+            raise UserError(
+                f"The run does not fit the devices' memory ({reason}); take fewer rows (train.batch_size), "
+                "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
+            ) from error
+        if not hosts.several_hosts():
+            raise
         print(
             f"afjax: another host of this run was lost ({reason}); start the same command again on all hosts, and it "
             "goes on from the last checkpoint.",

@@ -78,5 +78,5 @@ def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, a
     weights = attend(wide_matmul(projected, x.transpose(0, 2, 1))[:, :, None])  # [batch, heads, 1, length]
     mixed = wide_matmul(weights[:, :, 0], x).astype(x.dtype).transpose(1, 0, 2)  # [heads, batch, d]
     context = wide_matmul(mixed, value_kernel.transpose(0, 2, 1)).transpose(1, 0, 2)  # [batch, heads, head size]
-    bias = params["value"]["bias"].astype(dtype).reshape(1, *heads) * weights.sum(-1, dtype=dtype)
+    bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * weights.sum(-1, dtype=dtype)
     return (context + bias).astype(x.dtype).reshape(-1, 1, size)

@@ -286,19 +286,22 @@ def fuse(
     )
 
 
-def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int) -> bool:
+def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
     """Whether a training step multiplies the matrices that meet first.
 
     With R inner units in all, and the gradients counted along, the factored form takes ``9 d² + 6 R d`` multiply-adds a
     token. The folded one takes ``8 R d``, as its matrices have gradients of their own, and ``7 d² (R + N)`` once.
+    Without a value matrix these are ``6 d² + 6 R d``, ``7 R d`` and ``5 d² (R + N)``.
 
     Args:
       tokens: Of the step, on one device.
       sizes: How many inner units each adapter has.
       hidden_size: d.
+      value: Whether the fusion has a value matrix.
     """
     units, d = sum(sizes), hidden_size
-    return tokens >= FOLDING_TOKENS and tokens * (9 * d - 2 * units) > 7 * d * (units + len(sizes))
+    saved, once = (9 * d - 2 * units, 7) if value else (6 * d - units, 5)
+    return tokens >= FOLDING_TOKENS and tokens * saved > once * d * (units + len(sizes))
 
 
 def fuse_units(
@@ -325,7 +328,7 @@ def fuse_units(
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
     # Each device folds for its own tokens.
-    if folding_pays(z.size // z.shape[-1] // num_parts(), sizes, z.shape[-1]):
+    if folding_pays(z.size // z.shape[-1] // num_parts(), sizes, z.shape[-1], value="value" in params):
         return fuse_folded(
             fold_layer(params, up),
             z,

@@ -42,8 +42,8 @@ class Report:
       topology: The slice.
       train, evaluate: Its steps; None: the batch does not fit the chip's memory.
       gradient_bytes: Of all trained leaves of one step.
-      fitting_batch: The largest batch found to fit, rows of all chips; None: none was looked for, or none fits.
-      fitting_is_estimate: Whether it follows from two smaller ones, or was compiled.
+      fitting_batch: About the largest batch that fits, rows of all chips, from the memory that two batches take; None:
+        none was looked for, or none fits.
     """
 
     plan: Plan
@@ -52,7 +52,6 @@ class Report:
     evaluate: Step | None
     gradient_bytes: int
     fitting_batch: int | None
-    fitting_is_estimate: bool
 
 
 def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
@@ -70,8 +69,8 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    batch, is_estimate = _fitting_batch(plan, mesh, topology, train) if fit else (None, False)
-    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch, is_estimate)
+    batch = _fitting_batch(plan, mesh, topology, train) if fit else None
+    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch)
 
 
 def _row_parts(mesh: Mesh) -> int:
@@ -111,26 +110,49 @@ def _step(
     return Step(program, seconds, least / mesh.shape["tensor"], roofline(program.work, topology))
 
 
-def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> tuple[int | None, bool]:
-    """The largest batch that fits, and whether it is an estimate from memory that grows in a line with rows."""
+def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> int | None:
+    """About the largest batch that fits, if memory grows in a line with rows; None: not even a row a device does."""
     rows, parts, room = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
+    too_many = None
     while train is None:
-        rows = rows // 2 // parts * parts
+        too_many, rows = rows, rows // 2 // parts * parts
         if not rows:
-            return None, False
+            return None
         train = train_step(plan.with_batch(rows), mesh, topology)
-        if train is not None:
-            return rows, False
-    half = rows // 2 // parts * parts
-    if not half:
-        return rows, False
-    smaller = train_step(plan.with_batch(half), mesh, topology)
-    assert smaller is not None, "half of what fits fits"
-    by_row = (train.program.memory.peak - smaller.program.memory.peak) / (rows - half)
+    # Another point of the line: half as many rows, or twice where there is no half.
+    others = rows // 2 // parts * parts or 2 * rows
+    other = train_step(plan.with_batch(others), mesh, topology) if others != too_many else None
+    if other is None:
+        return rows
+    by_row = (train.program.memory.peak - other.program.memory.peak) / (rows - others)
     if by_row <= 0:
-        return rows, False
-    more = int((room - train.program.memory.peak) / by_row)
-    return max(rows, (rows + more) // parts * parts), True
+        # The compiler's memory does not grow between these two; no line can be drawn.
+        return rows
+    most = rows + int((room - train.program.memory.peak) / by_row)
+    if too_many is not None:
+        most = min(most, too_many - parts)
+    return max(rows, most // parts * parts)
+
+
+# Of a step, in JSON; null where it does not fit.
+FIGURES = (
+    "compile_s",
+    "flops_per_chip",
+    "matmul_flops_per_chip",
+    "minimum_flops_per_chip",
+    "memory_gb_per_chip",
+    "argument_gb_per_chip",
+    "temporary_gb_per_chip",
+    "output_gb_per_chip",
+    "hbm_traffic_gb_per_chip",
+    "all_reduce_bytes",
+    "collective_bytes",
+    "compute_s",
+    "hbm_s",
+    "interconnect_s",
+    "step_s",
+    "bound",
+)
 
 
 def to_json(found: Report) -> dict[str, Any]:
@@ -146,11 +168,10 @@ def to_json(found: Report) -> dict[str, Any]:
         "hbm_gb_per_chip": topology.chip.hbm_bytes / 1e9,
         "gradient_bytes": found.gradient_bytes,
         "largest_batch_size": found.fitting_batch,
-        "largest_batch_size_is_estimate": found.fitting_is_estimate,
     }
     for prefix, step in (("", found.train), ("eval_", found.evaluate)):
-        if step is not None:
-            values |= {f"{prefix}{name}": value for name, value in _figures(step).items()}
+        figures = dict.fromkeys(FIGURES) if step is None else _figures(step)
+        values |= {f"{prefix}{name}": value for name, value in figures.items()}
     return values
 
 
@@ -191,8 +212,7 @@ def to_lines(found: Report) -> list[str]:
     if found.train is None:
         lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory a chip."]
     if found.fitting_batch is not None:
-        about = "about " if found.fitting_is_estimate else ""
-        lines += ["", f"Largest batch that fits: {about}{found.fitting_batch} rows of {plan.length} tokens."]
+        lines += ["", f"Largest batch that fits: about {found.fitting_batch} rows of {plan.length} tokens."]
     elif found.train is None:
         lines += ["Nor does any smaller one: share the parameters out with mesh.fsdp, or take more chips."]
     return lines

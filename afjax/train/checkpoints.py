@@ -55,8 +55,10 @@ class RunCheckpoints:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with quiet_orbax():
                 self._manager.save(step, args=items)
+        except jax.errors.JaxRuntimeError:  # Another host was lost.
+            raise
         except Exception as error:  # TensorStore raises ValueError, whatever the system said.
-            raise self._not_written(step, error) from error
+            raise self._not_written(error) from error
 
     def wait(self) -> None:
         """Waits until what was begun is written.
@@ -64,17 +66,19 @@ class RunCheckpoints:
         Raises:
           UserError: It cannot be.
         """
-        step = self._manager.latest_step()
         try:
             with quiet_orbax():
                 self._manager.wait_until_finished()
+        except jax.errors.JaxRuntimeError:
+            raise
         except Exception as error:  # As above.
-            raise self._not_written(step, error) from error
+            raise self._not_written(error) from error
 
-    def _not_written(self, step: int | None, error: Exception) -> UserError:
+    def _not_written(self, error: Exception) -> UserError:
+        # It may be the one before that failed in the background.
         return UserError(
-            f"The checkpoint of step {step} could not be written to {self._manager.directory} "
-            f"({system_reason(error)}); make room, then start the same command again."
+            f"A checkpoint could not be written to {self._manager.directory} ({system_reason(error)}); make room, then "
+            "start the same command again."
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -95,6 +99,8 @@ class RunCheckpoints:
         try:
             with quiet_orbax():
                 restored = self._manager.restore(step, args=items)
+        except jax.errors.JaxRuntimeError:
+            raise
         except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "

@@ -19,8 +19,7 @@ from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import load_task
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
-from afjax.errors import UserError
-from afjax.hosts import check_same, is_first_host, together
+from afjax.hosts import check_same, check_shared, is_first_host, together
 from afjax.paths import open_path
 from afjax.sharding import make_mesh
 from afjax.task_model import TaskModel
@@ -36,7 +35,6 @@ from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
-    CONFIG,
     FORGETTING,
     RESULT,
     TARGET,
@@ -110,13 +108,12 @@ def run_experiment(
         inputs = _inputs(config, tasks, trunk)
         check_inputs(workdir, inputs)
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
+    check_shared(workdir, "workdir")
+    check_shared(open_path(store_folder), "store")
     with together():
         if is_first_host():
             claim_workdir(workdir, config, inputs)
     with together():
-        # Also where the first host has written the other hosts must see it.
-        if not (workdir / CONFIG).exists():
-            raise UserError(f"The workdir {workdir} is not the first host's; give one that all hosts share.")
         from_store = stored_sources(config, workdir, store_folder)
     results = []
     for source in sources:
@@ -202,9 +199,11 @@ def _target(
 ) -> list[Result]:
     """Trains what the recipe is about, and keeps it."""
     folder = workdir / TARGET
-    earlier, kinds = _results(folder), target_kinds(config)
-    names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
-    if earlier and all(name in store.names(store_folder, kind) for name in names for kind in kinds):
+    with together():
+        earlier, kinds = _results(folder), target_kinds(config)
+        names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+        is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
+    if earlier and is_there:
         return earlier
     shared: dict[str, Any] = {
         "workdir": folder,

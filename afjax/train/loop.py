@@ -167,16 +167,17 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
                         progress.stopped = 0 < config.patience <= progress.looks_since_best
                 if looking or step % checkpoint_every == 0:
                     save()
-                if preempted and step < num_steps and not progress.stopped:
-                    save()
-                    checkpoints.wait()
-                    raise PreemptionError(
-                        f"{title} was told to stop, and has saved its state behind step {step} of {num_steps}; the "
-                        "same command goes on from there."
-                    )
-                if step == num_steps or progress.stopped:
+                if preempted or step == num_steps or progress.stopped:
                     break
+            if preempted:
+                break
+        save()
         checkpoints.wait()
+        if preempted or preemption.answer(preemption.ask()):
+            raise PreemptionError(
+                f"{title} was told to stop, and has saved its state behind step {step} of {num_steps}; the same "
+                "command goes on from there."
+            )
     return Trained(best, progress.best)
 
 

@@ -5,9 +5,12 @@ whole life of a process, and Orbax asks it with the numbers of the checkpoints; 
 anew at 0 for each. So hosts agree here, with a program of their own beside each step.
 """
 
+import contextlib
 import functools
 import signal
+import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,7 +18,36 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from afjax.errors import PREEMPTED, PreemptionError
+from afjax.hosts import leave, several_hosts
 from afjax.sharding import whole
+
+
+@contextlib.contextmanager
+def stopping_between_runs() -> Iterator[None]:
+    """Ends the block at SIGTERM, but where a run trains, which then saves first; between runs all is saved.
+
+    Of several hosts one that is between runs ends at once, as the others may wait for it.
+
+    Raises:
+      PreemptionError: SIGTERM came, on one host alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sentence = "The command was told to stop; the same command goes on from what is saved."
+    if several_hosts():
+        print(f"afjax: {sentence}", file=sys.stderr)
+        leave(PREEMPTED)
+    raise PreemptionError(sentence)
 
 
 class Preemption:
@@ -50,7 +82,7 @@ class Preemption:
 
     def ask(self) -> Any:
         """Begins to ask every host; all hosts must ask as often. :meth:`answer` waits for what they say."""
-        if jax.process_count() == 1:
+        if not several_hosts():
             return self._heard
         return self._any(self._to_devices(lambda _: np.full(1, self._heard, np.int32)))
 

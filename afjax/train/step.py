@@ -98,14 +98,14 @@ def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
 def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
     """Clips each tensor by its own norm; of stacked leaves each layer's (and each task's) slice is a tensor."""
 
-    def clip(path: str, gradient: Array) -> Array:
-        axes = tuple(range(-num_axes(path), 0))
+    def clip(name: str, gradient: Array) -> Array:
+        axes = tuple(range(-num_axes(name), 0))
         norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
         return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
 
     def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
-        paths = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
-        return jax.tree.map(clip, paths, gradients), state
+        names = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
+        return jax.tree.map(clip, names, gradients), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from afjax import hosts
 from afjax.architecture import ADAPTER_PRESETS, PalConfig
-from afjax.cli.main import HOST_LOST, PREEMPTED
 from afjax.config import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
 from afjax.data.rows import rows_from_lists
-from afjax.errors import PreemptionError
+from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError
 from afjax.sharding import make_mesh
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single

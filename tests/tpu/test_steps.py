@@ -106,15 +106,16 @@ def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     step = Step(program, seconds, program.work.matmul_flops / 1.02, roofline(program.work, topology))
-    found = Report(planned, topology, step, None, 1000, 64, True)
+    found = Report(planned, topology, step, None, 1000, 64)
     values: Mapping[str, Any] = json.loads(json.dumps(to_json(found)))
     for name in ("flops_per_chip", "minimum_flops_per_chip", "memory_gb_per_chip", "all_reduce_bytes", "compile_s"):
         assert values[name] >= 0
+        assert values[f"eval_{name}"] is None
     text = "\n".join(to_lines(found))
     assert "fusion over 3 adapters: 4 rows of 8 tokens on v5e:2x4, 8 chips" in text
     assert "Largest batch that fits: about 64 rows" in text
     assert "bound by" in text
-    nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None, False)))
+    nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None)))
     assert "The batch does not fit 16.9 GB of memory a chip." in nothing
     assert "share the parameters out with mesh.fsdp" in nothing
 

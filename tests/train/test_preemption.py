@@ -1,0 +1,63 @@
+"""SIGTERM in the midst of a run, at its end, and between runs."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.batches import Batch
+from afjax.data.splits import Rows
+from afjax.errors import PreemptionError
+from afjax.train.preemption import stopping_between_runs
+from afjax.train.recipes import train_single
+from afjax.train.single_run import SingleRun
+from afjax.trees import flatten
+from afjax.trunk import Trunk
+
+
+@pytest.mark.parametrize(("moment", "stops_at"), [(3, 5), (15, 16), (16, 16)])
+def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: int,
+    stops_at: int,
+) -> None:
+    whole = train_single(tiny_trunk, task, rows, workdir=tmp_path / "whole", config=tiny)
+    noted: list[int] = []
+
+    def note(run: SingleRun, batch: Batch) -> dict[str, float]:
+        noted.append(1)
+        if len(noted) == moment:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(SingleRun, "note", note)
+    given: dict[str, Any] = {"workdir": tmp_path / "stopped", "config": tiny}
+    with pytest.raises(PreemptionError, match=f"has saved its state behind step {stops_at} of 16"):
+        train_single(tiny_trunk, task, rows, **given)
+    assert signal.getsignal(signal.SIGTERM) is before
+    steps = [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir() if path.name.isdecimal()]
+    assert str(stops_at) in steps
+    found = train_single(tiny_trunk, task, rows, **given)
+    # Every step once, whether or not the run was stopped.
+    assert len(noted) == 16
+    for path, leaf in flatten(whole.params).items():
+        assert np.array_equal(flatten(found.params)[path], leaf), path
+    assert found.metrics == whole.metrics
+
+
+def test_between_runs_sigterm_ends_a_command() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(PreemptionError, match="goes on from what is saved"), stopping_between_runs():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
