@@ -35,8 +35,8 @@ def over_rows(
     """Runs ``step(params, {"tokens", "types", "mask"})`` over every row once.
 
     Args:
-      step: Compiled, on several hosts by :func:`jit_eval_step`; gives an array, or a tree of them, whose leading axis is
-        the batch's.
+      step: Compiled, on several hosts by :func:`jit_eval_step`; gives an array, or a tree of them, whose leading axis
+        is the batch's.
       params: On the mesh.
       data: At least one row.
       batch_size: Rows a step.
