@@ -6,4 +6,4 @@ ruff check .
 ruff format --check .
 mypy
 # A file's tests stay in one process, so that what they share is made once.
-python -m pytest --numprocesses=2 --dist=loadfile "$@"
+python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"

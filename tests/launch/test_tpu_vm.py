@@ -591,12 +591,17 @@ def test_logs(set_up: Cloud) -> None:
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     assert set_up.run("logs", "--lines=1").stdout == "afjax: the sentence of worker 0\n"
-    process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
-    assert process.stdout
-    assert process.stdout.readline().startswith(b"$ afjax train")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
-    process.stdout.close()
+    # A shell starts what is in the background with SIGINT ignored, which processes inherit.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        assert process.stdout
+        assert process.stdout.readline().startswith(b"$ afjax train")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
 
 
 # Babysitting

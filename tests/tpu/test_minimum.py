@@ -103,7 +103,6 @@ def test_fusion_is_cheaper_than_the_text_book_and_grows_little() -> None:
         ("adapter", [BOTTLENECK], False, 0),
         ("adapter", [HOULSBY], False, 0),
         ("adapter+trunk", [PAL], False, 0),
-        ("fusion", [AdapterConfig(size=2)] * 3, True, 0),
     ],
 )
 def test_real_steps_take_the_minimum_and_hardly_more(

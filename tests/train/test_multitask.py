@@ -403,7 +403,7 @@ def test_what_is_refused(
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_trunk_in_bfloat16_cannot_be_trained(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_a_trunk_that_computes_in_bfloat16_is_trained_in_float32(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
-    with pytest.raises(UserError, match=r'The partition "adapter\+trunk" trains every weight of the trunk'):
-        run(narrow, data, tmp_path / "refused")
+    trained = run(narrow, data, tmp_path / "narrow")["value"].trunk.params
+    assert {leaf.dtype.name for leaf in flatten(trained).values()} == {"float32"}
