@@ -63,7 +63,8 @@ def _outcome(arguments: argparse.Namespace) -> int:
     except client_errors() as error:
         told = " ".join(str(error).split()) or type(error).__name__
         print(f"afjax: Google Cloud Storage does not answer as it should ({told}); try again.", file=sys.stderr)
-        return 1
+        # Credentials, permissions and names are the user's to put right; the rest may pass.
+        return 2 if getattr(error, "code", None) in (401, 403, 404) else 1
 
 
 def _set_up_libraries() -> None:
