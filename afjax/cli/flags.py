@@ -18,7 +18,8 @@ All devices are used, as --config.mesh.data, --config.mesh.fsdp and --config.mes
 slice find each other; elsewhere start the same command on each, with its own --process_id:
   afjax train ... --workdir=gs://BUCKET/run --coordinator_address=HOST0:8476 --num_processes=2 --process_id=0
 
-Exit codes: 0 done; 2 a mistake to put right; 75 stopped by SIGTERM, all steps saved; 76 another host was lost."""
+Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 a mistake to put right; 75 stopped by SIGTERM, all steps
+saved; 76 another host was lost."""
 
 SWEEP_EXAMPLE = """\
 examples:
