@@ -27,7 +27,7 @@ LAYERS = (
     ("evaluate", "submissions"),
     ("trunk",),
     ("task_model",),
-    ("curves",),
+    ("curves", "interop"),
     ("train",),
     ("tpu",),
     ("bench",),

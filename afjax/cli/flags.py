@@ -223,7 +223,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+def _group(commands: Any, name: str, summary: str) -> Any:
+    """A command that is a family of commands, each with flags of its own; its name stands before theirs."""
+    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    return parser.add_subparsers(required=True, metavar="FORMAT")
+
+
+def _command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name,
         help=summary,
@@ -232,7 +238,7 @@ def _command(commands: Any, name: str, summary: str, example: str) -> argparse.A
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(command=name)
+    parser.set_defaults(command=f"{group} {name}".strip())
     return parser
 
 
