@@ -351,15 +351,21 @@ class HeadConfig:
     Attributes:
       pooler: ``head``: the head has its own pooler (dense, tanh), started from the trunk's where it
         has one and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
-        frozen or trained as the trunk is.
-      dropout: Dropout rate in front of the output layer; None: the trunk's hidden dropout, or none for heads that read
-        every token, as in BERT's code.
+        frozen or trained as the trunk is. ``none``: the first token as it is. Heads that read every token have none.
+      hidden_layers: Dense layers of the trunk's hidden size in front of the output layer, each with an activation.
+      activation: That of the hidden layers.
+      dropout: Dropout rate in front of the hidden layers and the output layer; None: the trunk's hidden dropout, or
+        none for heads that read every token, as in BERT's code.
     """
 
-    pooler: Literal["head", "trunk"] = "head"
+    pooler: Literal["head", "trunk", "none"] = "head"
+    hidden_layers: int = 0
+    activation: Activation = "tanh"
     dropout: float | None = None
 
     def __post_init__(self) -> None:
+        if self.hidden_layers < 0:
+            raise UserError(f"head.hidden_layers is {self.hidden_layers}; it must be 0 or more.")
         _check_dropout("head", self.dropout)
 
 

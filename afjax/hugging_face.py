@@ -94,18 +94,19 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     return config
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """The tensors of a folder's ``model.safetensors``, else of its ``pytorch_model.bin``, by their own names.
+def read_tensors(
+    folder: Path, *, safetensors: str = "model.safetensors", pickled: str = "pytorch_model.bin"
+) -> dict[str, np.ndarray]:
+    """The tensors of a folder's file of safetensors, else of its file that PyTorch has pickled, by their own names.
 
     Raises:
       UserError: Neither is there, or it cannot be read.
     """
-    safetensors, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    if safetensors.exists():
-        return _read_safetensors(safetensors)
-    if pickled.exists():
-        return _read_pickled(pickled)
-    raise UserError(f"{folder} has no weights; it needs model.safetensors (or pytorch_model.bin).")
+    if (folder / safetensors).exists():
+        return _read_safetensors(folder / safetensors)
+    if (folder / pickled).exists():
+        return _read_pickled(folder / pickled)
+    raise UserError(f"{folder} has no weights; it needs {safetensors} (or {pickled}).")
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:

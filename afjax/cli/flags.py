@@ -57,6 +57,24 @@ example:
 
 Adapters are ranked, layer by layer, by their share of the fusion's attention over rows of the train split."""
 
+IMPORT_ADAPTERHUB_EXAMPLE = """\
+examples:
+  afjax import adapterhub saved/rte --store=store --trunk=bert-base-uncased
+  afjax import adapterhub USER/REPO --store=store --name=rte
+  afjax import adapterhub saved/setup --store=store --name=rte-fusion
+
+SOURCE is what the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup wrote. A fusion
+alone needs its adapters in the store; a setup brings them."""
+
+EXPORT_ADAPTERHUB_EXAMPLE = """\
+examples:
+  afjax export adapterhub entail --store=runs/quickstart/store --output=entail
+  afjax export adapterhub target-fusion --store=runs/quickstart/store --output=target-fusion --weights=bin
+
+An adapter goes with the head of its name, a fusion with its adapters and the head of its name. In Python:
+  model.load_adapter("entail", use_safetensors=True)
+  model.load_adapter_setup("target-fusion", set_active=True)"""
+
 STORE_EXAMPLE = """\
 examples:
   afjax store ls --store=store
@@ -161,6 +179,29 @@ def make_parser() -> argparse.ArgumentParser:
     store.add_argument("action", choices=("ls", "show", "verify"))
     store.add_argument("name", nargs="?", help="of what to show")
     store.add_argument("--store", required=True, help="the store's folder, or gs://...")
+
+    imports = _group(commands, "import", "take adapters of other libraries over into a store")
+    adapterhub = _command(
+        imports, "adapterhub", "take over what AdapterHub's library saved", IMPORT_ADAPTERHUB_EXAMPLE, group="import"
+    )
+    adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
+    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapterhub.add_argument("--name", default="", help="of the adapter, or of a setup's fusion (their own)")
+    adapterhub.add_argument("--trunk", default="", help="what it was trained on (what it says)")
+    adapterhub.add_argument("--overwrite", action="store_true", help="replace what has the name already")
+
+    exports = _group(commands, "export", "write what a store holds for other programs")
+    adapterhub = _command(
+        exports, "adapterhub", "write an artefact for AdapterHub's library", EXPORT_ADAPTERHUB_EXAMPLE, group="export"
+    )
+    adapterhub.add_argument("name", metavar="NAME", help="of an adapter, a fusion or a head")
+    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapterhub.add_argument("--output", required=True, type=Path, help="the folder to make")
+    adapterhub.add_argument("--kind", choices=("adapter", "fusion", "head"), help="where several have the name")
+    adapterhub.add_argument(
+        "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
+    )
+    adapterhub.add_argument("--num_choices", type=int, help="choices a row, where a head does not name them")
 
     data = _command(commands, "data", "show a task's splits, or list the known tasks", DATA_EXAMPLE)
     data.add_argument("action", choices=("show", "list"))

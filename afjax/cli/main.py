@@ -265,6 +265,39 @@ def _store(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import_adapterhub(arguments: argparse.Namespace) -> int:
+    from afjax.interop.adapterhub import import_adapterhub
+    from afjax.trunk import load_trunk
+
+    _set_up_libraries()
+    imported = import_adapterhub(
+        arguments.source,
+        arguments.store,
+        name=arguments.name,
+        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
+        overwrite=arguments.overwrite,
+    )
+    for artefact in imported:
+        print("; ".join([f"{artefact.kind}/{artefact.name}", *artefact.notes]))
+    return 0
+
+
+def _export_adapterhub(arguments: argparse.Namespace) -> int:
+    from afjax.interop.adapterhub import export_adapterhub
+
+    written = export_adapterhub(
+        arguments.store,
+        arguments.name,
+        arguments.output,
+        kind=arguments.kind,
+        weights=arguments.weights,
+        num_choices=arguments.num_choices,
+    )
+    for what, where in written:
+        print(f"{where}: {what}")
+    return 0
+
+
 def _data(arguments: argparse.Namespace) -> int:
     from afjax.cli import data
 
@@ -385,6 +418,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "adapterdrop": _adapterdrop,
     "prune": _prune,
     "store": _store,
+    "import adapterhub": _import_adapterhub,
+    "export adapterhub": _export_adapterhub,
     "data": _data,
     "submit": _submit,
     "tpu": _tpu,

@@ -3,6 +3,7 @@
 A head's tree::
 
     pooler/{kernel [d, d], bias [d]}      only with a pooler of its own
+    hidden/<0, 1, ...>/{kernel [d, d], bias [d]}      only with hidden layers
     output/{kernel [d, num_outputs], bias [num_outputs]}
 """
 
@@ -18,7 +19,7 @@ from afjax.architecture import HeadConfig
 from afjax.config import TaskKind
 from afjax.errors import UserError
 from afjax.model.encoder import pool
-from afjax.model.layers import dense, dropout
+from afjax.model.layers import ACTIVATIONS, dense, dropout
 from afjax.trees import Tree, named_key
 
 # What a head reads: the pooled first token, or each token as it is (heads that point at tokens).
@@ -52,10 +53,13 @@ def init_head(
     hidden_size = trunk["embeddings"]["word"].shape[-1]
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
     head: Tree = {"output": {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+    for layer in map(str, range(config.hidden_layers)):
+        kernel = init_scale * jax.random.normal(named_key(key, "hidden", layer), (hidden_size, hidden_size))
+        head.setdefault("hidden", {})[layer] = {"kernel": kernel, "bias": jnp.zeros(hidden_size)}
     if reads == "tokens":
         return head
     check_pooler(config, trunk)
-    if config.pooler == "trunk":
+    if config.pooler != "head":
         return head
     if "pooler" in trunk:
         head["pooler"] = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), trunk["pooler"])
@@ -72,7 +76,14 @@ def check_pooler(config: HeadConfig, trunk: Tree) -> None:
 
 
 def apply_head(
-    head: Tree, trunk: Tree, hidden: Array, *, reads: Reads, dropout_rate: float, key: Array | None
+    head: Tree,
+    config: HeadConfig,
+    trunk: Tree,
+    hidden: Array,
+    *,
+    reads: Reads,
+    dropout_rate: float,
+    key: Array | None,
 ) -> Array:
     """Logits, float32 or wider, of the last hidden state ``[batch, length, hidden_size]``.
 
@@ -80,5 +91,11 @@ def apply_head(
     """
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     if reads == "pooled":
-        hidden = pool(head["pooler"] if "pooler" in head else trunk["pooler"], hidden)
+        if config.pooler == "none":
+            hidden = hidden[:, 0]
+        else:
+            hidden = pool((head if config.pooler == "head" else trunk)["pooler"], hidden)
+    for layer in map(str, range(config.hidden_layers)):
+        layer_key = None if key is None else named_key(key, "hidden", layer)
+        hidden = ACTIVATIONS[config.activation](dense(head["hidden"][layer], dropout(layer_key, hidden, dropout_rate)))
     return dense(head["output"], dropout(key, hidden, dropout_rate))

@@ -140,7 +140,7 @@ class Model:
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
         head = params["heads"][self.head_name]
-        logits = apply_head(head, trunk, hidden, reads=self.reads, dropout_rate=rate, key=head_key)
+        logits = apply_head(head, self.head, trunk, hidden, reads=self.reads, dropout_rate=rate, key=head_key)
         return Outputs(logits, attention)
 
     def _run_choices(

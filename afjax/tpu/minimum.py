@@ -313,12 +313,13 @@ class _Step:
         return self.dense(wanted, config.size, d, trained=trained, live=live)
 
     def _head(self, live: bool) -> None:
-        """Pooler and output of the first token, or the output of every token."""
-        d, trained = self.model.trunk.hidden_size, self.trained != "nothing"
-        if self.model.reads == "tokens":
-            self.dense(self.rows * self.length, d, self.num_outputs, trained=trained, live=live)
-            return
-        own = self.model.head.pooler == "head"
-        pooler = trained if own else self.trained in ("full", "adapter+trunk", "top_k")
-        live = self.dense(self.rows, d, d, trained=pooler, live=live)
-        self.dense(self.rows, d, self.num_outputs, trained=trained, live=live)
+        """Pooler, hidden layers and output, of the first token or, without the pooler, of every token."""
+        d, trained, head = self.model.trunk.hidden_size, self.trained != "nothing", self.model.head
+        pooled = self.model.reads == "pooled"
+        rows = self.rows if pooled else self.rows * self.length
+        if pooled and head.pooler != "none":
+            pooler = trained if head.pooler == "head" else self.trained in ("full", "adapter+trunk", "top_k")
+            live = self.dense(rows, d, d, trained=pooler, live=live)
+        for _ in range(head.hidden_layers):
+            live = self.dense(rows, d, d, trained=trained, live=live)
+        self.dense(rows, d, self.num_outputs, trained=trained, live=live)

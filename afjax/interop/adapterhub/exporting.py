@@ -1,0 +1,219 @@
+"""From a store into AdapterHub's folders."""
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from afjax import store
+from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import TaskConfig
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
+from afjax.interop.adapterhub.files import (
+    ADAPTER,
+    FUSION,
+    HEAD,
+    OWN,
+    SETUP,
+    VERSION,
+    Weights,
+    check_can_write,
+    envelope,
+    model_prefix,
+    write_part,
+)
+from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
+from afjax.interop.adapterhub.heads import own_head, write_head
+from afjax.store import Artefact, Manifest
+
+Kind = Literal["adapter", "fusion", "head"]
+_FOLDERS: Mapping[Kind, str] = {"adapter": "adapters", "fusion": "fusion", "head": "heads"}
+
+
+def export_adapterhub(
+    store_folder: str | Path,
+    name: str,
+    output: str | Path,
+    *,
+    kind: Kind | None = None,
+    weights: Weights = "safetensors",
+    num_choices: int | None = None,
+) -> list[tuple[str, Path]]:
+    """Writes an artefact as the ``adapters`` library saves it: the whole folder, or nothing.
+
+    An adapter goes with the head of its name, where there is one (``load_adapter(output)``); a fusion as a setup with
+    its adapters and the head of its name (``load_adapter_setup(output)``).
+
+    Args:
+      store_folder: The store.
+      name: The artefact's name.
+      output: The folder to make.
+      kind: Which artefact of that name; None: the fusion or the adapter, else the head.
+      weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, its default, which
+        PyTorch writes.
+      num_choices: Choices a row, of a multiple-choice head whose choices have no names.
+
+    Returns:
+      ``(what, where)`` of each part.
+
+    Raises:
+      UserError: Nothing of that name, something the library has no counterpart of, or a folder that is there already.
+    """
+    output = Path(output).expanduser()
+    if output.exists():
+        raise UserError(f"{output} is there already; give --output the name of a folder to make.")
+    check_can_write(weights)
+    chosen = _choose(store_folder, name, kind)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
+    try:
+        writer = _Writer(store_folder, new, weights, num_choices)
+        written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
+        # Such folders can be entered by their maker alone.
+        os.chmod(new, 0o777 & ~_umask())
+        os.rename(new, output)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return [(what, output / path.relative_to(new)) for what, path in written]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _choose(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
+    """Which artefact of a name is meant."""
+    there: list[Kind] = [each for each, folder in _FOLDERS.items() if name in store.names(store_folder, folder)]
+    if kind is not None:
+        # Reading says what there is in place of one that is missing.
+        store.read_manifest(store_folder, _FOLDERS[kind], name)
+        return kind
+    if "adapter" in there and "fusion" in there:
+        raise UserError(f'The store {store_folder} has an adapter and a fusion named "{name}"; give --kind.')
+    if not there:
+        names = {other for folder in _FOLDERS.values() for other in store.names(store_folder, folder)}
+        raise UserError(
+            f'Nothing in the store {store_folder} is named "{name}"; it has: {", ".join(sorted(names)) or "nothing"}.'
+        )
+    return "fusion" if "fusion" in there else there[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writer:
+    """Writes parts of one store into one folder."""
+
+    store_folder: str | Path
+    root: Path
+    weights: Weights
+    num_choices: int | None
+
+    def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
+        """An adapter, and the head of its name."""
+        written = self._adapter_alone(name, folder)
+        if name in store.names(self.store_folder, "heads"):
+            written += self.head(name, folder)
+        return written
+
+    def fusion(self, name: str, folder: Path) -> list[tuple[str, Path]]:
+        """A setup of a fusion, its adapters and the head of its name."""
+        loaded = self._load("fusion", name)
+        for problem in store.adapter_problems(self.store_folder, loaded.manifest):
+            raise UserError(problem)
+        members = [str(member["name"]) for member in loaded.manifest.adapters]
+        written = [part for member in members for part in self._adapter_alone(member, folder / member)]
+        config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
+        trunk = loaded.manifest.trunk
+        theirs = ",".join(members)
+        settings, tensors = write_fusion(
+            config,
+            loaded.params,
+            theirs,
+            self._bottleneck(members[0], store.read_manifest(self.store_folder, "adapters", members[0])),
+            prefix=model_prefix(trunk),
+            num_layers=trunk["num_layers"],
+        )
+        own = {**own_fusion(config, name), **_facts(loaded.manifest)}
+        values = envelope(settings, trunk, theirs, adapter_names=members, **{OWN: own})
+        write_part(folder / theirs, FUSION, values, tensors, self.weights)
+        written.append((f"fusion {name}", folder / theirs))
+        has_head = name in store.names(self.store_folder, "heads")
+        if has_head:
+            written += self.head(name, folder / name)
+        setup = {
+            "adapter_setup": {
+                "type": "Fuse",
+                "children": [{"type": "single", "children": [member]} for member in members],
+            },
+            "head_setup": name if has_head else None,
+            "version": VERSION,
+        }
+        (folder / SETUP).write_text(json.dumps(setup, indent=2) + "\n", encoding="utf-8")
+        return written
+
+    def head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
+        loaded = self._load("heads", name)
+        manifest = loaded.manifest
+        values = dict(manifest.config)
+        max_length = values.pop("max_length")
+        del values["num_outputs"]
+        config = from_dict(HeadConfig, values, f'the config of head "{name}"')
+        task = _without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
+        settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
+        own = own_head(config, task, max_length, manifest.metrics, manifest.seed)
+        write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own}), tensors, self.weights)
+        return [(f"head {name}", folder)]
+
+    def _adapter_alone(self, name: str, folder: Path) -> list[tuple[str, Path]]:
+        loaded = self._load("adapters", name)
+        trunk = loaded.manifest.trunk
+        config = self._bottleneck(name, loaded.manifest)
+        settings, tensors = write_adapter(
+            config,
+            loaded.params,
+            name,
+            prefix=model_prefix(trunk),
+            hidden_size=trunk["hidden_size"],
+            num_layers=trunk["num_layers"],
+        )
+        own = {**own_adapter(config), **_facts(loaded.manifest)}
+        write_part(folder, ADAPTER, envelope(settings, trunk, name, **{OWN: own}), tensors, self.weights)
+        return [(f"adapter {name}", folder)]
+
+    def _bottleneck(self, name: str, manifest: Manifest) -> AdapterConfig:
+        config = from_dict(Adapter, manifest.config, f'the config of adapter "{name}"')
+        if not isinstance(config, AdapterConfig):
+            raise UserError(
+                f'The adapter "{name}" is of the kind {config.kind}, which AdapterHub does not have; it takes '
+                "bottlenecks."
+            )
+        return config
+
+    def _load(self, kind: str, name: str) -> Artefact:
+        if "." in name:
+            raise UserError(
+                f'The name "{name}" has a dot, which PyTorch\'s modules cannot have; store it under another name.'
+            )
+        return store.load(self.store_folder, kind, name)
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    """What a manifest says of an adapter's or a fusion's training."""
+    task = manifest.task
+    if task:
+        task = to_dict(_without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
+    return {"task": task, "labels": list(manifest.labels), "metrics": manifest.metrics, "seed": manifest.seed}
+
+
+def _without_paths(task: TaskConfig) -> TaskConfig:
+    """The task without files of the machine it was trained on."""
+    source = task.source if task.source.startswith(("builtin:", "tfds:")) else ""
+    return dataclasses.replace(task, source=source, train="", dev="", test="")

@@ -1,0 +1,188 @@
+"""AdapterHub's AdapterFusion: the table between its settings and tensors and ours."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from afjax.architecture import AdapterConfig, FusionConfig
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, module_tensors, shortened, stacked
+from afjax.model.adapters import adapter_layers
+from afjax.model.encoder import TrunkConfig
+from afjax.trees import Tree, unflatten
+
+_MODULES = ("adapter_fusion_layer",)
+# What the library has whichever way afjax is set, and the only values of it that pass.
+_FIXED: Mapping[str, bool] = {"key": True, "query": True, "residual_before": False}
+# Without effect on what a trained fusion computes, or read elsewhere.
+_KNOWN = (
+    "value",
+    "query_before_ln",
+    "regularization",
+    "temperature",
+    "value_before_softmax",
+    "value_initialized",
+    "dropout_prob",
+)
+_NAMED: Mapping[str, Mapping[str, Any]] = {"static": {"value": False}, "dynamic": {"value": True}}
+_REGULARIZATION = 0.01
+
+
+def member_names(part: Part) -> list[str]:
+    """The names of the fused adapters; files of 2020 have them in the fusion's name alone."""
+    names = part.envelope.get("adapter_names") or part.name.split(",")
+    names = names.split(",") if isinstance(names, str) else names
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{part.where} has the adapter_names {names!r}; it should list names.")
+    return list(names)
+
+
+def read_fusion(
+    part: Part, members: Sequence[AdapterConfig], trunk: TrunkConfig
+) -> tuple[FusionConfig, Tree, list[str]]:
+    """A fusion's architecture, its tree (float32), and what a user should know of it.
+
+    Args:
+      part: The fusion.
+      members: The architectures of the fused adapters, which have been found fit to be fused.
+      trunk: The trunk's.
+
+    Raises:
+      UserError: Settings that fusions of afjax do not have, or tensors that do not fit them and the trunk.
+    """
+    settings = _settings(part, members[-1])
+    config = _own_config(part) or _config(settings)
+    d = trunk.hidden_size
+    layers = adapter_layers(members[-1], trunk.num_layers)
+    found = module_tensors(part, _MODULES)
+    # The library gives a fusion to every layer, also where its adapters have been left out.
+    found = {(slot, layer): tensors for (slot, layer), tensors in found.items() if layer in layers}
+    shapes = {leaf: ((d, d) if leaf.endswith("weight") else (d,)) for leaf in _table(config.value).values()}
+    wanted = {(slot, layer): shapes for slot in members[-1].slots for layer in layers}
+    arrays = stacked(part, found, wanted)
+    leaves = {
+        f"{slot}/{path}": arrays[slot, leaf].swapaxes(1, 2) if path.endswith("kernel") else arrays[slot, leaf]
+        for slot in members[-1].slots
+        for path, leaf in _table(config.value).items()
+    }
+    tree = unflatten({path: np.ascontiguousarray(leaf) for path, leaf in leaves.items()})
+    notes = []
+    if settings.get("temperature"):
+        notes.append("its temperature, which AdapterHub does not store and lowers to 1 while it runs, is taken as 1")
+    return config, tree, notes
+
+
+def write_fusion(
+    config: FusionConfig, tree: Tree, name: str, member: AdapterConfig, *, prefix: str, num_layers: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A fusion's settings and tensors in the library's words.
+
+    A constant temperature is divided into the query, which gives the same scores.
+
+    Args:
+      config: The fusion's architecture.
+      tree: Its tree.
+      name: Its name there: its adapters' names with commas between them.
+      member: One of its adapters' architecture.
+      prefix, num_layers: The trunk's.
+
+    Raises:
+      UserError: The library has no such fusions.
+    """
+    settings = fusion_settings(config, name)
+    tensors = {}
+    for slot in member.slots:
+        for place, layer in enumerate(adapter_layers(member, num_layers)):
+            module = f"{prefix}.encoder.layer.{layer}.{SUBLAYERS[slot]}.adapter_fusion_layer.{name}"
+            for path, leaf in _table(config.value).items():
+                owner, kind = path.split("/")
+                tensor = np.asarray(tree[slot][owner][kind])[place].T
+                if owner == "query" and config.temperature != 1.0:
+                    tensor = tensor / np.float32(config.temperature)
+                tensors[f"{module}.{leaf}"] = tensor
+    return settings, tensors
+
+
+def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
+    """A fusion's settings in the library's words.
+
+    Raises:
+      UserError: The library has no such fusions.
+    """
+    if config.kept is not None:
+        raise UserError(
+            f'The fusion "{name}" has been pruned layer by layer (fusion.kept), and AdapterHub fuses the same adapters '
+            "in every layer; export the one that it came from."
+        )
+    return {
+        **_FIXED,
+        "value": config.value,
+        "query_before_ln": False,
+        "regularization": config.value and config.regularization > 0,
+        "temperature": False,
+        "value_before_softmax": True,
+        "value_initialized": config.value,
+        "dropout_prob": config.dropout,
+    }
+
+
+def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
+    """What afjax writes along with a fusion, for :func:`read_fusion`; its temperature has gone into the query."""
+    return {"name": name, "config": {**to_dict(config), "temperature": 1.0}}
+
+
+def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
+    """A part's settings, refusing what fusions of afjax cannot do; ``last`` is the adapter whose settings count."""
+    given = part.envelope.get("config")
+    given = _NAMED.get(given, given) if isinstance(given, str) else given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{part.where} has no config of a fusion; fetch it again.")
+    for setting, value in _FIXED.items():
+        if bool(given.get(setting, value)) != value:
+            raise UserError(
+                f"{part.where} has {setting}={given[setting]}; fusions of afjax are always {value} in that."
+            )
+    # Without the trunk's LayerNorm in front of the adapters the two queries are one.
+    if given.get("query_before_ln") and last.pretrained_layer_norm in ("before", "both"):
+        raise UserError(
+            f"{part.where} has query_before_ln=true; the query of afjax's fusions is what the adapters read, behind "
+            "the LayerNorm."
+        )
+    unknown = [str(setting) for setting, value in given.items() if setting not in (*_FIXED, *_KNOWN) and value]
+    if unknown:
+        raise UserError(f"{part.where} has settings that afjax does not know: {shortened(unknown)}.")
+    return given
+
+
+def _config(settings: Mapping[str, Any]) -> FusionConfig:
+    value = bool(settings.get("value", True))
+    return FusionConfig(
+        value=value,
+        # The library takes 0 for "as the trunk".
+        dropout=settings.get("dropout_prob") or None,
+        regularization=_REGULARIZATION if value and settings.get("regularization", True) else 0.0,
+    )
+
+
+def _own_config(part: Part) -> FusionConfig | None:
+    """The architecture as afjax itself wrote it."""
+    if not part.own:
+        return None
+    config = from_dict(FusionConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
+    if fusion_settings(config, part.name) != part.envelope["config"]:
+        raise UserError(
+            f'{part.where}: config and {OWN}.config say different things; remove "{OWN}" where config is right.'
+        )
+    return config
+
+
+def _table(value: bool) -> dict[str, str]:
+    """Our path in a slot: the rest of their key."""
+    table = {
+        f"{module}/{ours}": f"{module}.{theirs}"
+        for module in ("query", "key")
+        for ours, theirs in (("kernel", "weight"), ("bias", "bias"))
+    }
+    return {**table, "value/kernel": "value.weight"} if value else table

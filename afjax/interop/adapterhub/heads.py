@@ -1,0 +1,294 @@
+"""AdapterHub's prediction heads: the table between their settings and tensors and ours.
+
+A flex head is a torch ``Sequential``: in front of each linear layer a dropout, behind each but the last an
+activation. So its linear layers stand at the places 1, 4, 7, ..., or 1, 3, 5, ... without activations. A static head is
+the one head of a Hugging Face model, under the names it has there.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from afjax.architecture import HeadConfig
+from afjax.config import TaskConfig, TaskKind
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.interop.adapterhub.adapters import ACTIVATIONS, TO_ACTIVATIONS
+from afjax.interop.adapterhub.files import OWN, Part, shortened
+from afjax.model.encoder import TrunkConfig
+from afjax.model.heads import READS, num_outputs
+from afjax.trees import Tree
+
+_KINDS: Mapping[str, TaskKind] = {
+    "classification": "classification",
+    "multiple_choice": "multiple_choice",
+    "question_answering": "span",
+}
+_TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
+
+# Static heads: the flex head that is the same, and the names of its linear layers.
+_POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
+_TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
+_STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+    "BertForSequenceClassification": ({"head_type": "classification", **_POOLED}, ("classifier",)),
+    "BertForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
+    "BertForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
+    "RobertaForSequenceClassification": (
+        {"head_type": "classification", "layers": 2, "activation_function": "tanh", "use_pooler": False},
+        ("classifier.dense", "classifier.out_proj"),
+    ),
+    "RobertaForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
+    "RobertaForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
+}
+_DEFAULT_LENGTH = 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadHead:
+    """A head and what it is for; its fields are those of a store's head."""
+
+    config: HeadConfig
+    params: Tree
+    task: TaskConfig
+    labels: tuple[str, ...]
+    num_outputs: int
+    max_length: int
+    metrics: Mapping[str, float]
+    seed: int
+
+
+def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
+    """A head under the name it shall have.
+
+    Raises:
+      UserError: A head that afjax does not have, or tensors that do not fit its settings and the trunk.
+    """
+    settings, modules = _settings(part)
+    kind, labels, outputs = _outputs(settings, part.where)
+    config = _config(settings, kind, part.where)
+    own = part.own
+    task = TaskConfig(name=name, kind=kind)
+    if own:
+        config = from_dict(HeadConfig, own.get("config", {}), f"{part.where}: {OWN}.config")
+        task = from_dict(TaskConfig, own.get("task", {}), f"{part.where}: {OWN}.task")
+        choices = settings.get("num_choices")
+        if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
+            raise UserError(
+                f'{part.where}: config and {OWN}.config say different things; remove "{OWN}" where config is right.'
+            )
+    linear = _linear_layers(part, modules, outputs, trunk)
+    output = linear[-1]
+    params: Tree = {"output": output}
+    hidden = linear[:-1]
+    if READS[kind] == "pooled" and config.pooler == "head":
+        params["pooler"], *hidden = hidden
+    if hidden:
+        params["hidden"] = {str(layer): leaves for layer, leaves in enumerate(hidden)}
+    return ReadHead(
+        config=config,
+        params=params,
+        task=task,
+        labels=labels,
+        num_outputs=outputs,
+        max_length=int(own.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))),
+        metrics=dict(own.get("metrics", {})),
+        seed=int(own.get("seed", 0)),
+    )
+
+
+def write_head(
+    config: HeadConfig, tree: Tree, name: str, task: TaskConfig, labels: tuple[str, ...], num_choices: int | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A head's settings and tensors in the library's words.
+
+    A regression task's scale is multiplied into the output layer, which gives the same predictions.
+
+    Raises:
+      UserError: The library has no such heads, or the number of choices is not known.
+    """
+    settings = head_settings(config, task, labels, num_choices, name)
+    linear = [tree["pooler"]] if "pooler" in tree else []
+    linear += [tree["hidden"][layer] for layer in sorted(tree.get("hidden", {}), key=int)]
+    output = {leaf: np.asarray(array) * np.float32(task.scale) for leaf, array in tree["output"].items()}
+    tensors = {}
+    for number, leaves in enumerate([*linear, output if task.scale != 1.0 else tree["output"]]):
+        tensors[f"heads.{name}.{3 * number + 1}.weight"] = np.asarray(leaves["kernel"]).T
+        tensors[f"heads.{name}.{3 * number + 1}.bias"] = np.asarray(leaves["bias"])
+    return settings, tensors
+
+
+def head_settings(
+    config: HeadConfig, task: TaskConfig, labels: tuple[str, ...], num_choices: int | None, name: str
+) -> dict[str, Any]:
+    """A head's settings in the library's words.
+
+    Raises:
+      UserError: The library has no such heads, or the number of choices is not known.
+    """
+    pooled = READS[task.kind] == "pooled"
+    own_pooler = pooled and config.pooler == "head"
+    if own_pooler and config.hidden_layers and config.activation != "tanh":
+        raise UserError(
+            f'The head "{name}" has a pooler, with tanh, and hidden layers with {config.activation}; AdapterHub\'s '
+            "heads have one activation."
+        )
+    settings: dict[str, Any] = {
+        "head_type": _TYPES[task.kind],
+        "layers": 1 + config.hidden_layers + own_pooler,
+        "activation_function": "tanh" if own_pooler else TO_ACTIVATIONS[config.activation],
+        "label2id": _label_ids(labels),
+        "dropout_prob": config.dropout,
+    }
+    if pooled:
+        settings["use_pooler"] = config.pooler == "trunk"
+    if task.kind == "multiple_choice":
+        choices = num_choices or len(labels)
+        if not choices:
+            raise UserError(
+                f'The head "{name}" does not say how many choices a row has, as AdapterHub wants to know; give '
+                "--num_choices."
+            )
+        return {**settings, "num_choices": choices}
+    settings["num_labels"] = num_outputs(task.kind, labels)
+    return {**settings, "bias": True} if pooled else settings
+
+
+def own_head(
+    config: HeadConfig, task: TaskConfig, max_length: int, metrics: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
+    """What afjax writes along with a head, for :func:`read_head`; the task's scale has gone into the output layer."""
+    task = dataclasses.replace(task, scale=1.0)
+    return {
+        "config": to_dict(config),
+        "task": to_dict(task),
+        "max_length": max_length,
+        "metrics": dict(metrics),
+        "seed": seed,
+    }
+
+
+def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A head's settings as those of a flex head, and the names of its linear layers."""
+    given = part.envelope.get("config")
+    if given is None:
+        model = str(part.envelope.get("model_class"))
+        if model not in _STATIC:
+            raise UserError(
+                f"{part.where} has the head of a {model}; afjax knows flex heads, and those of {', '.join(_STATIC)}."
+            )
+        settings, modules = _STATIC[model]
+        label_ids = part.envelope.get("label2id")
+        count = part.envelope.get("num_labels") or len(label_ids or ()) or 2
+        if settings["head_type"] == "multiple_choice":
+            # What the library has here is the number of labels that every model has.
+            return {**settings, "num_choices": count, "label2id": None}, modules
+        return {**settings, "num_labels": count, "label2id": label_ids if count > 1 else None}, modules
+    if not isinstance(given, Mapping):
+        raise UserError(f"{part.where} has no config of a head; fetch it again.")
+    layers = given.get("layers")
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        raise UserError(f"{part.where} has layers={layers!r}; a head has at least one.")
+    step = 3 if given.get("activation_function") else 2
+    return dict(given), tuple(f"heads.{part.name}.{step * layer + 1}" for layer in range(layers))
+
+
+def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
+    """The kind of task, label names in the order of the outputs, and how many outputs there are."""
+    head_type = str(settings.get("head_type"))
+    if head_type not in _KINDS:
+        raise UserError(f'{where} has a head of the type "{head_type}"; afjax has {", ".join(_KINDS)}.')
+    kind = _KINDS[head_type]
+    if kind == "multiple_choice":
+        return kind, _labels(settings, None, where), 1
+    count = settings.get("num_labels", 2)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UserError(f"{where} has num_labels={count!r}; it must be at least 1.")
+    if kind == "span":
+        if count != 2:
+            raise UserError(f"{where} has num_labels={count}; heads for question answering have 2.")
+        return kind, (), 2
+    if count == 1:
+        return "regression", (), 1
+    return kind, _labels(settings, count, where) or tuple(f"LABEL_{number}" for number in range(count)), count
+
+
+def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple[str, ...]:
+    """Label names by their numbers; none where the head has none."""
+    given = settings.get("label2id")
+    if not given:
+        return ()
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where} has label2id={given!r}; it should give each label's number.")
+    by_number = {int(number): str(label) for label, number in given.items()}
+    if sorted(by_number) != list(range(len(given))) or count not in (None, len(given)):
+        raise UserError(f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels from 0 on.")
+    return tuple(by_number[number] for number in range(len(given)))
+
+
+def _label_ids(labels: tuple[str, ...]) -> dict[str, int] | None:
+    return {label: number for number, label in enumerate(labels)} or None
+
+
+def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConfig:
+    hidden, activation = settings["layers"] - 1, settings.get("activation_function")
+    if hidden and not activation:
+        raise UserError(f"{where} has {settings['layers']} layers without an activation; afjax has none of these.")
+    activation = str(activation or "tanh").lower()
+    if activation not in ACTIVATIONS:
+        raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
+    rate = settings.get("dropout_prob")
+    ours = ACTIVATIONS[activation]
+    if READS[kind] == "tokens":
+        return HeadConfig(hidden_layers=hidden, activation=ours, dropout=rate)
+    if settings.get("use_pooler"):
+        return HeadConfig(pooler="trunk", hidden_layers=hidden, activation=ours, dropout=rate)
+    if hidden and ours == "tanh":
+        return HeadConfig(pooler="head", hidden_layers=hidden - 1, dropout=rate)
+    return HeadConfig(pooler="none", hidden_layers=hidden, activation=ours, dropout=rate)
+
+
+def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> list[Tree]:
+    """The linear layers' parameters, in our layout.
+
+    Raises:
+      UserError: Missing or superfluous tensors, or other shapes.
+    """
+    left = dict(part.tensors)
+    if part.envelope.get("config") is not None:
+        # A file may hold heads whose names begin with this one's.
+        left = {key: tensor for key, tensor in left.items() if key.split(".")[1:2] == [part.name]}
+    layers, missing, wrong = [], [], []
+    for module in modules:
+        size = outputs if module == modules[-1] else trunk.hidden_size
+        shapes = {f"{module}.weight": (size, trunk.hidden_size), f"{module}.bias": (size,)}
+        given = {key: left.pop(key, None) for key in shapes}
+        kernel, bias = given.values()
+        if bias is None and kernel is not None and module == modules[-1] and not _has_bias(part):
+            bias = np.zeros(size, np.float32)
+        for key, tensor in zip(shapes, (kernel, bias), strict=True):
+            if tensor is None:
+                missing.append(key)
+            elif tensor.shape != shapes[key]:
+                wrong.append(f"{key} {list(tensor.shape)} (wanted: {list(shapes[key])})")
+        if kernel is not None and bias is not None:
+            kernel, bias = kernel.astype(np.float32), bias.astype(np.float32)
+            layers.append({"kernel": np.ascontiguousarray(kernel.T), "bias": bias})
+    if missing or left:
+        listed = shortened([f"-{key}" for key in missing] + [f"+{key}" for key in left])
+        raise UserError(
+            f"{part.where}: the weights beside it lack tensors (-) or have unknown ones (+): {listed}; fetch both "
+            "files again."
+        )
+    if wrong:
+        raise UserError(
+            f"{part.where}: tensors of other shapes than its config and the trunk say: {shortened(wrong)}; give the "
+            "trunk it was trained on."
+        )
+    return layers
+
+
+def _has_bias(part: Part) -> bool:
+    config = part.envelope.get("config") or {}
+    return bool(config.get("bias", True))

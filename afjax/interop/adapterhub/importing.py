@@ -1,0 +1,301 @@
+"""From AdapterHub's folders into a store."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax import store
+from afjax.architecture import AdapterConfig
+from afjax.config import check_name
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.interop.adapterhub import files
+from afjax.interop.adapterhub.adapters import read_adapter
+from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
+from afjax.interop.adapterhub.fusion import member_names, read_fusion
+from afjax.interop.adapterhub.heads import read_head
+from afjax.model.fusion import check_fusible
+from afjax.model.heads import READS, check_pooler
+from afjax.paths import fetched
+from afjax.task_model import load_adapters
+from afjax.trees import Tree, tree_digest
+from afjax.trunk import Trunk, load_trunk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Imported:
+    """An artefact that was read, ready for a store.
+
+    Attributes:
+      kind: One of ``store.KINDS``.
+      name: Under which it enters the store.
+      params: Its tree.
+      details: The other arguments of ``store.save``.
+      notes: What a user should know of it, each a part of a sentence.
+    """
+
+    kind: str
+    name: str
+    params: Tree
+    details: Mapping[str, Any]
+    notes: Sequence[str] = ()
+
+
+def import_adapterhub(
+    source: str | Path,
+    store_folder: str | Path,
+    *,
+    name: str = "",
+    trunk: Trunk | None = None,
+    overwrite: bool = False,
+) -> list[Imported]:
+    """Takes adapters, fusions and heads that the ``adapters`` library has saved over into a store: all or nothing.
+
+    Args:
+      source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
+        the id of one on the Hugging Face hub.
+      store_folder: The store.
+      name: Of the adapter, fusion and head of a folder; of a setup, that of its fusion, or else of its one adapter.
+        Empty: their own names.
+      trunk: What they were trained on; None: what they say.
+      overwrite: Whether artefacts of these names may be replaced.
+
+    Returns:
+      What was imported.
+
+    Raises:
+      UserError: A folder of something else, a damaged file, a setting that afjax has no counterpart of, a trunk that
+        does not fit, a name that is taken. The store is then as it was.
+    """
+    if name:
+        check_name(name, "artefact")
+    folder = _find_source(str(source))
+    trunk = trunk or _trunk_of(folder)
+    if (folder / SETUP).exists():
+        found = _read_setup(folder, trunk, name)
+    else:
+        found = _read_folder(folder, trunk, name, store_folder)
+    if not overwrite:
+        for artefact in found:
+            if artefact.name in store.names(store_folder, artefact.kind):
+                raise UserError(
+                    f'"{artefact.name}" is there already, in {artefact.kind} of the store {store_folder}; give --name, '
+                    "or --overwrite to replace it."
+                )
+    for artefact in found:
+        store.save(
+            store_folder,
+            artefact.kind,
+            artefact.name,
+            artefact.params,
+            trunk=trunk.identity(),
+            overwrite=overwrite,
+            **artefact.details,
+        )
+    return found
+
+
+def _find_source(source: str) -> Path:
+    folder = fetched(source)
+    if folder.is_dir():
+        return folder
+    if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise UserError(f'"{source}" is not a folder; give one that the adapters library has saved, or a hub id.')
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "*.bin"]))
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise UserError(
+            f'"{source}" is neither a folder nor a model of the Hugging Face hub that you may read ({error}).'
+        ) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise UserError(f'"{source}" is no folder, and the Hugging Face hub does not answer ({error}).') from error
+
+
+def _trunk_of(folder: Path) -> Trunk:
+    """The trunk that a folder's files name."""
+    paths = [folder / kind.config for kind in (ADAPTER, FUSION, HEAD)]
+    paths += [path for kind in (ADAPTER, FUSION, HEAD) for path in sorted(folder.glob(f"*/{kind.config}"))]
+    for path in paths:
+        if path.exists():
+            name = read_json(path).get("model_name")
+            if not isinstance(name, str) or not name:
+                raise UserError(f"{path} does not say which trunk it was trained on; give --trunk.")
+            try:
+                return load_trunk(name)
+            except UserError as error:
+                raise UserError(
+                    f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); give '
+                    "--trunk."
+                ) from error
+    raise UserError(
+        f"{folder} has none of {', '.join([*(kind.config for kind in (ADAPTER, FUSION, HEAD)), SETUP])}; give a folder "
+        "that the adapters library has saved."
+    )
+
+
+def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
+    """What a folder itself holds: an adapter or a fusion, with its head or without, or a head."""
+    found, main = [], name
+    if (folder / ADAPTER.config).exists():
+        found.append(_read_adapter(folder, trunk, name))
+        main = found[0].name
+    if (folder / FUSION.config).exists():
+        part = read_part(folder, FUSION, trunk.config)
+        members = _stored_members(part, trunk, store_folder)
+        found.append(_read_fusion(part, trunk, name, members))
+        main = found[-1].name
+    if (folder / HEAD.config).exists():
+        found.append(_read_head(folder, trunk, name, main))
+    return found or _nothing(folder)
+
+
+def _nothing(folder: Path) -> list[Imported]:
+    parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
+    raise UserError(f"{folder} is no adapter itself; give one of the folders in it: {files.shortened(parts)}.")
+
+
+def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
+    """A composition with all its parts."""
+    path = folder / SETUP
+    setup = read_json(path)
+    composition, heads = setup.get("adapter_setup"), setup.get("head_setup")
+    kind, members = _composition(composition, path)
+    adapters = [_read_adapter(folder / member, trunk, name if kind == "Stack" else "") for member in members]
+    found = list(adapters)
+    if kind == "Fuse":
+        part = read_part(_member_folder(folder, ",".join(members)), FUSION, trunk.config)
+        if member_names(part) != members:
+            raise UserError(f"{part.where} fuses {', '.join(member_names(part))}, but {path} {', '.join(members)}.")
+        trees = {adapter.name: (_architecture(adapter), tree_digest(adapter.params)) for adapter in adapters}
+        found.append(_read_fusion(part, trunk, name, trees))
+    head_names = [heads] if isinstance(heads, str) else heads
+    if head_names is True:
+        found.append(_read_head(folder, trunk, name, found[-1].name))
+    elif head_names:
+        if not isinstance(head_names, list) or not all(isinstance(head, str) for head in head_names):
+            raise UserError(f"{path} has a head_setup that is a composition; afjax takes one head or a list of them.")
+        found += [_read_head(folder / _plain(head, path), trunk, "", "") for head in head_names]
+    return found
+
+
+def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
+    """``Fuse`` and the names of what is fused, or ``Stack`` and one name."""
+    if not isinstance(composition, Mapping) or not isinstance(composition.get("children"), list):
+        raise UserError(f"{path} has no adapter_setup; fetch it again.")
+    kind, members = composition.get("type"), []
+    for child in composition["children"]:
+        if not isinstance(child, Mapping) or child.get("type") != "single":
+            raise UserError(f"{path} composes compositions; afjax takes one adapter or one fusion of adapters.")
+        members.append(_plain(child["children"][0], path))
+    if kind == "Fuse" or (kind == "Stack" and len(members) == 1):
+        return kind, members
+    raise UserError(f"{path} composes adapters as {kind}; afjax takes one adapter or one fusion (Fuse) of adapters.")
+
+
+def _plain(name: Any, path: Path) -> str:
+    """A name that is that of a folder beside the file."""
+    try:
+        check_name(str(name), "adapter or head")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return str(name)
+
+
+def _member_folder(folder: Path, name: str) -> Path:
+    """A fusion's folder, which the library calls by the names of what it fuses."""
+    if (folder / name / FUSION.config).exists():
+        return folder / name
+    raise UserError(f"{folder} has no folder {name} with the fusion of these adapters; fetch it again.")
+
+
+def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
+    if not (folder / ADAPTER.config).exists():
+        raise UserError(f"{folder / ADAPTER.config} does not exist; the setup needs that adapter, fetch it again.")
+    part = read_part(folder, ADAPTER, trunk.config)
+    config, params, notes = read_adapter(part, trunk.config)
+    own = part.own
+    details = {
+        "config": to_dict(config),
+        "task": own.get("task", {}),
+        "labels": own.get("labels", ()),
+        "metrics": own.get("metrics", {}),
+        "seed": own.get("seed", 0),
+    }
+    return Imported(kind="adapters", name=_named(part, name), params=params, details=details, notes=notes)
+
+
+def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tuple[AdapterConfig, str]]) -> Imported:
+    """A fusion over adapters ``{name: (architecture, digest)}``."""
+    check_fusible({member: config for member, (config, _) in members.items()}, trunk.config.num_layers)
+    config, params, notes = read_fusion(part, [config for config, _ in members.values()], trunk.config)
+    own = part.own
+    details = {
+        "config": to_dict(config),
+        "adapters": [{"name": member, "sha256": digest} for member, (_, digest) in members.items()],
+        "task": own.get("task", {}),
+        "labels": own.get("labels", ()),
+        "metrics": own.get("metrics", {}),
+        "seed": own.get("seed", 0),
+    }
+    return Imported(
+        kind="fusion", name=_named(part, name or str(own.get("name", ""))), params=params, details=details, notes=notes
+    )
+
+
+def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
+    """A head; ``otherwise`` is the name of one that has none."""
+    if not (folder / HEAD.config).exists():
+        raise UserError(f"{folder / HEAD.config} does not exist; the setup needs that head, fetch it again.")
+    part = read_part(folder, HEAD, trunk.config)
+    chosen = _named(part, name or part.name or otherwise)
+    head = read_head(part, chosen, trunk.config)
+    if READS[head.task.kind] == "pooled":
+        check_pooler(head.config, trunk.params)
+    details = {
+        "config": {**to_dict(head.config), "num_outputs": head.num_outputs, "max_length": head.max_length},
+        "task": to_dict(head.task),
+        "labels": head.labels,
+        "metrics": head.metrics,
+        "seed": head.seed,
+    }
+    return Imported(kind="heads", name=chosen, params=head.params, details=details)
+
+
+def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
+    """The adapters of a fusion that is imported alone: the store has them already."""
+    members = {}
+    for name in member_names(part):
+        if name not in store.names(store_folder, "adapters"):
+            raise UserError(
+                f'{part.where} fuses the adapter "{name}", which the store {store_folder} does not have; import its '
+                "adapters first, under their own names, or the whole setup."
+            )
+        config, tree = load_adapters(store_folder, [name], trunk)[name]
+        if not isinstance(config, AdapterConfig):
+            raise UserError(
+                f'{part.where} fuses the adapter "{name}", which in the store {store_folder} is of the kind '
+                f"{config.kind}; AdapterHub fuses bottlenecks."
+            )
+        members[name] = (config, tree_digest(tree))
+    return members
+
+
+def _architecture(adapter: Imported) -> AdapterConfig:
+    config: AdapterConfig = from_dict(AdapterConfig, adapter.details["config"])
+    return config
+
+
+def _named(part: Part, name: str) -> str:
+    """The name that a part gets; its own, or one that is given."""
+    chosen = name or part.name
+    if not chosen:
+        raise UserError(f"{part.where} has no name; give --name.")
+    try:
+        check_name(chosen, "artefact")
+    except UserError as error:
+        raise UserError(f"{part.where}: {str(error).rstrip('.')}; give --name.") from error
+    return chosen

@@ -1,0 +1,53 @@
+"""What the tests of AdapterHub's files share: the library's own folders, and the trunk they were made with."""
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.hugging_face import from_hugging_face, trunk_config
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """A family's trunk and batch, and the folders that the library saved."""
+
+    family: str
+    trunk: Trunk
+    batch: dict[str, np.ndarray]
+    root: Path
+
+    def expected(self, case: str) -> dict[str, np.ndarray]:
+        with np.load(self.root / case / "expected.npz") as file:
+            return dict(file)
+
+
+def unpack(family: str, root: Path) -> Folders:
+    with zipfile.ZipFile(GOLDEN / f"adapterhub_folders_{family}.zip") as archive:
+        archive.extractall(root)
+    with np.load(GOLDEN / f"adapterhub_base_{family}.npz") as file:
+        arrays: dict[str, Any] = dict(file)
+    config = trunk_config(json.loads(str(arrays["config"])), where=family)
+    state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
+    params = from_hugging_face(state, config, where=family)
+    trunk = Trunk(name=f"tiny-{family}", config=config, params=params, sha256=tree_digest(params), folder=None)
+    batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
+    return Folders(family, trunk, batch, root)
+
+
+@pytest.fixture(scope="session", params=["bert", "roberta"])
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return unpack(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return unpack("bert", tmp_path_factory.mktemp("bert_alone"))

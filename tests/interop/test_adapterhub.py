@@ -1,0 +1,106 @@
+"""What the ``adapters`` library saved gives the library's numbers here."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from afjax import store
+from afjax.interop.adapterhub import import_adapterhub
+from afjax.task_model import load_task_model
+from tests.interop.conftest import Folders
+
+LIMIT = 1e-5
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+
+ADAPTERS = """
+pfeiffer pfeiffer_attention pfeiffer_both houlsby original_ln_after original_ln_before
+original_ln_before_residual_input original_ln_before_residual_sum original_ln_none residual_input residual_sum
+ln_before ln_after ln_after_residual_first ln_both houlsby_ln_both leakyrelu swish gelu gelu_new tanh scaling
+scaling_ln_after leave_out one_unit everything factor_per_layer scaling_learned scaling_channel dropout
+""".split()
+FUSIONS = "pfeiffer houlsby static ln_before scaling_ln_after residual_input original_ln_before_residual_sum".split()
+HEADS = """
+two_layers one_layer pooler pooler_and_layer three_layers gelu_layers no_bias dropout regression choices choices_pooler
+span span_two_layers static_classification static_regression static_choices static_span
+""".split()
+OLD = [f"{case}_{year}" for case in ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before") for year in (2020, 2021, 2023)]
+OLD_FUSIONS = [f"fusion_{year}" for year in (2020, 2021, 2023)]
+
+
+def close(ours: jax.Array, theirs: np.ndarray) -> None:
+    assert ours.shape == theirs.shape
+    assert np.abs(np.asarray(ours) - theirs).max() < LIMIT
+
+
+def outputs(folders: Folders, store_folder: Path, **chosen: str):
+    task_model = load_task_model(store_folder, folders.trunk, **chosen)
+    params = {"trunk": folders.trunk.params, **task_model.params}
+    batch = folders.batch
+    if task_model.task.kind == "multiple_choice":
+        batch = {name: array[None] for name, array in batch.items()}
+    return task_model.model(params, batch, fusion_attention="fusion" in chosen)
+
+
+def same_trees(one: Path, other: Path) -> None:
+    ours, theirs = store.entries(one), store.entries(other)
+    assert [(entry.kind, entry.name, entry.config, entry.digest) for entry in ours] == [
+        (entry.kind, entry.name, entry.config, entry.digest) for entry in theirs
+    ]
+
+
+def test_all_cases_are_tested(folders: Folders) -> None:
+    there = {kind: {path.name for path in (folders.root / kind).iterdir()} for kind in ("adapters", "fusion", "heads")}
+    assert there == {"adapters": set(ADAPTERS), "fusion": set(FUSIONS), "heads": set(HEADS)}
+    assert {path.name for path in (folders.root / "old").iterdir()} == {*OLD, *OLD_FUSIONS}
+
+
+@pytest.mark.parametrize("case", [f"adapters/{name}" for name in ADAPTERS] + [f"old/{name}" for name in OLD])
+def test_adapters(folders: Folders, tmp_path: Path, case: str) -> None:
+    (imported,) = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk)
+    assert (imported.kind, imported.name) == ("adapters", "a")
+    import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path, trunk=folders.trunk)
+    close(outputs(folders, tmp_path, adapter="a", head="two_layers").logits, folders.expected(case)["logits"])
+
+
+@pytest.mark.parametrize("case", [f"fusion/{name}" for name in FUSIONS] + [f"old/{name}" for name in OLD_FUSIONS])
+def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
+    imported = import_adapterhub(folders.root / case / "safetensors", tmp_path, trunk=folders.trunk, name="abc")
+    assert [(artefact.kind, artefact.name) for artefact in imported] == [
+        ("adapters", "a"),
+        ("adapters", "b"),
+        ("adapters", "c"),
+        ("fusion", "abc"),
+        ("heads", "two_layers"),
+    ]
+    assert store.verify(tmp_path) == []
+    found, expected = outputs(folders, tmp_path, fusion="abc", head="two_layers"), folders.expected(case)
+    close(found.logits, expected["logits"])
+    theirs = {name: array for name, array in expected.items() if name != "logits"}
+    ours = {
+        f"attention/{layer}/{slot}": of_layer
+        for slot, of_slot in found.fusion_attention.items()
+        for layer, of_layer in enumerate(of_slot)
+    }
+    assert ours.keys() == theirs.keys()
+    for name, attention in ours.items():
+        close(attention, theirs[name])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads(folders: Folders, tmp_path: Path, name: str) -> None:
+    source = folders.root / "heads" / name / "safetensors"
+    import_adapterhub(source, tmp_path, trunk=folders.trunk, name="head")
+    close(outputs(folders, tmp_path, head="head").logits, folders.expected(f"heads/{name}")["logits"])
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["adapters", "fusion", "heads", "old"])
+def test_pickled_files_give_the_same_artefacts(folders: Folders, tmp_path: Path, kind: str) -> None:
+    for case in sorted((folders.root / kind).iterdir()):
+        name = "" if kind == "adapters" else "it"
+        for weights in ("safetensors", "bin"):
+            import_adapterhub(case / weights, tmp_path / weights / case.name, trunk=folders.trunk, name=name)
+        same_trees(tmp_path / "safetensors" / case.name, tmp_path / "bin" / case.name)
