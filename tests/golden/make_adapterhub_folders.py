@@ -152,7 +152,11 @@ def flex_head_folder(folder: Path, family: str, name: str, kind: str, options: d
     model, inputs = build(family)
     if name in model.heads:
         model.delete_head(name)
-    head_class = {"classification": ClassificationHead, "multiple_choice": MultipleChoiceHead, "qa": QuestionAnsweringHead}
+    head_class = {
+        "classification": ClassificationHead,
+        "multiple_choice": MultipleChoiceHead,
+        "qa": QuestionAnsweringHead,
+    }
     model.add_prediction_head(head_class[kind](model, name, **options))
     # Weights of the same numbers as in make_adapterhub.py, where the head is there.
     randomize(model, seed=0)

@@ -26,7 +26,9 @@ HEADS = """
 two_layers one_layer pooler pooler_and_layer three_layers gelu_layers no_bias dropout regression choices choices_pooler
 span span_two_layers static_classification static_regression static_choices static_span
 """.split()
-OLD = [f"{case}_{year}" for case in ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before") for year in (2020, 2021, 2023)]
+OLD = [
+    f"{case}_{year}" for case in ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before") for year in (2020, 2021, 2023)
+]
 OLD_FUSIONS = [f"fusion_{year}" for year in (2020, 2021, 2023)]
 
 

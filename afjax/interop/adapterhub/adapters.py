@@ -272,6 +272,8 @@ def _config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkC
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
     if residual not in _RESIDUALS:
         raise UserError(f'{where} has residual_before_ln={residual!r}; it can be true, false or "post_add".')
+    if residual == "post_add" and not settings["original_ln_before"]:
+        raise UserError(f'{where} has residual_before_ln="post_add" without original_ln_before, which adds nothing.')
     layers = tuple(layer for layer in range(trunk.num_layers) if layer not in (settings["leave_out"] or ()))
     if not layers:
         raise UserError(f"{where} leaves out every layer of the trunk ({trunk.num_layers} layers); give its trunk.")

@@ -1,0 +1,309 @@
+"""What cannot be taken over is refused in a sentence that says why, and leaves the store as it was."""
+
+import importlib.util
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from afjax import store
+from afjax.cli.main import main
+from afjax.errors import UserError
+from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+from tests.interop.conftest import Folders
+
+Change = Callable[[dict[str, Any]], Any]
+has_torch = importlib.util.find_spec("torch") is not None
+
+
+@pytest.fixture
+def adapter(bert: Folders, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bert.root / "adapters/pfeiffer/safetensors", tmp_path / "adapter"))
+
+
+@pytest.fixture
+def setup(bert: Folders, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "setup"))
+
+
+def change_json(path: Path, change: Change) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def change_tensors(path: Path, change: Change) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **options: Any) -> None:
+    with pytest.raises(UserError) as error:
+        import_adapterhub(source, store_folder, trunk=bert.trunk, **options)
+    message = str(error.value)
+    for words in said:
+        assert words in message, message
+    assert "\n" not in message
+    assert not store_folder.exists() or store.entries(store_folder) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"use_gating": True}, "use_gating=True"),
+        ({"phm_layer": True}, "phm_layer=True"),
+        ({"is_parallel": True}, "is_parallel=True"),
+        ({"architecture": "prefix_tuning"}, '"prefix_tuning"'),
+        ({"architecture": "lora"}, '"lora"'),
+        ({"inv_adapter": "nice", "inv_adapter_reduction_factor": 2}, "invertible adapter"),
+        ({"non_linearity": "mish"}, '"mish"'),
+        ({"residual_before_ln": "later"}, "'later'"),
+        ({"scaling": "wild"}, "'wild'"),
+        ({"reduction_factor": {"0": 4}}, "no size for layer 1"),
+        ({"reduction_factor": 0}, "reduction_factor=0"),
+        ({"leave_out": [0, 1]}, "leaves out every layer"),
+        ({"mh_adapter": False, "output_adapter": False}, "neither mh_adapter nor output_adapter"),
+        ({"original_ln_before": False, "residual_before_ln": "post_add"}, '"post_add" without original_ln_before'),
+        ({"loops": 3}, "does not know: loops"),
+    ],
+)
+def test_settings_without_a_counterpart(
+    bert: Folders, adapter: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    change_json(adapter / "adapter_config.json", lambda values: values["config"].update(change))
+    refused(bert, adapter, tmp_path / "store", "adapter_config.json", said)
+
+
+def test_other_models_and_sizes(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    path = adapter / "adapter_config.json"
+    change_json(path, lambda values: values.update(model_type="gpt2"))
+    refused(bert, adapter, tmp_path / "store", '"gpt2" model', '"bert" model')
+    change_json(path, lambda values: values.update(model_type="bert", hidden_size=768))
+    refused(bert, adapter, tmp_path / "store", "hidden size of 768", "the trunk's is 32")
+    # The size may be wrong in the weights alone.
+    change_json(path, lambda values: values.update(hidden_size=32))
+    change_json(path, lambda values: values["config"].update(reduction_factor=8))
+    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
+    path.write_text('{"peft_type": "LORA"}')
+    refused(bert, adapter, tmp_path / "store", "PEFT", "LORA")
+    path.write_text("{")
+    refused(bert, adapter, tmp_path / "store", "not valid JSON")
+    path.write_text("[]")
+    refused(bert, adapter, tmp_path / "store", "not a JSON object")
+
+
+def test_missing_extra_and_foreign_tensors(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    path = adapter / "adapter.safetensors"
+    prefix = "bert.encoder.layer.1.output.adapters.a."
+
+    def tamper(tensors: dict[str, np.ndarray]) -> None:
+        del tensors[prefix + "adapter_up.bias"]
+        tensors[prefix + "gate.weight"] = np.zeros((1, 32), np.float32)
+
+    change_tensors(path, tamper)
+    refused(bert, adapter, tmp_path / "store", "-layer 1 output adapter_up.bias", "+layer 1 output gate.weight")
+    change_tensors(path, lambda tensors: tensors.update({"bert.pooler.weight": np.zeros(1, np.float32)}))
+    refused(bert, adapter, tmp_path / "store", "tensors of no adapter: bert.pooler.weight")
+    change_json(adapter / "adapter_config.json", lambda values: values.update(name="b"))
+    change_tensors(path, lambda tensors: tensors.pop("bert.pooler.weight"))
+    refused(bert, adapter, tmp_path / "store", 'is of "b"', "are of a")
+
+
+def test_damaged_weights(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    path = adapter / "adapter.safetensors"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], b"\xff" * 16 + whole[16:], whole[:8] + b"[" + whole[9:]):
+        path.write_bytes(damaged)
+        refused(bert, adapter, tmp_path / "store", "adapter.safetensors cannot be read as safetensors")
+    path.unlink()
+    refused(bert, adapter, tmp_path / "store", "no weights", "adapter.safetensors (or pytorch_adapter.bin)")
+
+
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def test_a_pickle_with_code_in_it_is_not_run(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    (adapter / "adapter.safetensors").unlink()
+    done = tmp_path / "done"
+    (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
+    said = "cannot be read as plain tensors" if has_torch else "PyTorch is not installed"
+    refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
+    assert not done.exists()
+
+
+def test_two_layer_norms_that_differ(bert: Folders, tmp_path: Path) -> None:
+    adapter = Path(shutil.copytree(bert.root / "adapters/ln_before/safetensors", tmp_path / "adapter"))
+
+    def tamper(tensors: dict[str, np.ndarray]) -> None:
+        tensors["bert.encoder.layer.0.output.adapters.a.adapter_down.0.bias"] += 1
+
+    change_tensors(adapter / "adapter.safetensors", tamper)
+    refused(bert, adapter, tmp_path / "store", "adapter_norm_before and adapter_down.0, which differ")
+
+
+def test_names(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
+    for name in ("a/b", "..", "a,b", "../a", ".a", "a:b"):
+        refused(bert, adapter, tmp_path / "store", f'"{name}" cannot be used', name=name)
+    change_json(adapter / "adapter_config.json", lambda values: values.update(name=""))
+    change_tensors(adapter / "adapter.safetensors", lambda tensors: None)
+    refused(bert, adapter, tmp_path / "store", 'is of ""')
+    # The library calls fusions by what they fuse.
+    refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "give --name")
+    path = setup / "adapter_setup.json"
+    change_json(path, lambda values: values["adapter_setup"]["children"][0].update(children=["../a"]))
+    refused(bert, setup, tmp_path / "store", '"../a" cannot be used', name="f")
+
+
+def test_a_fusion_without_its_adapters(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    refused(bert, setup / "a,b,c", tmp_path / "store", 'fuses the adapter "a"', "import its adapters first", name="f")
+    shutil.rmtree(setup / "b")
+    refused(bert, setup, tmp_path / "store", "b/adapter_config.json does not exist", name="f")
+
+
+def test_a_fusion_alone_takes_the_stores_adapters(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        import_adapterhub(setup / name, tmp_path / "store", trunk=bert.trunk)
+    change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values.pop("adapter_names"))
+    import_adapterhub(setup / "a,b,c", tmp_path / "store", trunk=bert.trunk, name="f")
+    members = store.read_manifest(tmp_path / "store", "fusion", "f").adapters
+    assert [member["name"] for member in members] == ["a", "b", "c"]
+    assert store.verify(tmp_path / "store") == []
+
+
+def test_a_file_with_other_fusions_and_heads(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    # The library picks what it saves by substrings: the fusion of "a,b" comes with that of "a,b,c".
+    for path in (setup / "a,b,c/model_adapter_fusion.safetensors", setup / "two_layers/model_head.safetensors"):
+
+        def add(tensors: dict[str, np.ndarray]) -> None:
+            for key in list(tensors):
+                tensors[key.replace("a,b,c", "a,b,c,d").replace("two_layers", "two_layers_b")] = tensors[key] + 1
+
+        change_tensors(path, add)
+    import_adapterhub(setup, tmp_path / "store", trunk=bert.trunk, name="f")
+    import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "plain", trunk=bert.trunk, name="f")
+    for kind, name in (("fusion", "f"), ("heads", "two_layers")):
+        ours, theirs = (store.read_manifest(tmp_path / folder, kind, name) for folder in ("store", "plain"))
+        assert ours.digest == theirs.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"residual_before": True}, "residual_before=True"),
+        ({"query": False}, "query=False"),
+        ({"query_before_ln": True}, "query_before_ln=true"),
+        ({"heads": 4}, "does not know: heads"),
+        ({"value": False}, "+layer 0 output value.weight"),
+    ],
+)
+def test_fusions_without_a_counterpart(
+    bert: Folders, setup: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(change))
+    refused(bert, setup, tmp_path / "store", said, name="f")
+
+
+def test_a_temperature_is_told_of(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(temperature=True))
+    imported = import_adapterhub(setup, tmp_path / "store", trunk=bert.trunk, name="f")
+    assert ["temperature" in " ".join(artefact.notes) for artefact in imported] == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("kind", ["Stack", "Parallel", "Average"])
+def test_compositions_without_a_counterpart(bert: Folders, setup: Path, tmp_path: Path, kind: str) -> None:
+    change_json(setup / "adapter_setup.json", lambda values: values["adapter_setup"].update(type=kind))
+    refused(bert, setup, tmp_path / "store", f"composes adapters as {kind}", name="f")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head_type": "tagging"}, '"tagging"'),
+        ({"activation_function": "mish"}, '"mish"'),
+        ({"activation_function": None}, "without an activation"),
+        ({"layers": 0}, "layers=0"),
+        ({"layers": 1}, "+heads.two_layers.4.weight"),
+        ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
+        ({"label2id": {"a": 0, "b": 1, "c": 3}}, "does not number 3 labels"),
+    ],
+)
+def test_heads_without_a_counterpart(bert: Folders, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
+    change_json(head / "head_config.json", lambda values: values["config"].update(change))
+    refused(bert, head, tmp_path / "store", said)
+
+
+def test_static_heads_without_a_counterpart(bert: Folders, tmp_path: Path) -> None:
+    head = Path(shutil.copytree(bert.root / "heads/static_span/safetensors", tmp_path / "head"))
+    refused(bert, head, tmp_path / "store", "has no name; give --name")
+    change_json(head / "head_config.json", lambda values: values.update(model_class="BertForMaskedLM"))
+    refused(bert, head, tmp_path / "store", "BertForMaskedLM", name="h")
+
+
+def test_a_name_that_is_taken(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    import_adapterhub(adapter, folder, trunk=bert.trunk, name="c")
+    before = store.entries(folder)
+    with pytest.raises(UserError, match="--overwrite"):
+        import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
+    assert store.entries(folder) == before
+    import_adapterhub(setup, folder, trunk=bert.trunk, name="f", overwrite=True)
+    assert store.verify(folder) == []
+
+
+def test_what_was_written_along_must_agree(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    import_adapterhub(adapter, tmp_path / "first", trunk=bert.trunk)
+    export_adapterhub(tmp_path / "first", "a", tmp_path / "out")
+    change_json(tmp_path / "out/adapter_config.json", lambda values: values["config"].update(non_linearity="gelu"))
+    refused(bert, tmp_path / "out", tmp_path / "store", "differ in non_linearity")
+
+
+def test_no_such_folder(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    refused(bert, tmp_path / "nowhere", tmp_path / "store", "is not a folder")
+    (setup / "adapter_setup.json").unlink()
+    refused(bert, setup, tmp_path / "store", "is no adapter itself", "a, a,b,c, b, c")
+
+
+def test_the_commands(
+    tiny_trunk_folder: Path, bert: Folders, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "store")
+    # The file says which trunk it is of; this one of none.
+    assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
+    assert "does not say which trunk" in capsys.readouterr().err
+    change_json(adapter / "adapter_config.json", lambda values: values.update(model_name="/nowhere/bert"))
+    assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
+    assert '"/nowhere/bert", which cannot be loaded here' in capsys.readouterr().err
+    change_json(adapter / "adapter_config.json", lambda values: values.update(model_name=str(tiny_trunk_folder)))
+    assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 0
+    assert capsys.readouterr().out == "adapters/a\n"
+    assert main(["import", "adapterhub", str(adapter), f"--store={folder}", "--name=b"]) == 0
+    capsys.readouterr()
+    output = tmp_path / "exported"
+    assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={output}"]) == 0
+    assert capsys.readouterr().out == f"{output}: adapter a\n"
+    assert load_file(output / "adapter.safetensors").keys() == load_file(adapter / "adapter.safetensors").keys()
+    assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={output}"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["export", "adapterhub", "aa", f"--store={folder}", f"--output={tmp_path / 'other'}"]) == 2
+    assert 'is named "aa"; it has: a, b' in capsys.readouterr().err
+    arguments = ["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'x'}", "--kind=fusion"]
+    assert main(arguments) == 2
+    assert not (tmp_path / "x").exists()
+    if not has_torch:
+        assert main([*arguments[:-1], "--weights=bin"]) == 2
+        assert "PyTorch" in capsys.readouterr().err

@@ -1,0 +1,247 @@
+"""To AdapterHub's files and back nothing changes: not a bit of a weight, not a setting."""
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from afjax import store
+from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import TaskConfig
+from afjax.errors import UserError
+from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+from afjax.interop.adapterhub.adapters import own_adapter, read_adapter, write_adapter
+from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
+from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
+from afjax.interop.adapterhub.heads import own_head, read_head, write_head
+from afjax.model.encoder import TrunkConfig
+from afjax.trees import Tree, flatten, unflatten
+from tests.interop.conftest import Folders
+
+TRUNK = TrunkConfig(
+    vocab_size=11,
+    hidden_size=12,
+    num_layers=4,
+    num_heads=2,
+    intermediate_size=8,
+    max_positions=20,
+    type_vocab_size=1,
+    family="roberta",
+)
+IDENTITY = {"name": "a-trunk", "family": "roberta", "hidden_size": 12, "num_layers": 4}
+LAYERS = st.none() | st.sets(st.integers(0, 3), min_size=1).map(lambda layers: tuple(sorted(layers)))
+ACTIVATIONS = st.sampled_from(["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"])
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def is_possible(settings: dict[str, Any]) -> bool:
+    return settings["residual_from"] != "sum" or settings["pretrained_layer_norm"] in ("before", "both")
+
+
+ADAPTERS = (
+    st.fixed_dictionaries(
+        {
+            "position": st.sampled_from(["attention", "ffn", "both"]),
+            "pretrained_layer_norm": st.sampled_from(["before", "after", "both", "none"]),
+            "new_layer_norm": st.sampled_from(["before", "after", "both", "none"]),
+            "residual_from": st.sampled_from(["sublayer", "sum", "input"]),
+            "residual_before_new_layer_norm": st.booleans(),
+            "reduction_factor": st.floats(0.25, 64),
+            "size": st.none() | st.integers(1, 40),
+            "activation": ACTIVATIONS,
+            "init": st.sampled_from(["normal", "truncated_normal"]),
+            "init_scale": st.floats(0, 1),
+            "scaling": st.floats(-4, 4),
+            "layers": LAYERS,
+        }
+    )
+    .filter(is_possible)
+    .map(lambda settings: AdapterConfig(**settings))
+)
+FUSIONS = st.builds(
+    FusionConfig,
+    value=st.booleans(),
+    dropout=st.none() | st.floats(0, 0.9),
+    init_scale=st.floats(0, 1),
+    value_init_scale=st.floats(0, 1),
+    regularization=st.floats(0, 1),
+    subset=st.none() | st.integers(1, 3),
+)
+HEADS = st.builds(
+    HeadConfig,
+    pooler=st.sampled_from(["head", "trunk", "none"]),
+    hidden_layers=st.integers(0, 2),
+    activation=ACTIVATIONS,
+    dropout=st.none() | st.floats(0, 0.9),
+).filter(lambda head: head.pooler != "head" or not head.hidden_layers or head.activation == "tanh")
+TASKS = st.sampled_from(
+    [
+        (TaskConfig(name="t"), ("no", "a,b/c", "日")),
+        (TaskConfig(name="t", kind="regression"), ()),
+        (TaskConfig(name="t", kind="multiple_choice"), ("first", "second")),
+        (TaskConfig(name="t", kind="span"), ()),
+    ]
+)
+
+
+def drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
+    """A tree of random bits: every finite float32 may come."""
+    random = np.random.default_rng(seed)
+    bits = {path: random.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32) for path, shape in shapes.items()}
+    return unflatten({path: np.where(np.isfinite(leaf), leaf, np.float32(1)) for path, leaf in bits.items()})
+
+
+def adapter_tree(config: AdapterConfig, seed: int) -> Tree:
+    depth, d, size = len(config.layers or range(4)), 12, config.bottleneck_size(12)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for slot in config.slots:
+        shapes |= {f"{slot}/down/kernel": (depth, d, size), f"{slot}/down/bias": (depth, size)}
+        shapes |= {f"{slot}/up/kernel": (depth, size, d), f"{slot}/up/bias": (depth, d)}
+        for place in ("before", "after"):
+            if config.new_layer_norm in (place, "both"):
+                shapes |= {f"{slot}/norm_{place}/{leaf}": (depth, d) for leaf in ("scale", "bias")}
+    return drawn(shapes, seed)
+
+
+def fusion_tree(config: FusionConfig, member: AdapterConfig, seed: int) -> Tree:
+    depth, shapes = len(member.layers or range(4)), {}
+    for slot in member.slots:
+        for name in ("query", "key"):
+            shapes |= {f"{slot}/{name}/kernel": (depth, 12, 12), f"{slot}/{name}/bias": (depth, 12)}
+        if config.value:
+            shapes[f"{slot}/value/kernel"] = (depth, 12, 12)
+    return drawn(shapes, seed)
+
+
+def head_tree(config: HeadConfig, reads_tokens: bool, outputs: int, seed: int) -> Tree:
+    shapes: dict[str, tuple[int, ...]] = {"output/kernel": (12, outputs), "output/bias": (outputs,)}
+    if config.pooler == "head" and not reads_tokens:
+        shapes |= {"pooler/kernel": (12, 12), "pooler/bias": (12,)}
+    for layer in range(config.hidden_layers):
+        shapes |= {f"hidden/{layer}/kernel": (12, 12), f"hidden/{layer}/bias": (12,)}
+    return drawn(shapes, seed)
+
+
+def through_files(
+    files: Files, settings: Any, tensors: dict[str, np.ndarray], name: str, own: Any, **more: Any
+) -> Part:
+    with tempfile.TemporaryDirectory() as folder:
+        values = envelope(settings, IDENTITY, name, **more, **{OWN: own})
+        write_part(Path(folder), files, values, tensors, "safetensors")
+        return read_part(Path(folder), files, TRUNK)
+
+
+def same_bits(ours: Tree, theirs: Tree) -> None:
+    ours, theirs = flatten(ours), flatten(theirs)
+    assert ours.keys() == theirs.keys()
+    for path, leaf in ours.items():
+        assert theirs[path].dtype == leaf.dtype == np.float32
+        assert theirs[path].tobytes() == np.ascontiguousarray(leaf).tobytes(), path
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=ADAPTERS, seed=SEEDS)
+def test_adapters(config: AdapterConfig, seed: int) -> None:
+    tree = adapter_tree(config, seed)
+    theirs, tensors = write_adapter(config, tree, "a", prefix="roberta", hidden_size=12, num_layers=4)
+    part = through_files(ADAPTER, theirs, tensors, "a", own_adapter(config))
+    again, params, notes = read_adapter(part, TRUNK)
+    assert (again, notes) == (config, [])
+    same_bits(tree, params)
+    # Without what afjax wrote along, it is an adapter of the same function.
+    plain = Part({key: value for key, value in part.envelope.items() if key != OWN}, part.tensors, part.where)
+    theirs_alone, params, _ = read_adapter(plain, TRUNK)
+    same_bits(tree, params)
+    assert theirs_alone.bottleneck_size(12) == config.bottleneck_size(12)
+    assert (theirs_alone.layers or (0, 1, 2, 3)) == (config.layers or (0, 1, 2, 3))
+    idle = ("size", "reduction_factor", "init", "init_scale", "layers")
+    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in idle}
+    assert {name: getattr(theirs_alone, name) for name in kept} == kept
+
+
+@settings(max_examples=100, deadline=None)
+@given(config=FUSIONS, member=ADAPTERS, seed=SEEDS)
+def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None:
+    tree = fusion_tree(config, member, seed)
+    theirs, tensors = write_fusion(config, tree, "a,b", member, prefix="roberta", num_layers=4)
+    part = through_files(FUSION, theirs, tensors, "a,b", own_fusion(config, "ab"), adapter_names=["a", "b"])
+    again, params, notes = read_fusion(part, [member, member], TRUNK)
+    assert (again, notes) == (config, [])
+    same_bits(tree, params)
+
+
+@settings(max_examples=100, deadline=None)
+@given(config=HEADS, task=TASKS, seed=SEEDS)
+def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
+    about, labels = task
+    outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2}[about.kind]
+    tree = head_tree(config, about.kind == "span", outputs, seed)
+    theirs, tensors = write_head(config, tree, "h", about, labels, None)
+    part = through_files(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3))
+    again = read_head(part, "h", TRUNK)
+    assert (again.config, again.task, again.labels, again.num_outputs) == (config, about, labels, outputs)
+    assert (again.max_length, again.metrics, again.seed) == (16, {"accuracy": 0.5}, 3)
+    same_bits(tree, again.params)
+
+
+def test_a_temperature_and_a_scale_go_into_the_weights() -> None:
+    member, config = AdapterConfig(size=2), FusionConfig(temperature=4.0)
+    tree = fusion_tree(config, member, 0)
+    settings, tensors = write_fusion(config, tree, "a", member, prefix="roberta", num_layers=4)
+    part = through_files(FUSION, settings, tensors, "a", own_fusion(config, "f"))
+    again, params, _ = read_fusion(part, [member], TRUNK)
+    assert again.temperature == 1.0
+    np.testing.assert_array_equal(params["ffn"]["query"]["kernel"], tree["ffn"]["query"]["kernel"] / np.float32(4))
+    task = TaskConfig(name="t", kind="regression", scale=5.0)
+    head = head_tree(HeadConfig(), False, 1, 1)
+    settings, tensors = write_head(HeadConfig(), head, "h", task, (), None)
+    part = through_files(HEAD, settings, tensors, "h", own_head(HeadConfig(), task, 16, {}, 0))
+    read = read_head(part, "h", TRUNK)
+    assert read.task.scale == 1.0
+    np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
+
+
+def test_a_fusion_and_its_adapters_go_from_store_to_store(bert: Folders, tmp_path: Path) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", first, trunk=bert.trunk, name="abc")
+    # A head of the fusion's name goes with it.
+    import_adapterhub(bert.root / "heads/two_layers/safetensors", first, trunk=bert.trunk, name="abc")
+    written = export_adapterhub(first, "abc", tmp_path / "setup")
+    assert [what for what, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
+    imported = import_adapterhub(tmp_path / "setup", again, trunk=bert.trunk)
+    assert [artefact.name for artefact in imported] == ["a", "b", "c", "abc", "abc"]
+    assert store.verify(again) == []
+    for kind, name in [("adapters", "a"), ("adapters", "b"), ("adapters", "c"), ("fusion", "abc"), ("heads", "abc")]:
+        ours, theirs = (store.read_manifest(folder, kind, name) for folder in (first, again))
+        for field in ("config", "digest", "labels", "task", "metrics", "seed", "trunk", "adapters"):
+            assert getattr(ours, field) == getattr(theirs, field), (kind, name, field)
+
+
+def test_what_the_library_has_no_counterpart_of(bert: Folders, tmp_path: Path) -> None:
+    identity = bert.trunk.identity()
+
+    def refused(message: str, kind: str, config: dict[str, Any], **more: Any) -> None:
+        store.save(tmp_path, kind, "x", {"a": np.zeros(1, np.float32)}, config=config, trunk=identity, **more)
+        with pytest.raises(UserError, match=message):
+            export_adapterhub(tmp_path, "x", tmp_path / "out")
+        assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
+        store_folder = tmp_path / kind / "x"
+        for path in sorted(store_folder.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        store_folder.rmdir()
+
+    refused("LayerNorms of the trunk", "adapters", dataclasses.asdict(AdapterConfig(layer_norms=True)))
+    refused("of the kind pal", "adapters", {"kind": "pal"})
+    with pytest.raises(UserError, match="pruned layer by layer"):
+        fusion_settings(FusionConfig(kept=(((0,), (0,)),)), "a,b")
+    task = dataclasses.asdict(TaskConfig(name="t", kind="multiple_choice"))
+    head = {**dataclasses.asdict(HeadConfig()), "num_outputs": 1, "max_length": 8}
+    refused("--num_choices", "heads", head, task=json.loads(json.dumps(task)))
+    head = {**head, "hidden_layers": 1, "activation": "relu"}
+    refused("one activation", "heads", head, task=json.loads(json.dumps(dataclasses.asdict(TaskConfig(name="t")))))
