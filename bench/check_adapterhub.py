@@ -1,0 +1,218 @@
+"""Exchanges adapters with the library `adapters` 1.3.0 on CPU PyTorch, live, and compares what both compute.
+
+    python bench/check_adapterhub.py                     about five minutes on two cores
+
+Trains a little there, imports here, compares the logits; trains a little here, exports, loads there, compares. Single
+adapters of several architectures, a fusion of three with its attention, and every kind of head; on `minilm` and on a
+small RoBERTa of random weights. Prints a Markdown table, and exits with 1 where a difference is above 1e-5. PyTorch and
+`adapters` get a virtual environment of their own (`--venv=DIR`), made on the first run.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vs_adapterhub import DEFAULT_VENV, ready_environment
+
+import afjax
+from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+
+WORKER = Path(__file__).with_name("check_worker.py")
+LIMIT = 1e-5
+LENGTH, ROWS = 32, 32
+
+# The library's presets and changes to them; each is also the name of the task.
+THERE = {
+    "pfeiffer": ("seq_bn", {"reduction_factor": 16}, "classification"),
+    "houlsby": ("double_seq_bn", {"reduction_factor": 8}, "classification"),
+    "norms": (
+        "seq_bn",
+        {"ln_after": True, "residual_before_ln": "post_add", "non_linearity": "gelu"},
+        "classification",
+    ),
+    "mam": ("seq_bn", {"scaling": 4.0, "leave_out": [0], "non_linearity": "gelu_new"}, "classification"),
+    "regression": ("seq_bn", {}, "regression"),
+    "choices": ("seq_bn", {}, "multiple_choice"),
+    "span": ("seq_bn", {}, "span"),
+}
+HERE = {
+    "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(), "classification"),
+    "houlsby": (
+        dataclasses.replace(afjax.ADAPTER_PRESETS["houlsby"], layer_norms=False),
+        afjax.HeadConfig(pooler="none", hidden_layers=1, activation="relu"),
+        "classification",
+    ),
+    "norms": (
+        afjax.AdapterConfig(new_layer_norm="both", residual_from="sum", size=50, activation="tanh", scaling=0.5),
+        afjax.HeadConfig(hidden_layers=1),
+        "classification",
+    ),
+    "top": (afjax.AdapterConfig(layers=(1, 2)), afjax.HeadConfig(pooler="none"), "classification"),
+    "regression": (afjax.AdapterConfig(), afjax.HeadConfig(), "regression"),
+    "choices": (afjax.AdapterConfig(), afjax.HeadConfig(), "multiple_choice"),
+    "span": (afjax.AdapterConfig(), afjax.HeadConfig(), "span"),
+}
+FUSED_THERE = {"a": 4, "b": 16, "c": 64}
+FUSED_HERE = ("pfeiffer", "regression", "span")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="where adapters is, or is to be, installed")
+    flags = parser.parse_args()
+    python = ready_environment(flags.venv)
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        minilm = afjax.load_trunk("minilm").folder
+        ask(python, "roberta", trunk=str(minilm), output=str(root / "roberta"))
+        for family, folder in (("bert (minilm)", minilm), ("roberta (random)", root / "roberta")):
+            trunk, work = afjax.load_trunk(str(folder)), root / family.split()[0]
+            work.mkdir()
+            batch = write_batch(trunk, work / "batch.npz")
+            for direction, case, difference in itertools.chain(
+                from_there(python, trunk, batch, work), from_here(python, trunk, batch, work)
+            ):
+                rows.append((family, direction, case, difference))
+                print(f"{family}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
+    print("| trunk | direction | what | largest difference |\n|---|---|---|---|")
+    for row in rows:
+        print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")
+    worst = max(row[3] for row in rows)
+    print(f"\nlargest of all: {worst:.1e}, limit {LIMIT:.0e}")
+    sys.exit(worst > LIMIT)
+
+
+def ask(python: Path, command: str, **arguments: Any) -> None:
+    subprocess.run([python, WORKER, command, json.dumps(arguments)], check=True, stdout=sys.stderr)
+
+
+def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
+    """Rows of a built-in task, tokenised and padded; the library gets the same arrays."""
+    rows = builtin_pairs()[:ROWS]
+    encoded = trunk.tokenizer()(
+        [pair[0] for pair, _ in rows],
+        [pair[1] for pair, _ in rows],
+        max_length=LENGTH,
+        truncation=True,
+        padding="max_length",
+    )
+    mask = np.array(encoded["attention_mask"], bool)
+    tokens = np.where(mask, encoded["input_ids"], trunk.config.pad_id).astype(np.int32)
+    types = np.array(encoded["token_type_ids"], np.int32) * (trunk.config.type_vocab_size > 1)
+    batch = {"tokens": tokens, "types": types.astype(np.int32), "mask": mask}
+    np.savez(path, labels=np.array([label for _, label in rows]), **batch)
+    return batch
+
+
+def builtin_pairs() -> list[tuple[tuple[str, str], int]]:
+    """Pairs of sentences, and the numbers of their three labels."""
+    rows = afjax.load_task(afjax.TaskConfig(name="entail", source="builtin:entail"))["dev"]
+    pairs = zip(rows.text_a, rows.text_b, strict=True)
+    return [(pair, int(label)) for pair, label in zip(pairs, rows.labels, strict=True)]
+
+
+def from_there(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
+    """Trains there, imports here."""
+    ask(
+        python,
+        "train",
+        trunk=str(trunk.folder),
+        batch=str(work / "batch.npz"),
+        output=str(work / "there"),
+        adapters=THERE,
+        fused=FUSED_THERE,
+    )
+    for name in [*THERE, "fusion"]:
+        source, store = work / "there" / name, work / f"store-{name}"
+        import_adapterhub(source, store, trunk=trunk, name="fused" if name == "fusion" else "")
+        chosen = {"fusion": "fused", "head": "fusion"} if name == "fusion" else {"adapter": name, "head": name}
+        yield "there to here", name, compared(trunk, store, batch, source / "expected.npz", chosen)
+
+
+def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
+    """Trains here, exports, loads there."""
+    store = work / "store"
+    settings = afjax.TrainConfig(learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, eval_every=10)
+    for name, (adapter, head, kind) in HERE.items():
+        task = afjax.TaskConfig(name=name, kind=kind)
+        rows = rows_of(kind)
+        trained = afjax.train_single(
+            trunk,
+            task,
+            {"train": rows, "dev": rows},
+            workdir=work / "runs" / name,
+            adapter=adapter,
+            head=head,
+            config=settings,
+        )
+        trained.save(store)
+    rows = rows_of("classification")
+    fused = afjax.train_fusion(
+        trunk,
+        afjax.TaskConfig(name="fusion"),
+        {"train": rows, "dev": rows},
+        FUSED_HERE,
+        store_folder=store,
+        workdir=work / "runs/fusion",
+        name="fusion",
+        fusion=afjax.FusionConfig(temperature=2.0),
+        config=settings,
+    )
+    fused.save(store)
+    names = [*HERE, "fusion"]
+    for name in names:
+        export_adapterhub(store, name, work / "here" / name, num_choices=2)
+    ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(work / "here"), names=names)
+    for name in names:
+        chosen = {"fusion": name, "head": name} if name == "fusion" else {"adapter": name, "head": name}
+        yield "here to there", name, compared(trunk, store, batch, work / "here" / name / "computed.npz", chosen)
+
+
+def rows_of(kind: str) -> Any:
+    pairs = builtin_pairs()[:64]
+    texts = [pair for pair, _ in pairs]
+    labels = [label for _, label in pairs]
+    if kind == "regression":
+        return afjax.rows_from_lists(texts, [float(label) for label in labels], kind=kind)
+    if kind == "multiple_choice":
+        choices = [(one[0], [one[1], other[1]]) for one, other in itertools.pairwise(texts)]
+        return afjax.rows_from_lists(choices, [number % 2 for number in range(len(choices))], kind=kind)
+    if kind == "span":
+        words = [context.split()[1] for _, context in texts]
+        answers = [
+            {"text": [word], "answer_start": [context.index(word)]}
+            for word, (_, context) in zip(words, texts, strict=True)
+        ]
+        return afjax.rows_from_lists(texts, answers, kind=kind)
+    return afjax.rows_from_lists(texts, labels, label_names=("yes", "maybe", "no"))
+
+
+def compared(
+    trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, chosen: dict[str, str]
+) -> float:
+    """The largest difference of logits and fusion attention."""
+    task_model = afjax.load_task_model(store, trunk, **chosen)
+    if task_model.task.kind == "multiple_choice":
+        batch = {name: array.reshape(-1, 2, LENGTH) for name, array in batch.items()}
+    params = {"trunk": trunk.params, **task_model.params}
+    outputs = task_model.model(params, batch, fusion_attention="fusion" in chosen)
+    ours = {"logits": outputs.logits} | {
+        f"attention/{layer}/{slot}": of_layer
+        for slot, of_slot in outputs.fusion_attention.items()
+        for layer, of_layer in enumerate(of_slot)
+    }
+    with np.load(theirs) as file:
+        assert ours.keys() == set(file), (sorted(ours), sorted(file))
+        return max(float(np.abs(np.asarray(ours[name]) - file[name]).max()) for name in ours)
+
+
+if __name__ == "__main__":
+    main()
