@@ -25,6 +25,8 @@ SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
 def main() -> None:
     torch.manual_seed(0)
+    # The models are small: threads would wait for each other more than they compute.
+    torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
     {"roberta": make_roberta, "train": train, "load": load}[command](**arguments)
 

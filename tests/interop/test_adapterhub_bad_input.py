@@ -145,6 +145,47 @@ def test_a_pickle_with_code_in_it_is_not_run(bert: Folders, adapter: Path, tmp_p
     assert not done.exists()
 
 
+def test_invertible_adapters(bert: Folders, tmp_path: Path) -> None:
+    adapter = Path(shutil.copytree(bert.root / "old/pfeiffer_2020/safetensors", tmp_path / "adapter"))
+    weights = {"bert.invertible_lang_adapters.a.F.0.weight": np.zeros((8, 16), np.float32)}
+    change_tensors(adapter / "adapter.safetensors", lambda tensors: tensors.update(weights))
+    (imported,) = import_adapterhub(adapter, tmp_path / "task", trunk=bert.trunk)
+    assert "invertible adapter" in imported.notes[0]
+    change_json(adapter / "adapter_config.json", lambda values: values.update(type="text_lang"))
+    refused(bert, adapter, tmp_path / "store", "invertible adapter")
+
+
+def test_configs_by_name(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    path = adapter / "adapter_config.json"
+    change_json(path, lambda values: values.update(config="compacter"))
+    refused(bert, adapter, tmp_path / "store", '"compacter"', "pfeiffer")
+    change_json(path, lambda values: values.update(config="pfeiffer"))
+    # Of the named config's factor of 16, so of another size than these weights.
+    refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [2, 32])")
+
+
+def test_a_head_without_a_name_takes_its_adapters(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert.root / "heads/static_classification/safetensors", adapter, dirs_exist_ok=True)
+    imported = import_adapterhub(adapter, tmp_path / "store", trunk=bert.trunk)
+    assert [(artefact.kind, artefact.name) for artefact in imported] == [("adapters", "a"), ("heads", "a")]
+    assert store.read_manifest(tmp_path / "store", "heads", "a").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    def answer(repo: str, allow_patterns: list[str]) -> str:
+        if repo == "user/adapter":
+            return str(adapter)
+        raise HFValidationError("no such name") if repo == "user/-" else LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
+    refused(bert, Path("user/-"), tmp_path / "store", '"user/-" is neither a folder nor')
+    refused(bert, Path("user/other"), tmp_path / "store", "the Hugging Face hub does not answer")
+    assert import_adapterhub("user/adapter", tmp_path / "store", trunk=bert.trunk)[0].name == "a"
+
+
 def test_two_layer_norms_that_differ(bert: Folders, tmp_path: Path) -> None:
     adapter = Path(shutil.copytree(bert.root / "adapters/ln_before/safetensors", tmp_path / "adapter"))
 

@@ -150,7 +150,8 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     config = _own_config(part, trunk) or _config(settings, sizes, trunk, part.where)
     d, layers = trunk.hidden_size, adapter_layers(config, trunk.num_layers)
     tensors = {key: tensor for key, tensor in part.tensors.items() if not _is_invertible(key)}
-    _check_invertible(part, settings, has_tensors=len(tensors) < len(part.tensors))
+    dropped = len(tensors) < len(part.tensors)
+    _check_invertible(part, settings, has_tensors=dropped)
     found = module_tensors(Part(part.envelope, tensors, part.where), _MODULES)
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
     if norm_before:
@@ -175,7 +176,12 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
             leaves[f"{slot}/up/kernel"] = leaves[f"{slot}/up/kernel"] * factor[:, None]
             leaves[f"{slot}/up/bias"] = leaves[f"{slot}/up/bias"] * factor
     tree = unflatten({path: np.ascontiguousarray(leaf) for path, leaf in leaves.items()})
-    return config, tree, _notes(settings, sizes, layers)
+    notes = _notes(settings, sizes, layers)
+    return (
+        config,
+        tree,
+        [*notes, "its invertible adapter, which task adapters do not use, is left out"] if dropped else notes,
+    )
 
 
 def write_adapter(
@@ -406,9 +412,9 @@ def _is_invertible(key: str) -> bool:
 
 
 def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: bool) -> None:
-    """Refuses invertible adapters; those that task adapters of 2020 name without having them are none."""
+    """Refuses invertible adapters; the library of 2020 never used those that task adapters name."""
     declared = settings.get("inv_adapter") or settings.get("invertible_adapter")
-    if has_tensors or (declared and part.envelope.get("type") != "text_task"):
+    if (has_tensors or declared) and part.envelope.get("type") != "text_task":
         raise UserError(
             f"{part.where} has an invertible adapter behind the embeddings (inv_adapter), as language adapters do; "
             "afjax has none."
