@@ -1,4 +1,4 @@
-"""What ``afjax store ls``, ``show`` and ``verify`` print."""
+"""What the ``afjax store`` commands print."""
 
 import json
 import os
@@ -62,6 +62,22 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
         all_well = all_well and not problems
         lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
     return lines or ["The store is empty."], all_well
+
+
+def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
+    """What was packed or unpacked, and what more it takes to use it.
+
+    Args:
+      where: The beginning of the sentence.
+      manifests: Of all of it, what it is about last.
+    """
+    main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
+    size = _size(sum(manifest.num_bytes for manifest in manifests))
+    parts = ", ".join(f"{manifest.kind}/{manifest.name}" for manifest in reversed(manifests))
+    lines = [f"{where} {parts}, {size}, of the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
+    if "heads" not in kinds:
+        lines.append(f'There is no head "{main.name}" of that trunk with it, so it does not predict by itself.')
+    return lines
 
 
 def _artefacts(path: StorePath) -> list[tuple[str, str]]:
