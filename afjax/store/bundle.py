@@ -21,7 +21,7 @@ from afjax.store.checks import problems
 from afjax.store.files import MANIFEST, copy, replaced
 from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
 from afjax.store.model_card import model_card
-from afjax.store.provenance import shareable
+from afjax.store.provenance import COMMITTED, COMMITTED_TEXT, shareable
 
 CARD = "README.md"
 
@@ -48,11 +48,14 @@ def write(
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The licence "{license}" is no identifier; give one such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
-        place, _ = read_text(folder_of(store, part_kind, part), part_kind)
-        copy(place, epath.Path(folder) / part_kind / part)
+        found, _ = read_text(folder_of(store, part_kind, part), part_kind)
+        copy(found, epath.Path(folder) / part_kind / part)
     manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
     for manifest in manifests:
-        (folder / manifest.kind / manifest.name / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+        place = folder / manifest.kind / manifest.name
+        if COMMITTED in manifest.files:
+            (place / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
+        (place / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
     card = model_card(manifests, repository=repository, license=license)
     (folder / CARD).write_text(card, encoding="utf-8")
     return manifests
@@ -132,9 +135,11 @@ def install(
     kept = [part for part in there if part != named[-1] and _is_same(store, part)]
     taken = [f"{part.kind}/{part.name}" for part in there if part not in kept]
     if taken and not overwrite:
+        members = [part for part in taken if main.kind == "fusion" and part.startswith("adapters/")]
+        otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
         raise UserError(
             f"The store {store} has {' and '.join(taken)} already, and nothing was changed; give --overwrite to "
-            "replace what is there, or --name for another name (a fusion's adapters keep theirs: take another store)."
+            f"replace what is there, or {otherwise}."
         )
     for part, renamed in zip(manifests, named, strict=True):
         if renamed in kept:

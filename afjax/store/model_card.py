@@ -163,7 +163,8 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
     words = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind = _task_kind(main)
     row = _ROWS.get(kind, '{"text": "..."} or {"text_a": "...", "text_b": "..."}')
-    chosen = f"head={main.name!r}" + (f", {under}={main.name!r}" if under else "")
+    name = json.dumps(main.name, ensure_ascii=False)
+    chosen = f"head={name}" + (f", {under}={name}" if under else "")
     return [
         *lines,
         shlex.join(words),
@@ -174,7 +175,7 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
         "```python",
         "import afjax",
         "",
-        f"trunk = afjax.load_trunk({trunk!r})",
+        f"trunk = afjax.load_trunk({json.dumps(trunk)})",
         f'model = afjax.load_task_model("store", trunk, {chosen})',
         f"predictions = model.predict({_TEXTS.get(kind, _PAIRS)}",
         "print(predictions.labels, predictions.probabilities)",
@@ -209,7 +210,8 @@ def _task_kind(manifest: Manifest) -> str:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        if isinstance(score, int | float) and math.isfinite(score):
+        # The step that they are of is kept among the scores.
+        if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
 

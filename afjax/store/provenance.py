@@ -5,6 +5,7 @@ in its place: the last part of the path, in a form that stays a path and is neve
 """
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path, PurePosixPath
 
@@ -15,8 +16,18 @@ from afjax.store.manifest import Manifest
 HUB_IDS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
 
 
+# By this file Orbax knows on object stores that a checkpoint is whole. It says to which path it was written.
+COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was successful.\n"
+
+
 def shareable(manifest: Manifest) -> Manifest:
-    """The manifest with ``./LAST`` for every path in its trunk's name and its task's source and files."""
+    """The manifest with ``./LAST`` for every path in its trunk's name and its task's source and files.
+
+    It is that of a checkpoint with ``COMMITTED_TEXT`` in its file ``COMMITTED``.
+    """
+    files = dict(manifest.files)
+    if COMMITTED in files:
+        files[COMMITTED] = hashlib.sha256(COMMITTED_TEXT.encode()).hexdigest()
     trunk, task = dict(manifest.trunk), dict(manifest.task)
     if isinstance(trunk.get("name"), str):
         trunk["name"] = _trunk_name(trunk["name"])
@@ -26,7 +37,7 @@ def shareable(manifest: Manifest) -> Manifest:
         # Else the name of a file in the source, or of a split of TFDS.
         if isinstance(task.get(split), str) and re.search(r"[/\\]", task[split]):
             task[split] = _last_part(task[split])
-    return dataclasses.replace(manifest, trunk=trunk, task=task)
+    return dataclasses.replace(manifest, trunk=trunk, task=task, files=files)
 
 
 def hub_id(trunk_name: str) -> str:
