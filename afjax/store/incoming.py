@@ -1,14 +1,14 @@
 """What strangers' files must be before anything of them is written: names, manifests, sizes."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from afjax.config import check_name
+from afjax.config import TrunkDtype, check_name
 from afjax.errors import UserError
 from afjax.store.files import MANIFEST
-from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference
+from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 from afjax.trees import unflatten
 
 MAX_MANIFEST_BYTES = 2**24
@@ -42,7 +42,10 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
                 f"{where} has the file {path}, which belongs to no artefact; what is shared has {', '.join(KINDS)} "
                 f"alone, as a store has them: {FETCH_AGAIN}."
             )
-        check_name(parts[1], "artefact")
+        try:
+            check_name(parts[1], "artefact")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
         files = found.setdefault((parts[0], parts[1]), set())
         file = "/".join(parts[2:])
         if file in files:
@@ -74,6 +77,7 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
         manifest = from_json(text, where)
         check_unchanged(text, where)
         sound = _is_sound(manifest)
+        to_json(manifest)  # It will be written again, which numbers that are none do not let it.
     except UserError as error:
         raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
     except (ValueError, RecursionError, MemoryError) as error:  # Not UTF-8, numbers without end, nested without end.
@@ -124,12 +128,17 @@ def _is_sound(manifest: Manifest) -> bool:
         unflatten(dict.fromkeys(manifest.leaves, ""))
     except (TypeError, KeyError, AttributeError):
         return False
+    if manifest.kind == "heads":
+        sizes = [manifest.config.get(key) for key in ("num_outputs", "max_length")]
+        if not all(isinstance(size, int) for size in sizes) or "output/bias" not in manifest.leaves:
+            return False
     digests = [*manifest.files.values(), *(adapter.get("sha256") for adapter in manifest.adapters)]
     return (
         all(_is_digest(digest) for digest in digests)
         and len(set(members)) == len(members)
         and bool(members) == (manifest.kind == "fusion")
         and isinstance(manifest.trunk.get("sha256"), str)
+        and manifest.trunk.get("dtype", "float32") in get_args(TrunkDtype)
         and all(isinstance(value, str) for value in (manifest.trunk.get("name", ""), manifest.task.get("name", "")))
     )
 

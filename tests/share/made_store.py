@@ -25,7 +25,7 @@ def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Man
     draw = np.random.default_rng(seed)
     params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
     told = {
-        "config": {"max_length": 32} if kind == "heads" else to_dict(AdapterConfig()),
+        "config": {"num_outputs": 2, "max_length": 32} if kind == "heads" else to_dict(AdapterConfig()),
         "trunk": TRUNK,
         "task": to_dict(TaskConfig(name=name, source=f"{HOME}/data/rte", dev=f"{HOME}/dev.jsonl")),
         "labels": ("entailment", "not_entailment"),

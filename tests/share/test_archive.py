@@ -456,6 +456,14 @@ def set_trunk(values: dict, members: Members) -> None:
     values["trunk"] = {"name": 3}
 
 
+def set_dtype_of_trunk(values: dict, members: Members) -> None:
+    values["trunk"]["dtype"] = "int4"
+
+
+def set_no_number(values: dict, members: Members) -> None:
+    values["metrics"]["accuracy"] = float("nan")
+
+
 def set_other_trunk(values: dict, members: Members) -> None:
     values["trunk"]["sha256"] = "cd" * 32
 
@@ -486,6 +494,8 @@ def set_chunks(values: dict, members: Members) -> None:
         (set_tree, "has values that afjax does not write"),
         (set_adapters, "has values that afjax does not write"),
         (set_trunk, "has values that afjax does not write"),
+        (set_dtype_of_trunk, "has values that afjax does not write"),
+        (set_no_number, "is no manifest (ValueError)"),
         (set_other_trunk, "artefacts of several trunks"),
         (set_digest, 'the leaf "output/kernel" has sha256'),
         (add_bytes, "where its manifest lists 40 bytes of parameters"),
@@ -518,6 +528,13 @@ def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tm
         store.unpack(archive, tmp_path / "new")
     assert f'{archive}/adapters/rte: "output/bias" was changed' in str(raised.value)
     assert ".afjax-" not in str(raised.value)
+
+
+def test_heads_that_could_not_predict(source: Path, tmp_path: Path, refused: Refused) -> None:
+    save(source, "heads", "rte", overwrite=True, config={"max_length": 32})
+    store.pack(source, "rte", tmp_path / "x.tar")
+    with refused("has values that afjax does not write"):
+        store.unpack(tmp_path / "x.tar", tmp_path / "new")
 
 
 def test_long_and_foreign_names(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from made_store import save
 
 from afjax import store
 from afjax.cli.main import main
@@ -39,6 +40,12 @@ def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "does not predict by itself" in run(capsys, "pack", "mnli", f"--store={made}", f"--output={file}")
     assert "There is no store at" in refused(capsys, "pack", "rte", f"--store={tmp_path / 'x'}", f"--output={file}")
     assert "No such file" in refused(capsys, "unpack", str(tmp_path / "no.tar"), f"--store={new}")
+
+
+def test_strangers_words_are_only_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "store", "adapters", "rte", labels=("fine", "\x1b[2J\nadapters/all: ok"))
+    text = run(capsys, "show", "rte", f"--store={tmp_path / 'store'}")
+    assert "labels      fine, \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}adapters/all: ok" in text
 
 
 def test_push_and_pull_take_their_flags(
