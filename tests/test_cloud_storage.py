@@ -296,6 +296,21 @@ def test_what_another_process_writes_is_seen(cloud: Bucket) -> None:
     assert store.names("gs://bucket/own", "adapters") == ["a", "b"]
 
 
+def test_sharing_from_a_bucket_and_to_one(cloud: Bucket, tmp_path: Path) -> None:
+    params = {"up": {"kernel": np.ones((3, 4), np.float32)}}
+    trunk = {"name": "gs://bucket/trunk", "sha256": "ab" * 32}
+    saved = store.save("gs://bucket/shared", "adapters", "a", params, config={}, trunk=trunk)
+    store.pack("gs://bucket/shared", "a", tmp_path / "a.tar")
+    assert b"bucket" not in (tmp_path / "a.tar").read_bytes()
+    store.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
+    assert store.verify("gs://bucket/taken") == []
+    assert store.read_manifest("gs://bucket/taken", "adapters", "b").digest == saved.digest
+    before = names_in(cloud, "taken/")
+    with pytest.raises(UserError, match="has adapters/b already, and nothing was changed"):
+        store.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
+    assert names_in(cloud, "taken/") == before
+
+
 def test_trunk_and_data_on_a_bucket(
     config: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ LAYERS = (
     ("__main__",),
 )
 HEAVY = (
+    "huggingface_hub",
     "matplotlib",
     "orbax",
     "scipy",

@@ -79,7 +79,18 @@ STORE_EXAMPLE = """\
 examples:
   afjax store ls --store=store
   afjax store show rte --store=store
-  afjax store verify --store=store"""
+  afjax store verify --store=store
+  afjax store pack rte --store=store --output=rte.tar"""
+
+SHARE_EXAMPLE = """\
+examples:
+  afjax store pack rte --store=store --output=rte.tar --license=apache-2.0
+  afjax store unpack rte.tar --store=other
+  afjax store push rte --store=store --repo=USER/REPO --license=apache-2.0 --private
+  afjax store pull USER/REPO --store=other --name=their-rte
+
+An adapter takes the head of its name along, a fusion its adapters and its head. A model card is written; paths of this
+machine are cut to their last part. What comes in is checked wholly before any of it enters the store."""
 
 DATA_EXAMPLE = """\
 examples:
@@ -175,10 +186,7 @@ def make_parser() -> argparse.ArgumentParser:
     prune.add_argument("--keep", type=int, help="how many adapters each layer of the stored fusion keeps")
     prune.add_argument("--name", default="", help="under which name the pruned fusion and its head are stored")
 
-    store = _command(commands, "store", "list, show or verify what a store holds", STORE_EXAMPLE)
-    store.add_argument("action", choices=("ls", "show", "verify"))
-    store.add_argument("name", nargs="?", help="of what to show")
-    store.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    _add_store_commands(_group(commands, "store", "list, check or share what a store holds", STORE_EXAMPLE, "ACTION"))
 
     imports = _group(commands, "import", "take adapters of other libraries over into a store")
     adapterhub = _command(
@@ -264,10 +272,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _group(commands: Any, name: str, summary: str) -> Any:
+def _group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
     """A command that is a family of commands, each with flags of its own; its name stands before theirs."""
-    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-    return parser.add_subparsers(required=True, metavar="FORMAT")
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser.add_subparsers(required=True, metavar=metavar)
 
 
 def _command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
@@ -281,6 +295,36 @@ def _command(commands: Any, name: str, summary: str, example: str, *, group: str
     )
     parser.set_defaults(command=f"{group} {name}".strip())
     return parser
+
+
+def _add_store_commands(group: Any) -> None:
+    for action, summary in (
+        ("ls", "list what a store holds"),
+        ("show", "all about the artefacts of one name"),
+        ("verify", "read all that a store holds and check it"),
+    ):
+        look = _command(group, action, summary, STORE_EXAMPLE, group="store")
+        look.set_defaults(action=action)
+        look.add_argument("name", nargs="?", help="of what to show")
+    pack = _command(group, "pack", "write an artefact and what belongs to it to one file", SHARE_EXAMPLE, group="store")
+    push = _command(group, "push", "put an artefact on the Hugging Face hub", SHARE_EXAMPLE, group="store")
+    for out in (pack, push):
+        out.add_argument("name", metavar="NAME", help="of what to share")
+        out.add_argument("--kind", default="", choices=("adapters", "fusion", "heads"), help="where two have that name")
+        out.add_argument("--license", default="", metavar="ID", help="for the model card, as in apache-2.0 (unknown)")
+    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file, replaced where it is there")
+    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository, made where it is missing")
+    push.add_argument("--private", action="store_true", help="a new repository is private")
+    unpack = _command(group, "unpack", "check a packed file, and put it into a store", SHARE_EXAMPLE, group="store")
+    unpack.add_argument("file", metavar="FILE.tar", help="what afjax store pack wrote")
+    pull = _command(group, "pull", "put what is on the Hugging Face hub into a store", SHARE_EXAMPLE, group="store")
+    pull.add_argument("repo", metavar="USER/REPO", help="what afjax store push wrote")
+    pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
+    for incoming in (unpack, pull):
+        incoming.add_argument("--name", default="", help="a new name for it and its head (its own)")
+        incoming.add_argument("--overwrite", action="store_true", help="replace what has these names")
+    for parser in group.choices.values():
+        parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
 
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:

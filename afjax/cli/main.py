@@ -298,6 +298,44 @@ def _export_adapterhub(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    from afjax import store
+    from afjax.cli.store import shared_lines
+
+    shared = store.pack(
+        arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
+    )
+    print("\n".join(shared_lines(f"{arguments.output} has", shared)))
+    return 0
+
+
+def _unpack(arguments: argparse.Namespace) -> int:
+    from afjax import store
+    from afjax.cli.store import shared_lines
+
+    found = store.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    return 0
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    from afjax import store
+
+    options = {"kind": arguments.kind, "license": arguments.license, "private": arguments.private}
+    print(store.push(arguments.store, arguments.name, arguments.repo, **options))
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from afjax import store
+    from afjax.cli.store import shared_lines
+
+    options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
+    found = store.pull(arguments.repo, arguments.store, **options)
+    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    return 0
+
+
 def _data(arguments: argparse.Namespace) -> int:
     from afjax.cli import data
 
@@ -420,6 +458,11 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "store": _store,
     "import adapterhub": _import_adapterhub,
     "export adapterhub": _export_adapterhub,
+    **{f"store {action}": _store for action in ("ls", "show", "verify")},
+    "store pack": _pack,
+    "store unpack": _unpack,
+    "store push": _push,
+    "store pull": _pull,
     "data": _data,
     "submit": _submit,
     "tpu": _tpu,

@@ -1,4 +1,4 @@
-"""What ``afjax store ls``, ``show`` and ``verify`` print."""
+"""What the ``afjax store`` commands print."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def list_lines(path: StorePath) -> list[str]:
             rows.append(_row(store.read_manifest(path, kind, name)))
         except UserError:
             rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
-    return _table(rows)
+    return _printable(_table(rows))
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
@@ -47,7 +47,7 @@ def show_lines(path: StorePath, name: str) -> list[str]:
     lines: list[str] = []
     for kind in found:
         lines += [*([""] if lines else []), *_manifest_lines(store.read_manifest(path, kind, name))]
-    return lines
+    return _printable(lines)
 
 
 def verify_lines(path: StorePath) -> tuple[list[str], bool]:
@@ -62,6 +62,22 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
         all_well = all_well and not problems
         lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
     return lines or ["The store is empty."], all_well
+
+
+def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
+    """What was packed or unpacked, and what more it takes to use it.
+
+    Args:
+      where: The beginning of the sentence.
+      manifests: Of all of it, what it is about last.
+    """
+    main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
+    size = _size(sum(manifest.num_bytes for manifest in manifests))
+    parts = ", ".join(f"{manifest.kind}/{manifest.name}" for manifest in reversed(manifests))
+    lines = [f"{where} {parts}, {size}, of the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
+    if "heads" not in kinds:
+        lines.append(f'There is no head "{main.name}" of that trunk with it, so it does not predict by itself.')
+    return _printable(lines)
 
 
 def _artefacts(path: StorePath) -> list[tuple[str, str]]:
@@ -119,6 +135,11 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
         lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
     leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
     return lines + _table(leaves)
+
+
+def _printable(lines: Sequence[str]) -> list[str]:
+    """Lines that a terminal only shows: tasks and labels of what was shared are strangers' words."""
+    return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines]
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -10,6 +10,7 @@ A store is a folder (local or ``gs://``)::
 says what it is, on which trunk it was trained and the SHA-256 of every leaf.
 """
 
+from afjax.store.archive import pack, unpack
 from afjax.store.artefacts import (
     Artefact,
     entries,
@@ -21,6 +22,7 @@ from afjax.store.artefacts import (
     save,
 )
 from afjax.store.checks import adapter_problems, problems, verify
+from afjax.store.hub import pull, push
 from afjax.store.manifest import KINDS, Manifest
 
 __all__ = [
@@ -33,8 +35,12 @@ __all__ = [
     "folders",
     "load",
     "names",
+    "pack",
     "problems",
+    "pull",
+    "push",
     "read_manifest",
     "save",
+    "unpack",
     "verify",
 ]

@@ -70,7 +70,7 @@ def save(
       UserError: A bad kind or name, an artefact that is there already, or a store that cannot be written.
         The store is then as it was.
     """
-    folder = _folder(store, kind, name)
+    folder = folder_of(store, kind, name)
     params = map_with_path(lambda path, leaf: np.asarray(leaf), params)
     try:
         with files.replaced(folder, overwrite=overwrite) as target:
@@ -115,14 +115,14 @@ def load(
       UserError: It is not there (with the nearest name), was made on another trunk, has leaves other
         than ``shapes``, or is damaged: a missing or extra leaf, another shape, a flipped bit.
     """
-    folder = _folder(store, kind, name)
-    place, text = _read_text(folder, kind)
+    folder = folder_of(store, kind, name)
+    place, text = read_text(folder, kind)
     while True:
         try:
             return _load(place, text, kind, name, trunk_sha256, shapes)
         except UserError:
             seen = place, text
-            place, text = _read_text(folder, kind)
+            place, text = read_text(folder, kind)
             # Else a writer has replaced it in the meantime, and files of two artefacts came together.
             if (place, text) == seen:
                 raise
@@ -130,7 +130,7 @@ def load(
 
 def exists(store: StorePath) -> bool:
     """Whether there is a folder for the store."""
-    return _store_folder(store).is_dir()
+    return store_folder(store).is_dir()
 
 
 def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
@@ -139,7 +139,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
     Raises:
       UserError: It is not there (with the nearest name), or its manifest is damaged.
     """
-    place, text = _read_text(_folder(store, kind, name), kind)
+    place, text = read_text(folder_of(store, kind, name), kind)
     manifest = from_json(text, str(place / files.MANIFEST))
     check_unchanged(text, str(place / files.MANIFEST))
     return manifest
@@ -213,7 +213,12 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
             raise UserError(f'{does_not_fit}: the leaf "{path}" is {saved}, in the model {tuple(shape)}; {advice}.')
 
 
-def _folder(store: StorePath, kind: str, name: str) -> epath.Path:
+def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
+    """Where an artefact is, or would be.
+
+    Raises:
+      UserError: A bad kind or name, or a store on a kind of object store that is not known.
+    """
     check_name(name, _noun(kind))
     return _kind_folder(store, kind) / name
 
@@ -221,10 +226,10 @@ def _folder(store: StorePath, kind: str, name: str) -> epath.Path:
 def _kind_folder(store: StorePath, kind: str) -> epath.Path:
     if kind not in KINDS:
         raise UserError(f'The kind "{kind}" is not known; a store has {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
-    return _store_folder(store) / kind
+    return store_folder(store) / kind
 
 
-def _store_folder(store: StorePath) -> epath.Path:
+def store_folder(store: StorePath) -> epath.Path:
     folder = open_path(store)
     if not is_remote(folder):
         return folder.expanduser().resolve()
@@ -239,8 +244,12 @@ def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
         raise UserError(f"The store {store} cannot be read: {error.strerror or error}.") from error
 
 
-def _read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
-    """Where an artefact is now, and its manifest's text."""
+def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
+    """Where an artefact is now, and its manifest's text; ``folder`` is that of :func:`folder_of`.
+
+    Raises:
+      UserError: It is not there (with the nearest name), or cannot be read.
+    """
     try:
         found = files.read_current(folder)
     except OSError as error:

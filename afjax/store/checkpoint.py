@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -60,6 +61,8 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
         with quiet_orbax():
             checkpointer = _checkpointer()
             metadata = checkpointer.metadata(folder).item_metadata.tree
+            # Before an array is made: of damaged or forged files it could take all memory.
+            _check_shapes(flatten(metadata), manifest, where)
             # As NumPy, so that neither the devices it was trained on nor those here matter.
             as_numpy = map_with_path(lambda path, leaf: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
             params = checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
@@ -93,13 +96,24 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
             )
 
 
-def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
-    found = {path: describe(np.asarray(leaf)) for path, leaf in flatten(params).items()}
-    difference = names_difference(manifest.leaves, found)
+def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> None:
+    """Raises UserError where a checkpoint's own words about its leaves are not the manifest's."""
+    difference = names_difference(manifest.leaves, metadata)
     if difference:
         raise UserError(f"{where}: leaves missing (-) or not in the manifest (+): {difference}; {REPAIR}.")
-    for path, leaf in found.items():
-        for key, value in leaf.items():
+    for path, leaf in metadata.items():
+        shape = manifest.leaves[path]["shape"]
+        # A leaf is one chunk, and a chunk is made whole, whatever of it is in the leaf.
+        chunk = getattr(leaf.storage, "chunk_shape", None) or leaf.shape
+        if list(leaf.shape) != shape or math.prod(chunk) > max(math.prod(shape), 1):
+            raise UserError(
+                f'{where}: the leaf "{path}" has shape {list(leaf.shape)}, by the manifest it is {shape}; {REPAIR}.'
+            )
+
+
+def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
+    for path, leaf in flatten(params).items():
+        for key, value in describe(np.asarray(leaf)).items():
             if value != manifest.leaves[path][key]:
                 raise UserError(
                     f'{where}: the leaf "{path}" has {key} {value}, by the manifest it is '

@@ -60,6 +60,16 @@ def replaced(folder: epath.Path, *, overwrite: bool) -> Iterator[epath.Path]:
         yield target
 
 
+def copy(source: epath.Path, target: epath.Path) -> None:
+    """Copies a folder, its manifest last."""
+    target.mkdir(parents=True)
+    for entry in sorted(source.iterdir(), key=lambda entry: entry.name == MANIFEST):
+        if entry.is_dir():
+            copy(entry, target / entry.name)
+        else:
+            entry.copy(target / entry.name)
+
+
 @contextlib.contextmanager
 def _replaced_on_disk(folder: epath.Path, overwrite: bool) -> Iterator[epath.Path]:
     new, old = _beside(folder, "new"), _beside(folder, "old")
@@ -97,7 +107,7 @@ def _replaced_on_object_store(folder: epath.Path, overwrite: bool) -> Iterator[e
     if (folder / MANIFEST).exists():
         _refuse_existing(folder, not overwrite)
         old.rmtree(missing_ok=True)
-        _copy(folder, old)
+        copy(folder, old)
         (folder / MANIFEST).unlink()
     elif (old / MANIFEST).exists():
         _refuse_existing(folder, not overwrite)
@@ -121,16 +131,6 @@ def _refuse_existing(folder: epath.Path, refuse: bool) -> None:
 
 def _beside(folder: epath.Path, role: str) -> epath.Path:
     return folder.parent / f".{folder.name},{role}"
-
-
-def _copy(source: epath.Path, target: epath.Path) -> None:
-    """Copies a folder, its manifest last."""
-    target.mkdir(parents=True)
-    for entry in sorted(source.iterdir(), key=lambda entry: entry.name == MANIFEST):
-        if entry.is_dir():
-            _copy(entry, target / entry.name)
-        else:
-            entry.copy(target / entry.name)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,45 @@
+"""Tiny artefacts by somebody whose folders are nobody's business, and what is in a folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from afjax import store
+from afjax.architecture import AdapterConfig
+from afjax.config import TaskConfig
+from afjax.dataclass_dicts import to_dict
+
+HOME = "/home/alice"
+TRUNK = {
+    "name": f"{HOME}/trunks/mine",
+    "sha256": "ab" * 32,
+    "hidden_size": 4,
+    "num_layers": 2,
+    "family": "bert",
+    "dtype": "float32",
+}
+
+
+def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Manifest:
+    """Saves a small artefact."""
+    draw = np.random.default_rng(seed)
+    params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
+    told = {
+        "config": {"num_outputs": 2, "max_length": 32} if kind == "heads" else to_dict(AdapterConfig()),
+        "trunk": TRUNK,
+        "task": to_dict(TaskConfig(name=name, source=f"{HOME}/data/rte", dev=f"{HOME}/dev.jsonl")),
+        "labels": ("entailment", "not_entailment"),
+        "metrics": {"accuracy": 0.75, "step": 3},
+    }
+    return store.save(path, kind, name, params, **{**told, **kwargs})
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All files and folders below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def digests(path: Path) -> dict[str, str]:
+    """``{kind/name: digest}`` of a store that is sound."""
+    assert store.verify(path) == []
+    return {f"{entry.kind}/{entry.name}": entry.digest for entry in store.entries(path)}

@@ -1,0 +1,549 @@
+"""Archives: what goes together, what of the packer stays at home, and what strangers' archives may not do."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_store import HOME, TRUNK, contents, digests, save
+
+from afjax import store
+from afjax.errors import UserError
+from afjax.store import bundle, files, manifest
+from afjax.store.provenance import shareable
+
+Refused = Callable[..., contextlib.AbstractContextManager[None]]
+Members = dict[str, bytes]
+
+PARTS = {
+    "rte": ["heads/rte", "adapters/rte"],
+    "mnli": ["adapters/mnli"],
+    "both": ["adapters/mnli", "adapters/rte", "heads/both", "fusion/both"],
+}
+
+
+@functools.cache
+def packed(made: Path, name: str) -> bytes:
+    file = made.parent / f"{name}.tar"
+    store.pack(made, name, file)
+    return file.read_bytes()
+
+
+@pytest.fixture
+def archive(made: Path, tmp_path: Path) -> Path:
+    """The packed adapter rte, with its head."""
+    (tmp_path / "rte.tar").write_bytes(packed(made, "rte"))
+    return tmp_path / "rte.tar"
+
+
+@pytest.fixture
+def fusion(made: Path, tmp_path: Path) -> Path:
+    """The packed fusion."""
+    (tmp_path / "both.tar").write_bytes(packed(made, "both"))
+    return tmp_path / "both.tar"
+
+
+def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
+    return [f"{part.kind}/{part.name}" for part in manifests]
+
+
+# What goes together
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_packed_comes_back_with_all_that_belongs_to_it(made: Path, tmp_path: Path, name: str) -> None:
+    assert named(store.pack(made, name, tmp_path / "x.tar")) == PARTS[name]
+    assert named(store.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
+    before = digests(made)
+    assert digests(tmp_path / "new") == {part: before[part] for part in PARTS[name]}
+    for part in PARTS[name]:
+        kind, other = part.split("/")
+        assert store.read_manifest(tmp_path / "new", kind, other) == shareable(store.read_manifest(made, kind, other))
+    # Packed again it is the same to the byte, whoever packs it.
+    store.pack(tmp_path / "new", name, tmp_path / "y.tar")
+    assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
+        {".lock", *(part.split("/")[0] for part in PARTS[name])}
+    )
+
+
+def test_an_unpacked_archive_is_a_store(fusion: Path, made: Path, tmp_path: Path) -> None:
+    with tarfile.open(fusion) as tar:
+        tar.extractall(tmp_path / "by-hand", filter="data")
+        names, owners = tar.getnames(), {(member.uid, member.uname, member.mtime) for member in tar.getmembers()}
+    assert names[0] == "README.md"
+    assert [name.endswith("/manifest.json") for name in names[1:6]] == [True] * 4 + [False]
+    assert owners == {(0, "", 0)}
+    before = digests(made)
+    del before["heads/rte"]
+    assert digests(tmp_path / "by-hand") == before
+
+
+def test_nothing_tells_of_the_packers_folders(made: Path) -> None:
+    for name in PARTS:
+        assert HOME.encode() not in packed(made, name)
+        assert str(made.parent).encode() not in packed(made, name)
+    with tarfile.open(fileobj=io.BytesIO(packed(made, "rte"))) as tar:
+        told = json.load(tar.extractfile("adapters/rte/manifest.json"))
+    assert told["trunk"] == {**TRUNK, "name": "./mine"}
+    assert (told["task"]["source"], told["task"]["dev"], told["task"]["train"]) == ("./rte", "./dev.jsonl", "")
+
+
+def test_a_head_of_another_trunk_only_has_the_same_name(source: Path, tmp_path: Path) -> None:
+    save(source, "heads", "mnli", trunk={**TRUNK, "sha256": "cd" * 32})
+    assert named(store.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
+    assert named(store.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
+
+
+def test_a_head_alone_and_a_name_of_two_kinds(source: Path, tmp_path: Path, refused: Refused) -> None:
+    shutil.rmtree(source / "adapters" / "rte")
+    assert named(store.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
+    save(source, "adapters", "both", 9)
+    with refused("has an adapter and a fusion named"):
+        store.pack(source, "both", tmp_path / "y.tar")
+    assert named(store.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
+
+
+def test_what_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
+    file = tmp_path / "x.tar"
+    with refused('Did you mean "rte"?'):
+        store.pack(source, "rtee", file)
+    with refused("There is no store at"):
+        store.pack(tmp_path / "nothing", "rte", file)
+    with refused('The kind "adapter" is not known'):
+        store.pack(source, "rte", file, kind="adapter")
+    with refused("The licence"):
+        store.pack(source, "rte", file, license="do what you like")
+    for output, words in (("x.tar.gz", "ends in .tar"), ("none/x.tar", "its parent is not a folder")):
+        with refused(words):
+            store.pack(source, "rte", tmp_path / output)
+    with refused("is on an object store"):
+        store.pack(source, "rte", "gs://bucket/x.tar")
+    (tmp_path / "folder.tar").mkdir()
+    with refused("it is a folder"):
+        store.pack(source, "rte", tmp_path / "folder.tar")
+    save(source, "adapters", "mnli", 7, overwrite=True)
+    with refused("train the fusion again"):
+        store.pack(source, "both", file)
+    shutil.rmtree(source / "adapters" / "mnli")
+    with refused('needs the adapter "mnli", which is not in the store'):
+        store.pack(source, "both", file)
+    leaf = next((source / "adapters" / "rte" / "params").glob("output.kernel/0*"))
+    leaf.write_bytes(b"damaged")
+    with refused(f"{source}/adapters/rte"):
+        store.pack(source, "rte", file)
+
+
+def test_an_archive_that_is_there_is_replaced_whole_or_not_at_all(
+    made: Path, archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "addfile", full)
+        with refused("No space left on device"):
+            store.pack(made, "both", archive)
+    store.pack(made, "both", archive)
+    assert archive.read_bytes() == packed(made, "both")
+
+
+# Names in the store
+
+
+def test_a_taken_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
+    new = tmp_path / "new"
+    save(new, "heads", "rte", 8)
+    with refused("has heads/rte already, and nothing was changed; give --overwrite"):
+        store.unpack(archive, new)
+    store.unpack(archive, new, overwrite=True)
+    with refused("has adapters/rte already"):
+        store.unpack(archive, new)
+    assert list(digests(new)) == ["adapters/rte", "heads/rte"]
+
+
+def test_a_new_name_is_that_of_the_head_too(archive: Path, fusion: Path, made: Path, tmp_path: Path) -> None:
+    new, before = tmp_path / "new", digests(made)
+    assert named(store.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
+    assert named(store.unpack(fusion, new, name="mixed")) == [
+        "adapters/mnli",
+        "adapters/rte",
+        "heads/mixed",
+        "fusion/mixed",
+    ]
+    assert digests(new)["adapters/mine"] == digests(new)["adapters/rte"] == before["adapters/rte"]
+    assert digests(new)["fusion/mixed"] == before["fusion/both"]
+    store.pack(new, "mixed", tmp_path / "again.tar")
+
+
+def test_adapters_of_a_fusion_that_are_there_already(
+    archive: Path, fusion: Path, source: Path, tmp_path: Path, refused: Refused
+) -> None:
+    """The same ones stay as they are, also those that never left; others need another store."""
+    shutil.rmtree(source / "fusion")
+    shutil.rmtree(source / "heads" / "both")
+    before = contents(source)
+    store.unpack(fusion, source)
+    assert contents(source).items() >= before.items()
+    assert "fusion/both" in digests(source)
+    new = tmp_path / "new"
+    save(new, "adapters", "rte", 8)
+    with refused("has adapters/rte already"):
+        store.unpack(fusion, new)
+    with refused("has adapters/rte already"):
+        store.unpack(fusion, new, name="mixed")
+    with refused("cannot be used"):
+        store.unpack(fusion, new, name="../mixed")
+
+
+def test_stopped_in_the_midst_and_gone_on(fusion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is about comes last, so that what is there can be used; the same call goes on."""
+    new, copied = tmp_path / "new", []
+
+    def copy(source: Path, target: Path) -> None:
+        if len(copied) == stop:
+            raise KeyboardInterrupt
+        copied.append(target)
+        files.copy(source, target)
+
+    for stop in range(4):
+        copied.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(bundle, "copy", copy)
+            with pytest.raises(KeyboardInterrupt):
+                store.unpack(fusion, new)
+        assert "fusion/both" not in digests(new)
+        assert len(digests(new)) == stop
+        shutil.rmtree(new)
+    store.unpack(fusion, new)
+    shutil.rmtree(new / "fusion")
+    shutil.rmtree(new / "adapters" / "rte")
+    store.unpack(fusion, new)
+    assert len(digests(new)) == 4
+
+
+def test_a_disk_that_is_full(archive: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "new" / "heads").mkdir(parents=True)
+    (tmp_path / "new" / ".lock").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "copy", full)
+        with refused("cannot be written to"):
+            store.unpack(archive, tmp_path / "new")
+
+
+def test_into_an_object_store(archive: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "is_remote", lambda path: True)
+    store.unpack(archive, tmp_path / "new")
+    store.unpack(archive, tmp_path / "new", overwrite=True)
+    assert digests(tmp_path / "new")["adapters/rte"] == digests(made)["adapters/rte"]
+
+
+# Damage
+
+
+@settings(deadline=None, max_examples=80)
+@given(data=st.data())
+def test_a_changed_byte_is_found_or_changes_nothing(
+    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = packed(made, "rte")
+    position = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[position] ^= data.draw(st.integers(1, 255))
+    check_damaged(bytes(changed), made, tmp_path_factory.mktemp("damaged"))
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_a_truncated_archive_is_found_or_lacks_nothing(
+    made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = packed(made, "rte")
+    cut = data.draw(st.integers(0, len(whole) - 1) | st.sampled_from(range(0, len(whole), tarfile.BLOCKSIZE)))
+    check_damaged(whole[:cut], made, tmp_path_factory.mktemp("damaged"))
+
+
+def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
+    (folder / "x.tar").write_bytes(archive)
+    try:
+        store.unpack(folder / "x.tar", folder / "new")
+    except UserError as error:
+        assert str(folder / "x.tar") in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+        assert sorted(folder.iterdir()) == [folder / "x.tar"]
+    else:
+        before = digests(made)
+        assert digests(folder / "new") == {part: before[part] for part in sorted(PARTS["rte"])}
+
+
+def test_what_is_no_archive(archive: Path, tmp_path: Path, refused: Refused) -> None:
+    new, file = tmp_path / "new", tmp_path / "x"
+    with refused("No such file"):
+        store.unpack(tmp_path / "nothing.tar", new)
+    with refused("Is a directory"):
+        store.unpack(tmp_path, new)
+    with refused("is on an object store"):
+        store.unpack("gs://bucket/x.tar", new)
+    whole = archive.read_bytes()
+    for damaged in (b"", b"PK\x03\x04", gzip.compress(whole), whole + b"more", bytes(9999)):
+        file.write_bytes(damaged)
+        with refused(str(file)):
+            store.unpack(file, new)
+
+
+# Forged archives
+
+
+def members_of(archive: Path) -> Members:
+    with tarfile.open(archive) as tar:
+        return {name: tar.extractfile(name).read() for name in tar.getnames()}
+
+
+def write(archive: Path, members: Members, *more: tarfile.TarInfo) -> None:
+    with tarfile.open(archive, "w") as tar:
+        for name, contents in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            tar.addfile(member, io.BytesIO(contents))
+        for member in more:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+
+
+def entry(name: str, **values: object) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    for key, value in values.items():
+        setattr(member, key, value)
+    return member
+
+
+RTE = "adapters/rte"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (entry("/etc/passwd"), "leads out"),
+        (entry("../evil"), "leads out"),
+        (entry("adapters/rte/params/../../../evil"), "leads out"),
+        (entry("adapters/../../evil/manifest.json"), "leads out"),
+        (entry("adapters\\rte\\manifest.json"), "leads out"),
+        (entry("./adapters/rte/x"), "leads out"),
+        (entry("adapters/rte//x"), "leads out"),
+        (entry("adapters/r\nte/manifest.json"), "leads out"),
+        (entry("C:/evil"), "belongs to no artefact"),
+        (entry("heads/x,y/manifest.json"), "cannot be used"),
+        (entry("heads/.x/manifest.json"), "cannot be used"),
+        (entry("adapters/rte/more.txt"), "belongs to no artefact"),
+        (entry("configs/rte/manifest.json"), "belongs to no artefact"),
+        (entry("heads/more/params/x"), "but not its manifest.json"),
+        (entry(f"{RTE}/params/more"), "too many (+): +params/more"),
+        (entry(f"{RTE}/params/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "no plain file"),
+        (entry(f"{RTE}/params/link", type=tarfile.LNKTYPE, linkname="README.md"), "no plain file"),
+        (entry(f"{RTE}/params/device", type=tarfile.CHRTYPE), "no plain file"),
+        (entry(f"{RTE}/params/pipe", type=tarfile.FIFOTYPE), "no plain file"),
+        (entry(f"{RTE}/params/folder", type=tarfile.DIRTYPE), "no plain file"),
+        (
+            entry("x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "99999999999999", "path": "x"}),
+            "no plain file",
+        ),
+        (entry(f"{RTE}/manifest.json"), "twice"),
+        (entry("README.md"), "twice"),
+    ],
+    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+)
+def test_members_that_no_archive_has(
+    archive: Path, tmp_path: Path, refused: Refused, more: tarfile.TarInfo, words: str
+):
+    write(archive, members_of(archive), more)
+    with refused(words):
+        store.unpack(archive, tmp_path / "new")
+
+
+def test_members_that_are_missing(archive: Path, fusion: Path, tmp_path: Path, refused: Refused) -> None:
+    def without(file: Path, start: str) -> None:
+        write(file, {name: contents for name, contents in members_of(file).items() if not name.startswith(start)})
+
+    whole = archive.read_bytes()
+    for start, words in (
+        (f"{RTE}/params/output.bias/0", "missing (-) or too many (+): -params/output.bias/0"),
+        (f"{RTE}/manifest.json", "but not its manifest.json"),
+        ("", "holds no adapter, fusion or head"),
+    ):
+        archive.write_bytes(whole)
+        without(archive, start)
+        with refused(words):
+            store.unpack(archive, tmp_path / "new")
+    without(fusion, "adapters/mnli")
+    with refused("is not one adapter, fusion or head with what belongs to it"):
+        store.unpack(fusion, tmp_path / "new")
+
+
+def test_artefacts_that_do_not_belong_together(archive: Path, made: Path, source: Path, refused: Refused) -> None:
+    mnli = source.parent / "mnli.tar"
+    mnli.write_bytes(packed(made, "mnli"))
+    write(archive, {**members_of(archive), **members_of(mnli)})
+    with refused("holds adapters/mnli, adapters/rte, heads/rte, which is not one"):
+        store.unpack(archive, source.parent / "new")
+    # A fusion over adapters of the right names that are others.
+    save(source, "adapters", "rte", 9, overwrite=True)
+    store.pack(source, "rte", archive)
+    both = source.parent / "both.tar"
+    both.write_bytes(packed(made, "both"))
+    write(
+        both, {**members_of(both), **{key: value for key, value in members_of(archive).items() if key.startswith(RTE)}}
+    )
+    with refused("train the fusion again"):
+        store.unpack(both, source.parent / "new")
+
+
+def forged(archive: Path, edit: Callable[[dict, Members], None]) -> None:
+    """Edits the adapter's manifest, and perhaps its files, as somebody who knows how to make checksums would."""
+    members = members_of(archive)
+    values = json.loads(members[f"{RTE}/manifest.json"])
+    edit(values, members)
+    del values[manifest.CHECKSUM]
+    values[manifest.CHECKSUM] = manifest._checksum(values)
+    members[f"{RTE}/manifest.json"] = json.dumps(values).encode()
+    write(archive, members)
+
+
+def set_version(values: dict, members: Members) -> None:
+    values["format_version"] = 99
+
+
+def set_name(values: dict, members: Members) -> None:
+    values["name"] = "mnli"
+
+
+def set_leading_out(values: dict, members: Members) -> None:
+    values["files"]["../../../evil"] = "0" * 64
+
+
+def set_shape(values: dict, members: Members) -> None:
+    values["leaves"]["output/kernel"]["shape"] = [2**40, 4]
+
+
+def set_dtype(values: dict, members: Members) -> None:
+    values["leaves"]["output/kernel"]["dtype"] = "float99"
+
+
+def set_tree(values: dict, members: Members) -> None:
+    values["leaves"]["output/kernel/more"] = values["leaves"]["output/kernel"]
+
+
+def set_adapters(values: dict, members: Members) -> None:
+    values["adapters"] = ["rte"]
+
+
+def set_digest(values: dict, members: Members) -> None:
+    values["leaves"]["output/kernel"]["sha256"] = "0" * 64
+
+
+def set_trunk(values: dict, members: Members) -> None:
+    values["trunk"] = {"name": 3}
+
+
+def set_dtype_of_trunk(values: dict, members: Members) -> None:
+    values["trunk"]["dtype"] = "int4"
+
+
+def set_no_number(values: dict, members: Members) -> None:
+    values["metrics"]["accuracy"] = float("nan")
+
+
+def set_other_trunk(values: dict, members: Members) -> None:
+    values["trunk"]["sha256"] = "cd" * 32
+
+
+def add_bytes(values: dict, members: Members) -> None:
+    contents = bytes(2**24)
+    members[f"{RTE}/params/more"] = contents
+    values["files"]["more"] = hashlib.sha256(contents).hexdigest()
+
+
+def set_chunks(values: dict, members: Members) -> None:
+    """A checkpoint that says of itself that it is of 32 TB."""
+    path = f"{RTE}/params/output.kernel/.zarray"
+    about = json.loads(members[path])
+    about["shape"] = about["chunks"] = [2**40, 8]
+    members[path] = json.dumps(about).encode()
+    values["files"]["output.kernel/.zarray"] = hashlib.sha256(members[path]).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (set_version, "format_version is 99, this afjax reads 1"),
+        (set_name, "is that of adapters/mnli, not of adapters/rte"),
+        (set_leading_out, "missing (-) or too many (+): -params/../../../evil"),
+        (set_shape, "bytes of parameters by its manifests; refused"),
+        (set_dtype, "has values that afjax does not write"),
+        (set_tree, "has values that afjax does not write"),
+        (set_adapters, "has values that afjax does not write"),
+        (set_trunk, "has values that afjax does not write"),
+        (set_dtype_of_trunk, "has values that afjax does not write"),
+        (set_no_number, "is no manifest (ValueError)"),
+        (set_other_trunk, "artefacts of several trunks"),
+        (set_digest, 'the leaf "output/kernel" has sha256'),
+        (add_bytes, "where its manifest lists 40 bytes of parameters"),
+        (set_chunks, f'adapters/rte: the leaf "output/kernel" has shape [{2**40}, 8], by the manifest it is [4, 2]'),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_forged_manifests(archive: Path, tmp_path: Path, refused: Refused, edit: Callable, words: str) -> None:
+    forged(archive, edit)
+    with refused(words):
+        store.unpack(archive, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"\xff", b"[" * 100_000, b"1" * 10_000, b"{}", b"null", b" " * (2**24 + 1)],
+    ids=range(6),
+)
+def test_manifests_that_are_none(archive: Path, tmp_path: Path, refused: Refused, contents: bytes) -> None:
+    write(archive, {**members_of(archive), f"{RTE}/manifest.json": contents})
+    with refused("get it again from where it was shared"):
+        store.unpack(archive, tmp_path / "new")
+
+
+def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tmp_path: Path) -> None:
+    members = members_of(archive)
+    members[f"{RTE}/params/output.bias/0"] = b"damaged"
+    write(archive, members)
+    with pytest.raises(UserError) as raised:
+        store.unpack(archive, tmp_path / "new")
+    assert f'{archive}/adapters/rte: "output/bias" was changed' in str(raised.value)
+    assert ".afjax-" not in str(raised.value)
+
+
+def test_heads_that_could_not_predict(source: Path, tmp_path: Path, refused: Refused) -> None:
+    save(source, "heads", "rte", overwrite=True, config={"max_length": 32})
+    store.pack(source, "rte", tmp_path / "x.tar")
+    with refused("has values that afjax does not write"):
+        store.unpack(tmp_path / "x.tar", tmp_path / "new")
+
+
+def test_long_and_foreign_names(tmp_path: Path) -> None:
+    for name in ("ü" * 60, "x" * 200, "a b'c\"[d]`"):
+        saved = save(tmp_path / "source", "adapters", name)
+        store.pack(tmp_path / "source", name, tmp_path / "x.tar")
+        (found,) = store.unpack(tmp_path / "x.tar", tmp_path / "new")
+        assert found == shareable(saved)
+        assert np.array_equal(
+            store.load(tmp_path / "new", "adapters", name).params["output"]["kernel"],
+            store.load(tmp_path / "source", "adapters", name).params["output"]["kernel"],
+        )

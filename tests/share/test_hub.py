@@ -1,0 +1,232 @@
+"""The Hugging Face hub, as a fake that takes the arguments its real client takes, and its errors."""
+
+import contextlib
+import fnmatch
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, errors
+from made_store import HOME, digests, save
+
+from afjax import store
+from afjax.store import hub
+
+Refused = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+class Hub:
+    """Repositories in memory; every call must fit the signature of the real client's method."""
+
+    def __init__(self) -> None:
+        self.commits: dict[str, list[dict[str, bytes]]] = {}
+        self.private: dict[str, bool] = {}
+        self.calls: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        signature, method = inspect.signature(getattr(HfApi, name)), getattr(type(self), f"do_{name}")
+
+        def call(**given: Any) -> Any:
+            signature.bind(None, **given)
+            self.calls.append(name)
+            if self.error:
+                raise self.error
+            return method(self, **given)
+
+        return call
+
+    def do_create_repo(self, repo_id: str, private: bool | None, exist_ok: bool) -> str:
+        assert exist_ok
+        if repo_id not in self.commits:
+            self.commits[repo_id], self.private[repo_id] = [{".gitattributes": b""}], bool(private)
+        return f"https://huggingface.co/{repo_id}"
+
+    def do_repo_info(self, repo_id: str, revision: str | None = None, files_metadata: bool = False) -> Any:
+        number = len(self.commits[repo_id]) - 1 if revision is None else int(revision)
+        siblings = [
+            SimpleNamespace(rfilename=path, size=self.sizes.get(path, len(contents)) if files_metadata else None)
+            for path, contents in self.commits[repo_id][number].items()
+        ]
+        return SimpleNamespace(sha=str(number), private=self.private[repo_id], siblings=siblings)
+
+    def do_create_commit(self, repo_id: str, operations: list, commit_message: str, parent_commit: str) -> None:
+        assert parent_commit == str(len(self.commits[repo_id]) - 1)
+        files = dict(self.commits[repo_id][-1])
+        for operation in operations:
+            if isinstance(operation, CommitOperationAdd):
+                files[operation.path_in_repo] = Path(operation.path_or_fileobj).read_bytes()
+            else:
+                assert isinstance(operation, CommitOperationDelete)
+                del files[operation.path_in_repo]
+        self.commits[repo_id].append(files)
+
+    def do_snapshot_download(self, repo_id: str, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        for path, contents in self.commits[repo_id][int(revision)].items():
+            if any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns):
+                (local_dir / path).parent.mkdir(parents=True, exist_ok=True)
+                (local_dir / path).write_bytes(contents)
+        # What the real client keeps beside them.
+        (local_dir / ".cache" / "huggingface").mkdir(parents=True, exist_ok=True)
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """What the hub has."""
+    found = Hub()
+    monkeypatch.setattr(hub, "_client", lambda: found)
+    return found
+
+
+def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) -> None:
+    assert store.push(made, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
+    files = there.commits["me/both"][-1]
+    assert there.private["me/both"]
+    assert len(there.commits["me/both"]) == 2
+    assert HOME.encode() not in b"".join(files.values())
+    card = ModelCard(files["README.md"].decode())
+    assert card.data.license == "mit"
+    assert "afjax store pull me/both --store=store" in card.text
+    files["picture.png"] = files["docs/more.md"] = b"of somebody's own"
+    manifests = store.pull("me/both", tmp_path / "new", name="mixed")
+    assert (manifests[-1].kind, manifests[-1].name) == ("fusion", "mixed")
+    before = digests(made)
+    assert digests(tmp_path / "new") == {
+        "adapters/mnli": before["adapters/mnli"],
+        "adapters/rte": before["adapters/rte"],
+        "fusion/mixed": before["fusion/both"],
+        "heads/mixed": before["heads/both"],
+    }
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [".lock", "adapters", "fusion", "heads"]
+
+
+def test_pushed_again_it_is_replaced(source: Path, tmp_path: Path, there: Hub) -> None:
+    store.push(source, "rte", "me/rte")
+    there.commits["me/rte"][-1]["picture.png"] = b""
+    (source / "heads" / "rte").rename(source / "heads" / "other")
+    save(source, "adapters", "rte", 9, overwrite=True)
+    store.push(source, "rte", "me/rte")
+    assert [path for path in there.commits["me/rte"][-1] if path.startswith("heads")] == []
+    assert "picture.png" in there.commits["me/rte"][-1]
+    (newest,) = store.pull("me/rte", tmp_path / "new")
+    assert newest.digest == store.read_manifest(source, "adapters", "rte").digest
+    *_, older = store.pull("me/rte", tmp_path / "older", revision="1")
+    assert older.digest != newest.digest
+
+
+def test_a_repository_of_something_else_stays_as_it_is(made: Path, there: Hub, refused: Refused) -> None:
+    store.push(made, "both", "me/x")
+    for name in ("rte", "mnli"):
+        with refused("The repository me/x holds something else (adapters/mnli/manifest.json"):
+            store.push(made, name, "me/x")
+    there.do_create_repo("me/bert", None, True)
+    there.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
+    with refused("holds something else (config.json, model.safetensors)"):
+        store.push(made, "rte", "me/bert")
+    with refused("is there and public, so --private cannot be kept"):
+        store.push(made, "both", "me/x", private=True)
+    assert (len(there.commits["me/x"]), len(there.commits["me/bert"])) == (2, 1)
+
+
+def test_nothing_is_made_of_what_cannot_be_packed(source: Path, there: Hub, refused: Refused) -> None:
+    (source / "adapters" / "mnli" / "manifest.json").unlink()
+    with refused('needs the adapter "mnli"'):
+        store.push(source, "both", "me/both")
+    with refused("The licence"):
+        store.push(source, "rte", "me/rte", license="?")
+    assert there.calls == []
+
+
+@pytest.mark.parametrize("name", ["rte", "me/rte/x", "me/", "/rte", "me/r te", "../rte", "me/--rte", "https://hf.co/x"])
+def test_what_is_no_repository(made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str) -> None:
+    with refused("is no USER/REPO of the Hugging Face hub"):
+        store.push(made, "rte", name)
+    with refused("is no USER/REPO of the Hugging Face hub"):
+        store.pull(name, tmp_path / "new")
+    assert there.calls == []
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("adapters/../../evil", "leads out of it"),
+        ("heads/x,y/manifest.json", "cannot be used"),
+        ("adapters/readme.txt", "belongs to no artefact"),
+        ("heads/more/params/x", "but not its manifest.json"),
+    ],
+)
+def test_listings_are_looked_at_before_anything_is_fetched(
+    made: Path, tmp_path: Path, there: Hub, refused: Refused, path: str, words: str
+) -> None:
+    store.push(made, "rte", "me/rte")
+    there.commits["me/rte"][-1][path] = b""
+    there.calls.clear()
+    with refused(words):
+        store.pull("me/rte", tmp_path / "new")
+    assert there.calls == ["repo_info"]
+
+
+def test_manifests_are_looked_at_before_the_rest_is_fetched(
+    made: Path, tmp_path: Path, there: Hub, refused: Refused
+) -> None:
+    store.push(made, "rte", "me/rte")
+    files = there.commits["me/rte"][-1]
+    there.calls.clear()
+    there.sizes = {"adapters/rte/manifest.json": 2**30}
+    with refused("more than a manifest can have"):
+        store.pull("me/rte", tmp_path / "new")
+    there.sizes = {"adapters/rte/params/output.kernel/0.0": 2**40}
+    with refused("where its manifest lists 40 bytes of parameters"):
+        store.pull("me/rte", tmp_path / "new")
+    there.sizes = {}
+    files["adapters/rte/params/more"] = b""
+    with refused("too many (+): +params/more"):
+        store.pull("me/rte", tmp_path / "new")
+    assert there.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
+    del files["adapters/rte/params/more"]
+    files["adapters/rte/params/output.kernel/0.0"] = b"damaged"
+    with refused('The repository me/rte/adapters/rte: "output/kernel" was changed'):
+        store.pull("me/rte", tmp_path / "new")
+    there.commits["me/rte"][-1] = {"README.md": b""}
+    with refused("holds no adapter, fusion or head"):
+        store.pull("me/rte", tmp_path / "new")
+
+
+def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
+    response = SimpleNamespace(headers={}, status_code=status, request=None)
+    return kind(f"{status} of the server\nat length", response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (answer(errors.RepositoryNotFoundError, 404), "there is none of that name, or you may not see it"),
+        (answer(errors.GatedRepoError, 403), "ask for access on its page"),
+        (answer(errors.RevisionNotFoundError, 404), "it has no such revision"),
+        (answer(errors.HfHubHTTPError, 401), "run hf auth login"),
+        (answer(errors.HfHubHTTPError, 403), "you may not (403)"),
+        (answer(errors.BadRequestError, 400), "(400: 400 of the server); try again"),
+        (errors.LocalTokenNotFoundError("none"), "nobody is logged in"),
+        (errors.OfflineModeIsEnabled("offline"), "(OfflineModeIsEnabled: offline); check the network"),
+        (errors.HTTPError("no route"), "check the network"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_the_hub_refuses(
+    made: Path, tmp_path: Path, there: Hub, refused: Refused, error: Exception, words: str
+) -> None:
+    there.error = error
+    with refused(words):
+        store.pull("me/rte", tmp_path / "new")
+    with refused(words):
+        store.push(made, "rte", "me/rte")
+
+
+def test_the_real_client_knows_the_library() -> None:
+    assert isinstance(hub._client(), huggingface_hub.HfApi)
+    assert hub._client().library_name == "afjax"

@@ -1,0 +1,158 @@
+"""Model cards: what the hub reads of them, and that other people's words stay words."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_store import HOME, TRUNK, save
+
+from afjax import store
+from afjax.cli.flags import make_parser
+from afjax.config import TaskConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.store.model_card import code_span, model_card, yaml_string
+from afjax.store.provenance import hub_id, shareable
+
+NASTY = '</code>[x](http://evil) `` | <script>\n# Title\n---\nlicense: "mit" @everyone \u2028 \x85 \x00 \ud800 é 🙂'
+
+
+def card_of(tmp_path: Path, kind: str = "adapters", name: str = "rte", **kwargs) -> str:
+    saved = save(tmp_path, kind, name, **kwargs)
+    return model_card([shareable(saved)])
+
+
+def test_what_the_hub_reads(made: Path) -> None:
+    fusion = shareable(store.read_manifest(made, "fusion", "both"))
+    head = shareable(store.read_manifest(made, "heads", "both"))
+    text = model_card([head, fusion], repository="me/both", license="cc-by-4.0")
+    data = ModelCard(text).data
+    assert (data.library_name, data.license, data.pipeline_tag) == ("afjax", "cc-by-4.0", "text-classification")
+    assert data.tags == ["afjax", "adapterfusion"]
+    assert data.base_model is None
+    (score,) = data.eval_results
+    assert (score.metric_type, score.metric_value, score.dataset_name) == ("accuracy", 0.75, "both")
+    assert "afjax store pull me/both --store=store" in text
+    assert "--trunk=PATH/OF/THE/TRUNK" in text
+    assert "`./mine` (a folder of those who trained it" in text
+    assert HOME not in text
+
+
+def test_without_licence_task_and_scores(tmp_path: Path) -> None:
+    text = card_of(tmp_path, task={}, metrics={"accuracy": float("nan")}, labels=())
+    data = ModelCard(text).data
+    assert data.license is None
+    assert data.eval_results is None
+    assert data.pipeline_tag is None
+    assert "Licence: unknown" in text
+    assert "Scores" not in text
+
+
+def test_the_base_model_is_that_of_the_hub(tmp_path: Path) -> None:
+    data = ModelCard(card_of(tmp_path, trunk={**TRUNK, "name": "minilm"})).data
+    assert data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
+    assert data["base_model_relation"] == "adapter"
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multiple_choice", "span"])
+def test_commands_and_python_are_such_as_afjax_takes(made: Path, tmp_path: Path, kind: str) -> None:
+    task = to_dict(TaskConfig(name="t", kind=kind))
+    name = 'it\'s a "name" `x`'
+    adapter = save(tmp_path, "adapters", name, task=task, trunk={**TRUNK, "name": "org/model"})
+    head = save(tmp_path, "heads", name, task=task, trunk={**TRUNK, "name": "org/model"})
+    text = model_card([head, adapter])
+    ((unpack, predict),) = [block.splitlines() for block in re.findall("```bash\n(.*?)```", text, re.DOTALL)]
+    arguments = make_parser().parse_args(shlex.split(predict)[1:])
+    assert (arguments.adapter, arguments.head, arguments.trunk) == (name, name, "org/model")
+    assert arguments.max_length == 32
+    assert make_parser().parse_args(shlex.split(unpack)[1:]).file == f"{name}.tar"
+    (python,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
+    assert len(python.strip().splitlines()) == 6
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(python))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "load_task_model"
+    ]
+    assert {word.arg: word.value.value for word in call.keywords} == {"head": name, "adapter": name}
+
+
+def test_an_adapter_without_a_head_says_so(tmp_path: Path) -> None:
+    text = card_of(tmp_path, name="mnli")
+    assert "afjax predict" not in text
+    assert "It has no head" in text
+
+
+def test_other_peoples_words_stay_words(tmp_path: Path) -> None:
+    task = {**to_dict(TaskConfig(name="t")), "name": NASTY.replace("\ud800", "")}
+    nasty = NASTY.replace("\ud800", "")
+    text = card_of(tmp_path, task={**task, "source": nasty}, labels=(nasty, "fine"), metrics={nasty: 0.5})
+    plain = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text.split("---\n", 2)[2])
+    assert "evil" not in plain
+    assert "script" not in plain
+    assert text.count("\n# ") == 1
+    assert ModelCard(text).data.license is None
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()))
+def test_every_text_in_quotes_and_in_code(text: str) -> None:
+    shown = text.encode("utf-8", "replace").decode()
+    data = ModelCard(f"---\nlicense: {yaml_string(text)}\n---\n").data
+    assert data.license == shown or not shown
+    span = code_span(text)
+    fence = re.match("`+", span)[0]
+    assert span.endswith(fence)
+    assert not re.search(f"(?<!`){fence}(?!`)", span[len(fence) : -len(fence)])
+    assert span.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("minilm", "minilm"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("org/model", "org/model"),
+        ("/home/alice/trunk", "./trunk"),
+        ("/home/alice/trunk/", "./trunk"),
+        ("~/trunk", "./trunk"),
+        ("../trunk", "./trunk"),
+        ("./trunk", "./trunk"),
+        ("runs/full/trunk", "./trunk"),
+        ("gs://bucket/run/trunk", "./trunk"),
+        ("C:\\Users\\alice\\trunk", "./trunk"),
+        ("/", "."),
+        ("here", "./here"),
+    ],
+)
+def test_names_of_trunks(name: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    saved = save(tmp_path / "store", "adapters", "a", trunk={**TRUNK, "name": name})
+    assert shareable(saved).trunk["name"] == shared
+    assert shareable(shareable(saved)) == shareable(saved)
+    assert bool(hub_id(shared)) == (shared == name and not name.startswith("."))
+
+
+@pytest.mark.parametrize(
+    ("source", "shared"),
+    [
+        ("", ""),
+        ("builtin:entail", "builtin:entail"),
+        ("tfds:glue/rte", "tfds:glue/rte"),
+        ("tfds:/home/alice/tfds/rte/1.0.0", "tfds:./1.0.0"),
+        ("tfds:gs://bucket/rte/1.0.0", "tfds:./1.0.0"),
+        ("official:rte:/home/alice/DATA", "official:rte:./DATA"),
+        ("/home/alice/rte", "./rte"),
+        ("alice/rte", "./rte"),
+        ("gs://bucket/rte", "./rte"),
+    ],
+)
+def test_sources_of_tasks(source: str, shared: str, tmp_path: Path) -> None:
+    task = {**to_dict(TaskConfig(name="t")), "source": source, "train": "train[:9%]", "dev": "/home/alice/dev.tsv"}
+    manifest = shareable(save(tmp_path, "adapters", "a", task=task))
+    assert manifest.task == {**task, "source": shared, "dev": "./dev.tsv"}
+    assert shareable(manifest) == manifest
