@@ -140,7 +140,10 @@ def from_there(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], w
 def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
     """Trains here, exports, loads there."""
     store = work / "store"
-    settings = afjax.TrainConfig(learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, eval_every=10)
+    # One padded length is one compilation.
+    settings = afjax.TrainConfig(
+        learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
+    )
     for name, (adapter, head, kind) in HERE.items():
         task = afjax.TaskConfig(name=name, kind=kind)
         rows = rows_of(kind)
