@@ -38,6 +38,7 @@ setup(
     extras_require={
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda13]>=0.10"],
+        "tf": ["tensorflow>=2.20"],  # checkpoints of TensorFlow code
         "tfds": ["tensorflow>=2.20"],
         "gcs": ["gcsfs>=2024.6"],
         "dev": [
