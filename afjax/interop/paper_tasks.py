@@ -4,6 +4,8 @@ import dataclasses
 import types
 from collections.abc import Mapping, Sequence
 
+import jax
+
 from afjax.architecture import Adapter, HeadConfig
 from afjax.config import TaskConfig
 from afjax.data.tasks import known_task
@@ -30,7 +32,7 @@ _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 
 def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: str) -> TaskConfig:
-    """The task of a head.
+    """The task of a head, its labels in the order of the head's outputs.
 
     Args:
       name: The benchmark's, as the papers' codes or afjax write it, or any other.
@@ -69,9 +71,18 @@ def paper_model(
     adapter: tuple[Adapter, Tree] | None,
     max_length: int,
 ) -> TaskModel:
-    """A trunk with a head and perhaps an adapter, of one name, ready to be saved to a store."""
+    """A trunk with a head and perhaps an adapter, of one name, ready to be saved to a store.
+
+    A benchmark's labels come into the order that they have everywhere in afjax, and the head's outputs with them, so
+    that sources which number labels (TFDS) are read as they are meant.
+    """
     check_length(max_length, trunk)
     assert head["output"]["bias"].shape == (num_outputs(task.kind, task.labels),)
+    ours = known_task(task.name).labels
+    if set(ours) == set(task.labels):
+        order = [task.labels.index(label) for label in ours]
+        head = jax.tree.map(lambda leaf: leaf[..., order], head) if order else head
+        task = dataclasses.replace(task, labels=ours)
     model = Model(
         trunk=trunk.config,
         head_name=name,

@@ -300,7 +300,7 @@ def test_trunk_and_store_compute_as_theirs(
         *(f"{store}/{kind}/pals-cola: cola, labels unacceptable, acceptable" for kind in ("adapters", "heads")),
         *(f"{store}/{kind}/pals-stsb: stsb, regression" for kind in ("adapters", "heads")),
         *(
-            f"{store}/{kind}/pals-mnli: mnli, labels contradiction, entailment, neutral"
+            f"{store}/{kind}/pals-mnli: mnli, labels entailment, neutral, contradiction"
             for kind in ("adapters", "heads")
         ),
     ]
@@ -309,6 +309,10 @@ def test_trunk_and_store_compute_as_theirs(
     # Labels are learnt divided by five.
     expected = 5.0 * their_logits("pals", state_dict("pals"), 1, text_batch("the cat sat"))
     np.testing.assert_allclose(model.predict(["the cat sat"]).logits, expected, atol=2e-4)
+    # Theirs are contradiction, entailment, neutral.
+    head = artefacts.load(store, "heads", "pals-mnli").params["output"]
+    np.testing.assert_array_equal(head["kernel"], state_dict("pals")["classifier.2.weight"].T[:, [1, 2, 0]])
+    np.testing.assert_array_equal(head["bias"], state_dict("pals")["classifier.2.bias"][[1, 2, 0]])
     assert [artefacts.problems(store, kind, name) for kind, name in artefacts.folders(store)] == [[]] * 6
 
 

@@ -191,3 +191,11 @@ def test_a_folder_is_replaced_only_when_told(source: Path, capsys: pytest.Captur
     assert load_trunk(str(output)).config == ARCHITECTURE
     assert main(["import", "bert", str(source), f"--output={output / 'notes'}", "--overwrite"]) == 2
     assert "is a file; give --output the name of a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["adapter-bert", "bert", "bert-n-pals"])
+def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["import", name, "--help"])
+    assert raised.value.code == 0
+    assert f"afjax import {name} " in capsys.readouterr().out.partition("example")[2]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from papers_reference import bert_shapes, random_tensor, write_files
 
+from afjax import store as artefacts
 from afjax.cli.main import main
 from afjax.errors import UserError
 from afjax.interop import tensorflow_checkpoints
@@ -64,6 +65,33 @@ def test_a_bert_of_googles_becomes_a_trunk(tensorflow: Any, tmp_path: Path) -> N
     np.testing.assert_array_equal(params["pooler"]["kernel"], arrays["bert/pooler/dense/kernel"])
     output = [arrays[f"bert/encoder/layer_{layer}/output/dense/kernel"] for layer in range(2)]
     np.testing.assert_array_equal(params["layers"]["ffn"]["output"]["kernel"], output)
+
+
+def test_houlsbys_checkpoint_becomes_an_adapter_on_googles_bert(tensorflow: Any, tmp_path: Path) -> None:
+    pretrained = {name: random_tensor(name, *shape) for name, shape in bert_shapes(tensorflow=True).items()}
+    write_files(tmp_path / "uncased")
+    save(tensorflow, tmp_path / "uncased" / "bert_model.ckpt", pretrained)
+    shapes: dict[str, tuple[int, ...]] = {"output_weights": (2, 16), "output_bias": (2,)}
+    for layer, scope in ((layer, scope) for layer in range(2) for scope in ("attention/output", "output")):
+        adapter = f"bert/encoder/layer_{layer}/{scope}/adapters"
+        shapes |= {f"{adapter}/weights1": (16, 3), f"{adapter}/biases1": (1, 3)}
+        shapes |= {f"{adapter}/weights2": (3, 16), f"{adapter}/biases2": (1, 16)}
+    trained = {name: random_tensor(name, *shape) for name, shape in shapes.items()}
+    moments = {
+        f"{name}/{slot}": np.zeros_like(array) for name, array in trained.items() for slot in ("adam_m", "adam_v")
+    }
+    state = {"global_step": np.int64(343)}
+    save(tensorflow, tmp_path / "run" / "model.ckpt-343", {**pretrained, **trained, **moments, **state})
+
+    trunk, store = f"{tmp_path / 'trunk'}", f"{tmp_path / 'store'}"
+    assert main(["import", "bert", f"{tmp_path / 'uncased'}", f"--output={trunk}", "--gelu=tanh"]) == 0
+    words = ["import", "adapter-bert", f"{tmp_path / 'run'}", f"--trunk={trunk}", f"--store={store}", "--name=mrpc"]
+    assert main([*words, "--max_length=12"]) == 0
+    adapter = artefacts.load(store, "adapters", "mrpc", trunk_sha256=load_trunk(trunk).sha256).params
+    up = [trained[f"bert/encoder/layer_{layer}/output/adapters/weights2"] for layer in range(2)]
+    np.testing.assert_array_equal(adapter["ffn"]["up"]["kernel"], up)
+    head = artefacts.load(store, "heads", "mrpc").params
+    np.testing.assert_array_equal(head["output"]["kernel"], trained["output_weights"].T)
 
 
 def test_a_checkpoint_is_found_by_its_name_or_alone_in_a_folder(tmp_path: Path) -> None:
