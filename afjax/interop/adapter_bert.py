@@ -119,9 +119,12 @@ def import_adapter_bert(
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))
+    outputs = head["output"]["bias"].size
+    if outputs < 2:
+        raise UserError(f"{source} has {outputs} output; adapter-bert has classes alone, so there must be two or more.")
     return paper_model(
         loaded,
-        paper_task(task or name, head["output"]["bias"].size, labels=labels, where=str(source)),
+        paper_task(task or name, outputs, labels=labels, where=str(source)),
         name=name,
         head=head,
         # The rate is a constant of the authors' code.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from afjax.errors import UserError
 from afjax.hugging_face import trunk_config
-from afjax.paths import AnyPath, fetched, open_path
+from afjax.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk, load_tokenizer
 
@@ -104,6 +104,8 @@ def is_uncased(tokens: list[str]) -> bool:
 def check_output(output: AnyPath, *, overwrite: bool) -> None:
     """Raises UserError where a trunk's folder would be written into one that holds something already."""
     folder = open_path(output).expanduser()
+    if is_remote(folder):
+        check_readable(folder, "trunk's folder")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{output} is a file; give --output the name of a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:

@@ -40,10 +40,10 @@ from afjax.interop.bert_tables import (
 from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.adapters import adapter_layers, init_adapter
 from afjax.model.encoder import TrunkConfig
-from afjax.paths import AnyPath, fetched
+from afjax.paths import AnyPath, fetched, open_path
 from afjax.task_model import TaskModel
 from afjax.trees import Tree
-from afjax.trunk import Trunk, save_trunk
+from afjax.trunk import Trunk, load_trunk, save_trunk
 
 _ENCODER = "bert.encoder"
 _SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")
@@ -160,7 +160,8 @@ def import_bert_n_pals(
         save_trunk(str(output), trunk)
         for model in models:
             model.save(str(store_folder), overwrite=overwrite)
-    return models
+    saved = load_trunk(str(output))
+    return [dataclasses.replace(model, trunk=saved) for model in models]
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
@@ -284,7 +285,9 @@ def _task_model(
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError where two tasks have one name, or the store has one already."""
+    """Raises UserError where two tasks have one name, or the store is none or has one already."""
+    if open_path(store_folder).expanduser().is_file():
+        raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
     artefacts = [artefact for model in models for artefact in model.artefacts()]
     twice = sorted({name for kind, name in artefacts if artefacts.count((kind, name)) > 1})
     if twice:

@@ -1,7 +1,6 @@
 """Google's own BERTs: TensorFlow 1 checkpoints with ``bert_config.json`` and ``vocab.txt`` (google-research/bert)."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from afjax.hugging_face import trunk_config
 from afjax.interop.bert_files import Case, Gelu, bert_trunk, check_output, hugging_face_config, read_bert_config
@@ -10,7 +9,7 @@ from afjax.interop.tensorflow_checkpoints import find_checkpoint, read_variables
 from afjax.model.encoder import TrunkConfig
 from afjax.paths import AnyPath
 from afjax.trees import Tree
-from afjax.trunk import Trunk, save_trunk
+from afjax.trunk import Trunk, load_trunk, save_trunk
 
 # The two tasks of pretraining.
 _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
@@ -65,6 +64,6 @@ def import_bert(
     config = config or folder / "bert_config.json"
     values = hugging_face_config(read_bert_config(config), gelu=gelu, where=str(config))
     params = from_google(read_variables(source), trunk_config(values, where=str(config)), where=str(source))
-    with bert_trunk(output, params, values, vocab=vocab or Path(folder) / "vocab.txt", case=case) as trunk:
+    with bert_trunk(output, params, values, vocab=vocab or folder / "vocab.txt", case=case) as trunk:
         save_trunk(str(output), trunk)
-    return trunk
+    return load_trunk(str(output))

@@ -327,6 +327,7 @@ def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixtu
         return err
 
     tasks = "--tasks=cola,stsb,mnli"
+    (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
     assert "has 3 output layers, but --tasks names 2: cola, stsb; name all tasks" in refused("--tasks=cola,stsb")
     assert "output layer 1 (rte) has 1 output; the papers' codes have classes" in refused("--tasks=cola,rte,mnli")
     assert "output layer 0 (sts) has 2 outputs, but STS-B is regression" in refused("--tasks=sts,stsb,mnli")
@@ -336,7 +337,7 @@ def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "max_length is 13" in refused(tasks, "--max_length=13")
     assert "best.pth is no file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
     assert "vocab.txt does not exist; give --vocab" in refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}")
-    (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
+    assert "plain.json is a file; give --store the name" in refused(tasks, f"--store={tmp_path / 'plain.json'}")
     sentence = refused(tasks, f"--config={tmp_path / 'plain.json'}")
     assert "+ bert.encoder.layer.0.multi_layers.0.attn.key.bias" in sentence
     (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
@@ -352,7 +353,8 @@ def test_what_is_taken_stays_unless_told(words: list[str], tmp_path: Path, capsy
     assert '"stsb" is there already, in adapters of the store' in capsys.readouterr().err
     assert artefacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
     assert not (tmp_path / "other").exists()
-    assert main([*words, "--tasks=rte,sts,stsb", other, "--name=b"]) == 2
+    assert main([*words, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
+    assert "--tasks names b-mine twice" in capsys.readouterr().err
     assert main([*words, "--tasks=rte,stsb,mine", other, "--overwrite"]) == 0
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
 
