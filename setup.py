@@ -38,7 +38,9 @@ setup(
     extras_require={
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda13]>=0.10"],
+        "tf": ["tensorflow>=2.20"],  # checkpoints of TensorFlow code
         "tfds": ["tensorflow>=2.20"],
+        "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
         "dev": [
             "gcp-storage-emulator>=2026.7",

@@ -102,11 +102,19 @@ def read_tensors(
     Raises:
       UserError: Neither is there, or it cannot be read.
     """
-    if (folder / safetensors).exists():
-        return _read_safetensors(folder / safetensors)
-    if (folder / pickled).exists():
-        return _read_pickled(folder / pickled)
+    for name in (safetensors, pickled):
+        if (folder / name).exists():
+            return read_tensor_file(folder / name)
     raise UserError(f"{folder} has no weights; it needs {safetensors} (or {pickled}).")
+
+
+def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of one file by their names: ``.safetensors``, or else PyTorch's own format.
+
+    Raises:
+      UserError: It cannot be read, or holds anything but tensors, or PyTorch is needed and not installed.
+    """
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -123,8 +131,8 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     if importlib.util.find_spec("torch") is None:
         raise UserError(
-            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install torch), or give a folder "
-            "with model.safetensors."
+            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install 'afjax[torch]'), or give the "
+            "tensors as safetensors."
         )
     import torch
 

@@ -122,6 +122,30 @@ examples:
 Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
 one loop, as is best on TPUs, unless --unrolled is given; of a config as it says. The batch is that of all chips."""
 
+IMPORT_ADAPTER_BERT_EXAMPLE = """\
+example:
+  afjax import bert uncased_L-12_H-768_A-12 --output=bert --gelu=tanh
+  afjax import adapter-bert runs/mrpc/model.ckpt-343 --trunk=bert --store=store --name=mrpc
+  afjax eval --store=store --trunk=bert --adapter=mrpc --head=mrpc --data_dir=DATA
+
+The trunk is the pretrained BERT that the adapter was trained from; the checkpoint's frozen weights must be its own."""
+
+IMPORT_BERT_EXAMPLE = """\
+example:
+  afjax import bert uncased_L-12_H-768_A-12 --output=bert
+  afjax import bert uncased_L-12_H-768_A-12/bert_model.ckpt --output=gs://BUCKET/bert --gelu=tanh
+
+By "gelu" Google's later code, and adapter-bert's, means the tanh approximation; Hugging Face's copies of the same
+weights, and Google's first code, the exact one."""
+
+IMPORT_BERT_N_PALS_EXAMPLE = """\
+example:
+  afjax import bert-n-pals output/best_model.pth --config=configs/pals_config.json --vocab=bert/vocab.txt \\
+      --tasks=cola,mrpc,mnli,rte,stsb,sst2,qqp,qnli --output=pals-trunk --store=store
+  afjax eval --store=store --trunk=pals-trunk --adapter=rte --head=rte --data_dir=DATA
+
+The tasks stand in the order in which the authors' code has them, which for --tasks=all is the one above."""
+
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; it gives ``command``, the name of the one that was called, with its flags."""
@@ -188,7 +212,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_store_commands(_group(commands, "store", "list, check or share what a store holds", STORE_EXAMPLE, "ACTION"))
 
-    imports = _group(commands, "import", "take adapters of other libraries over into a store")
+    imports = _group(commands, "import", "bring in adapters and trunks of other code")
     adapterhub = _command(
         imports, "adapterhub", "take over what AdapterHub's library saved", IMPORT_ADAPTERHUB_EXAMPLE, group="import"
     )
@@ -197,6 +221,8 @@ def make_parser() -> argparse.ArgumentParser:
     adapterhub.add_argument("--name", default="", help="of the adapter, or of a setup's fusion (their own)")
     adapterhub.add_argument("--trunk", default="", help="what it was trained on (what it says)")
     adapterhub.add_argument("--overwrite", action="store_true", help="replace what has the name already")
+
+    _add_paper_imports(imports)
 
     exports = _group(commands, "export", "write what a store holds for other programs")
     adapterhub = _command(
@@ -269,7 +295,42 @@ def make_parser() -> argparse.ArgumentParser:
         "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen trunk (float32)"
     )
     bench.add_argument("--json", action="store_true", help="print JSON on the last line")
+
     return parser
+
+
+def _add_paper_imports(imports: Any) -> None:
+    """The checkpoints of the papers' own code."""
+    summary = "Houlsby 2019's own checkpoint, as an adapter and a head"
+    adapter = _command(imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, group="import")
+    adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or a folder that has one")
+    adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
+    adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapter.add_argument("--name", required=True, help="of the adapter and the head in the store")
+    adapter.add_argument("--task", default="", help="the benchmark's task (as --name)")
+    adapter.add_argument("--labels", default="", metavar="NAME,NAME", help="of the outputs (the task's, or 0,1,...)")
+    _add_length_flag(adapter)
+    _add_overwrite_flag(adapter)
+
+    bert = _command(imports, "bert", "Google's own BERT, as a trunk's folder", IMPORT_BERT_EXAMPLE, group="import")
+    bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or the folder that has it")
+    bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
+    bert.add_argument("--config", metavar="FILE", help="bert_config.json (that beside the checkpoint)")
+    bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='what "gelu" is (exact)')
+    _add_vocabulary_flags(bert, "the checkpoint")
+    _add_overwrite_flag(bert)
+
+    summary = "Stickland & Murray 2019's own checkpoint, as a trunk, adapters and heads"
+    pals = _command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import")
+    pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
+    pals.add_argument("--config", required=True, metavar="FILE", help="the config it was trained with")
+    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in its order")
+    pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
+    pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    pals.add_argument("--name", default="", help="stands before each task's name in the store: NAME-TASK")
+    _add_vocabulary_flags(pals, "--config")
+    _add_length_flag(pals)
+    _add_overwrite_flag(pals)
 
 
 def _group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
@@ -355,3 +416,12 @@ def _add_curve_flags(parser: argparse.ArgumentParser) -> None:
     _add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
     parser.add_argument("--output", type=Path, help="the curve as CSV")
+
+
+def _add_vocabulary_flags(parser: argparse.ArgumentParser, beside: str) -> None:
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (that beside {beside})")
+    parser.add_argument("--case", choices=("cased", "uncased"), help="of the tokenizer (as the vocabulary is)")
+
+
+def _add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")

@@ -448,6 +448,27 @@ def _tpu(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _import_adapter_bert(arguments: argparse.Namespace) -> int:
+    from afjax.cli import import_papers
+
+    print("\n".join(import_papers.adapter_bert(arguments)))
+    return 0
+
+
+def _import_bert(arguments: argparse.Namespace) -> int:
+    from afjax.cli import import_papers
+
+    print("\n".join(import_papers.bert(arguments)))
+    return 0
+
+
+def _import_bert_n_pals(arguments: argparse.Namespace) -> int:
+    from afjax.cli import import_papers
+
+    print("\n".join(import_papers.bert_n_pals(arguments)))
+    return 0
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
@@ -467,6 +488,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "submit": _submit,
     "tpu": _tpu,
     "bench": _bench,
+    "import adapter-bert": _import_adapter_bert,
+    "import bert": _import_bert,
+    "import bert-n-pals": _import_bert_n_pals,
 }
 
 

@@ -133,7 +133,7 @@ def check_can_write(weights: Weights) -> None:
     """Raises UserError where PyTorch is needed for the file, and not there."""
     if weights == "bin" and importlib.util.find_spec("torch") is None:
         raise UserError(
-            "PyTorch, which writes .bin files, is not installed; install it (pip install torch), or take "
+            "PyTorch, which writes .bin files, is not installed; install it (pip install 'afjax[torch]'), or take "
             "--weights=safetensors."
         )
 

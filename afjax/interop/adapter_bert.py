@@ -1,0 +1,149 @@
+"""Houlsby 2019's own checkpoints: TensorFlow 1 variables of a fine-tuned BERT (google-research/adapter-bert).
+
+They hold the whole model: the frozen BERT, the adapters ``weights1``, ``biases1``, ``weights2`` and ``biases2`` behind
+each sub-layer, all LayerNorms as trained, the output layer on BERT's frozen pooler, and the optimizer's state.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.errors import UserError
+from afjax.interop.bert_tables import (
+    TENSORFLOW,
+    Place,
+    Table,
+    Tensors,
+    check_names,
+    fill,
+    shortened,
+    slice_of,
+    trunk_norms_table,
+    trunk_table,
+)
+from afjax.interop.google_bert import optimizer_variables
+from afjax.interop.paper_tasks import paper_model, paper_task
+from afjax.interop.tensorflow_checkpoints import read_variables
+from afjax.model.adapters import init_adapter
+from afjax.model.model import trunk_layer_norms
+from afjax.paths import AnyPath
+from afjax.task_model import TaskModel
+from afjax.trees import Tree, flatten
+from afjax.trunk import Trunk, load_trunk
+
+_SLOTS = (("attention", "attention/output"), ("ffn", "output"))
+_PARTS = (
+    ("weights1", "down/kernel"),
+    ("biases1", "down/bias"),
+    ("weights2", "up/kernel"),
+    ("biases2", "up/bias"),
+)
+_FIRST_BIAS = f"{TENSORFLOW.layer_scope(0)}/attention/output/adapters/biases1"
+_HEAD: Table = {
+    "output_weights": Place(path="output/kernel", transposed=True),
+    "output_bias": Place(path="output/bias"),
+}
+
+
+def adapter_table(num_layers: int) -> Table:
+    """The adapters and, of all LayerNorms, the copies that they carry."""
+    table: Table = {}
+    for number in range(num_layers):
+        for slot, scope in _SLOTS:
+            for theirs, ours in _PARTS:
+                name = f"{TENSORFLOW.layer_scope(number)}/{scope}/adapters/{theirs}"
+                table[name] = Place(path=f"{slot}/{ours}", index=number)
+    paths = {part: f"layer_norms/{part}" for part in ("embeddings", "attention", "ffn")}
+    return table | trunk_norms_table(TENSORFLOW, num_layers, paths)
+
+
+def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:
+    """The adapter's architecture and tree, and the head's tree.
+
+    Args:
+      variables: Of the whole checkpoint, or without some or all of the frozen ones.
+      trunk: The pretrained BERT; frozen weights in ``variables`` must be its own.
+      where: Names the checkpoint in messages.
+
+    Raises:
+      UserError: Lists variables that are missing, unknown, of other shapes, or frozen but not the trunk's.
+    """
+    depth = trunk.config.num_layers
+    table, frozen = adapter_table(depth), trunk_table(TENSORFLOW, depth)
+    wanted = {**table, **_HEAD}
+    check_names(variables, wanted, known=frozen.keys() | optimizer_variables(variables), where=where)
+    if "pooler" not in trunk.params:
+        raise UserError(
+            f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give BERT with its own."
+        )
+    _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - wanted.keys()}, trunk, where)
+    # Their biases are [1, size].
+    flat = {name: array.reshape(-1) if "/biases" in name else array for name, array in variables.items()}
+    preset = ADAPTER_PRESETS["houlsby"]
+    assert isinstance(preset, AdapterConfig)
+    # All adapters of a BERT have the size of the first.
+    config = dataclasses.replace(preset, size=flat[_FIRST_BIAS].size)
+    shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
+    shapes = {**shapes, "layer_norms": trunk_layer_norms(trunk.params)}
+    outputs = variables["output_bias"].size
+    width = trunk.config.hidden_size
+    head = {"output": {"kernel": np.empty((width, outputs)), "bias": np.empty(outputs)}}
+    return config, fill(shapes, table, flat, where=where), fill(head, _HEAD, variables, where=where)
+
+
+def import_adapter_bert(
+    source: AnyPath,
+    trunk: str,
+    *,
+    name: str,
+    task: str = "",
+    labels: Sequence[str] = (),
+    max_length: int = 128,
+) -> TaskModel:
+    """The adapter and head of a checkpoint, to be saved to a store or used.
+
+    Args:
+      source: The checkpoint, or the folder that holds one alone.
+      trunk: The pretrained BERT that it was trained from, as ``load_trunk`` takes it. The checkpoint cannot tell its
+        identity: of LayerNorms it has only those that were trained.
+      name: Of the adapter and the head.
+      task: The benchmark's task; empty: that of the name.
+      labels: Of the outputs, in order; empty: those of the task in the authors' code, else 0, 1, ...
+      max_length: Tokens a row.
+
+    Raises:
+      UserError: No such checkpoint or trunk, or one that does not fit the other.
+    """
+    loaded = load_trunk(trunk)
+    config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))
+    outputs = head["output"]["bias"].size
+    if outputs < 2:
+        raise UserError(f"{source} has {outputs} output; adapter-bert has classes alone, so there must be two or more.")
+    return paper_model(
+        loaded,
+        paper_task(task or name, outputs, labels=labels, where=str(source)),
+        name=name,
+        head=head,
+        # The rate is a constant of the authors' code.
+        head_config=HeadConfig(pooler="trunk", dropout=0.1),
+        adapter=(config, adapter),
+        max_length=max_length,
+    )
+
+
+def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) -> None:
+    """Raises UserError where frozen weights in a checkpoint are not those of the trunk, to the bit."""
+    leaves = flatten(trunk.params)
+    different = sorted(
+        name
+        for name, place in table.items()
+        if name in variables and not np.array_equal(variables[name], slice_of(leaves, place))
+    )
+    if different:
+        raise UserError(
+            f"The frozen weights in {where} are not those of the trunk {trunk.name}: {shortened(different)} differ; "
+            "give --trunk the BERT that it was trained from (afjax import bert makes a folder of Google's)."
+        )

@@ -1,0 +1,144 @@
+"""What lies beside BERT's first checkpoints, ``bert_config.json`` and ``vocab.txt``, as Hugging Face has it."""
+
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from afjax.errors import UserError
+from afjax.hugging_face import trunk_config
+from afjax.paths import AnyPath, check_readable, fetched, is_remote, open_path
+from afjax.trees import Tree, tree_digest
+from afjax.trunk import Trunk, load_tokenizer
+
+Gelu = Literal["exact", "tanh"]
+Case = Literal["cased", "uncased"]
+
+_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+
+
+def read_bert_config(path: AnyPath) -> dict[str, Any]:
+    """The values of a ``bert_config.json``.
+
+    Raises:
+      UserError: It is not there, or no JSON object.
+    """
+    try:
+        values = json.loads(fetched(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} does not exist; give the bert_config.json that the checkpoint was trained with."
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); copy it again.") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is no JSON object; give the bert_config.json that the checkpoint was trained with.")
+    return values
+
+
+def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) -> dict[str, Any]:
+    """The ``config.json`` that says the same as a ``bert_config.json``.
+
+    Args:
+      values: Those of ``bert_config.json``; keys that mean nothing to the encoder are left out.
+      gelu: Which of the two is meant by "gelu", see ``docs/interop.md``.
+      where: Names the file in messages.
+
+    Raises:
+      UserError: A value is missing or cannot be one.
+    """
+    known = {key: values[key] for key in (*_SIZES, *_RATES, "hidden_act") if key in values}
+    for key in _SIZES:
+        if key in known and (type(known[key]) is not int or known[key] < 1):
+            raise UserError(f"{where} has {key}={known[key]!r}; it must be a whole number above 0.")
+    for key in _RATES:
+        if key in known and (type(known[key]) not in (int, float) or not 0 <= known[key] < 1):
+            raise UserError(f"{where} has {key}={known[key]!r}; it must be at least 0 and below 1.")
+    activation = known.setdefault("hidden_act", "gelu")
+    if activation == "gelu":
+        known["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
+    # BERT's code has this epsilon in no config, and pads with the first token.
+    fixed = {"model_type": "bert", "architectures": ["BertModel"], "layer_norm_eps": 1e-12, "pad_token_id": 0}
+    return {**fixed, **known, "hidden_act": str(known["hidden_act"])}
+
+
+def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
+    """The tokens of a ``vocab.txt``, one a line.
+
+    Raises:
+      UserError: It is not there, is not UTF-8, has more tokens than the trunk has embeddings, or lacks a special one.
+    """
+    try:
+        # Not splitlines(): tokens may be signs that it takes for the ends of lines.
+        tokens = fetched(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; give --vocab the vocab.txt of the BERT's tokenizer.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}); copy it again.") from None
+    if len(tokens) > vocab_size:
+        raise UserError(f"{path} has {len(tokens)} tokens, but the BERT {vocab_size} embeddings; give its own.")
+    missing = [token for token in _SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}; give the vocab.txt of a BERT.")
+    return tokens
+
+
+def is_uncased(tokens: list[str]) -> bool:
+    """Whether no token but those in brackets has a capital letter."""
+    return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
+
+
+def check_output(output: AnyPath, *, overwrite: bool) -> None:
+    """Raises UserError where a trunk's folder would be written into one that holds something already."""
+    folder = open_path(output).expanduser()
+    if is_remote(folder):
+        check_readable(folder, "trunk's folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{output} is a file; give --output the name of a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise UserError(f"{output} is there already and stays as it is; give --output another folder, or --overwrite.")
+
+
+@contextlib.contextmanager
+def bert_trunk(
+    name: AnyPath, params: Tree, values: Mapping[str, Any], *, vocab: AnyPath, case: Case | None
+) -> Iterator[Trunk]:
+    """A trunk as ``save_trunk`` and the store take it; its config and tokenizer are there until the block ends.
+
+    Args:
+      name: The trunk's name: the folder that it will be saved to.
+      params: The trunk's tree.
+      values: Its ``config.json``.
+      vocab: Its ``vocab.txt``.
+      case: Whether the tokenizer lower-cases, and leaves accents out, or not; None: as the tokens tell.
+
+    Raises:
+      UserError: No tokenizer can be made of the vocabulary.
+    """
+    tokens = read_vocabulary(vocab, values["vocab_size"])
+    tokenizer = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": is_uncased(tokens) if case is None else case == "uncased",
+        "model_max_length": values["max_position_embeddings"],
+    }
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n")
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2) + "\n")
+        (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        load_tokenizer(folder, values["vocab_size"])
+        config = trunk_config(values, where=str(name))
+        yield Trunk(name=str(name), config=config, params=params, sha256=tree_digest(params), folder=folder)

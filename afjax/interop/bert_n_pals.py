@@ -1,0 +1,300 @@
+"""Stickland & Murray 2019's own checkpoints: PyTorch state dicts of BertForMultiTask (AsaCooperStickland/Bert-n-Pals).
+
+One file holds the trunk, which all tasks have trained, and for each task its module and its output layer, in lists.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax import store
+from afjax.architecture import (
+    Adapter,
+    HeadConfig,
+    LhucConfig,
+    LowRankConfig,
+    PalConfig,
+    TopAttentionConfig,
+    TopLayerConfig,
+)
+from afjax.config import check_name
+from afjax.errors import UserError
+from afjax.hugging_face import read_tensor_file, trunk_config
+from afjax.interop.bert_files import Case, bert_trunk, check_output, hugging_face_config, read_bert_config
+from afjax.interop.bert_tables import (
+    PYTORCH,
+    Place,
+    Table,
+    Tensors,
+    check_names,
+    dense_table,
+    fill,
+    layer_table,
+    norm_table,
+    trunk_shapes,
+    trunk_table,
+)
+from afjax.interop.paper_tasks import paper_model, paper_task
+from afjax.model.adapters import adapter_layers, init_adapter
+from afjax.model.encoder import TrunkConfig
+from afjax.paths import AnyPath, fetched, open_path
+from afjax.task_model import TaskModel
+from afjax.trees import Tree
+from afjax.trunk import Trunk, load_trunk, save_trunk
+
+_ENCODER = "bert.encoder"
+_SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a state dict holds, mapped.
+
+    Attributes:
+      trunk: The trunk's tree.
+      adapter: The architecture of every task's module; None: the tasks share all but their output layers.
+      modules: The modules' trees, by the task's number; none without an architecture.
+      heads: The heads' trees, by the task's number.
+    """
+
+    trunk: Tree
+    adapter: Adapter | None
+    modules: list[Tree]
+    heads: list[Tree]
+
+
+def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, *, where: str) -> Checkpoint:
+    """Maps a state dict.
+
+    Args:
+      tensors: The state dict.
+      values: The config that the model was made with, which says what kind of module it has.
+      config: The trunk's architecture.
+      where: Names the state dict in messages.
+
+    Raises:
+      UserError: A kind of module that has no counterpart here; lists tensors that are missing, unknown or of other
+        shapes, or copies of one matrix that differ.
+    """
+    # DataParallel's prefix.
+    if tensors and all(name.startswith("module.") for name in tensors):
+        tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    num_tasks = sum(1 for name in tensors if name.startswith("classifier.") and name.endswith(".bias"))
+    adapter = _architecture(tensors, values, config, where)
+    trunk = trunk_table(PYTORCH, config.num_layers)
+    heads = [dense_table(PYTORCH, f"classifier.{task}", "output") for task in range(max(1, num_tasks))]
+    modules = [_module_table(adapter, task, config) for task in range(len(heads))] if adapter else []
+    copies = _shared_copies(adapter, len(heads), config)
+    wanted = set(trunk).union(copies, *heads, *modules)
+    check_names(tensors, wanted, where=where)
+    for name, original in copies.items():
+        if not np.array_equal(tensors[name], tensors[original]):
+            raise UserError(
+                f"In {where} {name} is not {original}, though all layers share that matrix; afjax has no PAL of this "
+                "size that shares some of them."
+            )
+    shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), adapter, config)) if adapter else {}
+    return Checkpoint(
+        trunk=fill(trunk_shapes(config), trunk, tensors, where=where),
+        adapter=adapter,
+        modules=[fill(shapes, table, tensors, where=where) for table in modules],
+        heads=[_head(table, tensors, task, config, where) for task, table in enumerate(heads)],
+    )
+
+
+def import_bert_n_pals(
+    source: AnyPath,
+    *,
+    config: AnyPath,
+    tasks: Sequence[str],
+    output: AnyPath,
+    store_folder: AnyPath,
+    vocab: AnyPath | None = None,
+    case: Case | None = None,
+    name: str = "",
+    max_length: int = 128,
+    overwrite: bool = False,
+) -> list[TaskModel]:
+    """Writes the trunk as a folder, and every task's module and head to a store.
+
+    Args:
+      source: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
+      config: The config that it was trained with, as ``pals_config.json``.
+      tasks: The tasks, in the order in which they were trained.
+      output: The folder for the trunk, local or ``gs://``.
+      store_folder: The store, local or ``gs://``.
+      vocab: The tokenizer's ``vocab.txt``; None: that beside ``config``.
+      case: Of the tokenizer; None: as the vocabulary is.
+      name: Stands before each task's in the store: ``NAME-TASK``.
+      max_length: Tokens a row.
+      overwrite: Whether what is there may be replaced.
+
+    Returns:
+      What was saved, in the order of ``tasks``.
+
+    Raises:
+      UserError: A file is missing or damaged, something that does not fit or has no counterpart, a name that is taken.
+        Nothing is written then.
+    """
+    check_output(output, overwrite=overwrite)
+    given = read_bert_config(config)
+    # Their code reads no hidden_act: GELU is the exact one.
+    values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(config))
+    architecture = trunk_config(values, where=str(config))
+    path = fetched(source)
+    if not path.is_file():
+        raise UserError(f"{source} is no file; give the state dict, best_model.pth, that the authors' code saved.")
+    checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(source))
+    if len(tasks) != len(checkpoint.heads):
+        raise UserError(
+            f"{source} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: {', '.join(tasks)}; "
+            "name all tasks, in the order in which they were trained."
+        )
+    vocab = vocab or fetched(config).parent / "vocab.txt"
+    with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=case) as trunk:
+        models = [_task_model(checkpoint, trunk, number, task, name, max_length) for number, task in enumerate(tasks)]
+        _check_free(store_folder, models, overwrite)
+        save_trunk(str(output), trunk)
+        for model in models:
+            model.save(str(store_folder), overwrite=overwrite)
+    saved = load_trunk(str(output))
+    return [dataclasses.replace(model, trunk=saved) for model in models]
+
+
+def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
+    """The kind of module that a config switches on, of the size that the tensors have."""
+    on = {switch for switch in _SWITCHES if values.get(switch)}
+    # Two of them say which kind the others switch on, and do nothing alone.
+    if not on & {"mult", "houlsby"}:
+        on.discard("pals")
+    if "top" not in on:
+        on.discard("bert_lay_top")
+    layers = tuple(
+        number
+        for number in range(config.num_layers)
+        if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
+    )
+    # The authors' code has a line to be changed where only some layers are to have a module.
+    some = None if not layers or len(layers) == config.num_layers else layers
+    first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
+    match sorted(on):
+        case []:
+            return None
+        case ["mult", "pals"]:
+            # In the code the number of heads is a constant, and GELU stands behind the decoder.
+            size = _size(tensors, f"{_ENCODER}.mult_aug_dense.0.bias", where)
+            return PalConfig(size=size, num_heads=6, output_activation="gelu", layers=some)
+        case ["mult"]:
+            return LowRankConfig(size=_size(tensors, first, where), activation="gelu", layers=some)
+        case ["top"]:
+            return TopAttentionConfig(
+                size=_size(tensors, f"{_ENCODER}.mult_dense.0.bias", where), num_layers=6, num_heads=12
+            )
+        case ["bert_lay_top", "top"]:
+            return TopLayerConfig()
+        case ["lhuc"]:
+            return LhucConfig()
+    raise UserError(
+        f"The config of {where} switches on {' and '.join(sorted(on))}, which afjax has no module for; it takes mult "
+        "with pals, mult, top, top with bert_lay_top, or lhuc."
+    )
+
+
+def _size(tensors: Tensors, name: str, where: str) -> int:
+    """What a module projects to, by its encoder's bias; the config's hidden_size_aug gives way to a flag of theirs."""
+    if name not in tensors:
+        raise UserError(
+            f"{where} lacks {name}, which its config promises; give the config that the checkpoint was trained with."
+        )
+    return tensors[name].size
+
+
+def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
+    """One task's module, as a tree of :mod:`afjax.model.parallel` or :mod:`afjax.model.top`."""
+    table: Table = {}
+    on_top = f"{_ENCODER}.multi_layers.{task}"
+    layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
+    match adapter:
+        case PalConfig():
+            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_aug_dense.{task}", "shared/encode")
+            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_aug_dense2.{task}", "shared/decode")
+            for index, layer in enumerate(layers):
+                for part in ("query", "key", "value"):
+                    table |= dense_table(
+                        PYTORCH, f"{layer}.multi_layers.{task}.attn.{part}", f"ffn/attention/{part}", index
+                    )
+        case LowRankConfig():
+            for index, layer in enumerate(layers):
+                table |= dense_table(PYTORCH, f"{layer}.multi_layers.{task}.aug_dense", "ffn/encode", index)
+                table |= dense_table(PYTORCH, f"{layer}.multi_layers.{task}.aug_dense2", "ffn/decode", index)
+        case LhucConfig():
+            for index, layer in enumerate(layers):
+                table[f"{layer}.multi_lhuc.{task}.lhuc"] = Place(path="ffn/scale", index=index)
+        case TopAttentionConfig():
+            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense.{task}", "top/encode")
+            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense2.{task}", "top/decode")
+            ours = "top/layers/attention"
+            for index in range(adapter.num_layers):
+                for part in ("query", "key", "value"):
+                    table |= dense_table(PYTORCH, f"{on_top}.{index}.self.{part}", f"{ours}/{part}", index)
+                table |= dense_table(PYTORCH, f"{on_top}.{index}.output.dense", f"{ours}/output", index)
+                table |= norm_table(PYTORCH, f"{on_top}.{index}.output.LayerNorm", f"{ours}/norm", index)
+        case TopLayerConfig():
+            table |= layer_table(PYTORCH, on_top, "top/layer")
+        case _:
+            raise AssertionError("their code has no other module")
+    return table
+
+
+def _shared_copies(adapter: Adapter | None, num_tasks: int, config: TrunkConfig) -> dict[str, str]:
+    """Names under which every layer shows the projections that a task's PALs share, and those of the originals."""
+    if not isinstance(adapter, PalConfig):
+        return {}
+    return {
+        f"{PYTORCH.layer_scope(number)}.multi_layers.{task}.{projection}.{kind}": (
+            f"{_ENCODER}.mult_{projection}.{task}.{kind}"
+        )
+        for number in adapter_layers(adapter, config.num_layers)
+        for task in range(num_tasks)
+        for projection in ("aug_dense", "aug_dense2")
+        for kind in ("weight", "bias")
+    }
+
+
+def _head(table: Table, tensors: Tensors, task: int, config: TrunkConfig, where: str) -> Tree:
+    outputs = tensors[f"classifier.{task}.bias"].size
+    shapes = {"output": {"kernel": np.empty((config.hidden_size, outputs)), "bias": np.empty(outputs)}}
+    return fill(shapes, table, tensors, where=where)
+
+
+def _task_model(
+    checkpoint: Checkpoint, trunk: Trunk, number: int, task_name: str, prefix: str, max_length: int
+) -> TaskModel:
+    head = checkpoint.heads[number]
+    where = f"The output layer {number} ({task_name})"
+    task = paper_task(task_name, head["output"]["bias"].size, where=where)
+    name = f"{prefix}-{task.name}" if prefix else task.name
+    check_name(name, "head")
+    adapter = None if checkpoint.adapter is None else (checkpoint.adapter, checkpoint.modules[number])
+    # Dropout in front of the output layer is the trunk's.
+    config = HeadConfig(pooler="trunk")
+    return paper_model(trunk, task, name=name, head=head, head_config=config, adapter=adapter, max_length=max_length)
+
+
+def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
+    """Raises UserError where two tasks have one name, or the store is none or has one already."""
+    if open_path(store_folder).expanduser().is_file():
+        raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
+    artefacts = [artefact for model in models for artefact in model.artefacts()]
+    twice = sorted({name for kind, name in artefacts if artefacts.count((kind, name)) > 1})
+    if twice:
+        raise UserError(f"--tasks names {', '.join(twice)} twice; each output layer has its own task.")
+    for kind, name in artefacts:
+        if not overwrite and name in store.names(store_folder, kind):
+            raise UserError(
+                f'"{name}" is there already, in {kind} of the store {store_folder}; give --name another prefix, or '
+                "--overwrite."
+            )

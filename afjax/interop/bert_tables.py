@@ -1,0 +1,191 @@
+"""From the tensors of BERT's first codes to our trees, through tables of names.
+
+A table says which leaf of ours, or which slice of a stacked leaf, each of their tensors is. Google's TensorFlow code
+and the first PyTorch ports of it name the same scopes, and spell them differently.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax.errors import UserError
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.trees import Tree, flatten, unflatten
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a tensor goes.
+
+    Attributes:
+      path: Our leaf.
+      index: Its slice along the leading axis of a stacked leaf; None: the whole leaf.
+      transposed: Whether theirs is ``[out, in]``.
+    """
+
+    path: str
+    index: int | None = None
+    transposed: bool = False
+
+
+Table = dict[str, Place]
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """How a framework writes the names of variables.
+
+    Attributes:
+      separator: Between scopes.
+      layer: What stands between ``layer`` and a layer's number.
+      kernel: A dense layer's matrix.
+      table: A table of embeddings, behind its name.
+      transposed: Whether matrices of dense layers are ``[out, in]``.
+    """
+
+    separator: str
+    layer: str
+    kernel: str
+    table: str
+    transposed: bool
+
+    def join(self, *scopes: str) -> str:
+        return self.separator.join(scope for scope in scopes if scope)
+
+    def layer_scope(self, number: int) -> str:
+        """The scope of one of the trunk's layers."""
+        return self.join("bert", "encoder", f"layer{self.layer}{number}")
+
+
+TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
+PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
+
+# Scopes of a layer, and ours.
+_DENSE = (
+    (("attention", "self", "query"), "attention/query"),
+    (("attention", "self", "key"), "attention/key"),
+    (("attention", "self", "value"), "attention/value"),
+    (("attention", "output", "dense"), "attention/output"),
+    (("intermediate", "dense"), "ffn/intermediate"),
+    (("output", "dense"), "ffn/output"),
+)
+_NORMS = (
+    (("attention", "output", "LayerNorm"), "attention/norm"),
+    (("output", "LayerNorm"), "ffn/norm"),
+)
+_EMBEDDINGS = (
+    ("word_embeddings", "embeddings/word"),
+    ("position_embeddings", "embeddings/position"),
+    ("token_type_embeddings", "embeddings/type"),
+)
+
+
+def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
+    """A dense layer's kernel and bias."""
+    return {
+        spelling.join(scope, spelling.kernel): Place(
+            path=f"{path}/kernel", index=index, transposed=spelling.transposed
+        ),
+        spelling.join(scope, "bias"): Place(path=f"{path}/bias", index=index),
+    }
+
+
+def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
+    """A LayerNorm's scale and bias."""
+    return {
+        spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
+        spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
+    }
+
+
+def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
+    """One encoder layer, as ``path`` in our tree."""
+    table: Table = {}
+    for scopes, ours in _DENSE:
+        table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{ours}", index)
+    for scopes, ours in _NORMS:
+        table |= norm_table(spelling, spelling.join(scope, *scopes), f"{path}/{ours}", index)
+    return table
+
+
+def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
+    """All LayerNorms of a trunk; ``paths`` says where those of ``embeddings``, ``attention`` and ``ffn`` go."""
+    table = norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), paths["embeddings"])
+    for number in range(num_layers):
+        for scopes, ours in _NORMS:
+            scope = spelling.join(spelling.layer_scope(number), *scopes)
+            table |= norm_table(spelling, scope, paths[ours.partition("/")[0]], number)
+    return table
+
+
+def trunk_table(spelling: Spelling, num_layers: int) -> Table:
+    """A whole BERT, its pooler included."""
+    table: Table = {
+        spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
+    }
+    table |= norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), "embeddings/norm")
+    for number in range(num_layers):
+        table |= layer_table(spelling, spelling.layer_scope(number), "layers", number)
+    return table | dense_table(spelling, spelling.join("bert", "pooler", "dense"), "pooler")
+
+
+def trunk_shapes(config: TrunkConfig) -> Tree:
+    """A trunk's tree of shapes."""
+    shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
+    return shapes
+
+
+def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[str] = (), where: str) -> None:
+    """Raises UserError unless there are all that are wanted, and no others but known ones; it lists them."""
+    missing = sorted(set(wanted) - set(tensors))
+    unknown = sorted(set(tensors) - set(wanted) - set(known))
+    problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in unknown]
+    if problems:
+        raise UserError(
+            f"{where} holds other variables than it should (- missing, + unknown): {shortened(problems)}; check that "
+            "it is of this kind and of this depth, and that it was saved by the authors' code."
+        )
+
+
+def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
+    """A tree of float32 arrays from tensors that are all there.
+
+    Args:
+      shapes: The tree, of anything that has shapes.
+      table: Says of every leaf, or slice of a stacked one, which tensor it is.
+      tensors: By their names; others than the table's are left alone.
+      where: Names the file in messages.
+
+    Raises:
+      UserError: Lists the tensors that have other shapes.
+    """
+    leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in flatten(shapes).items()}
+    assert leaves.keys() == {place.path for place in table.values()}, "the table is that of another tree"
+    wrong = []
+    for name, place in table.items():
+        part = slice_of(leaves, place)
+        tensor = tensors[name].T if place.transposed else tensors[name]
+        if tensor.shape == part.shape:
+            part[...] = tensor
+        else:
+            wanted = part.shape[::-1] if place.transposed else part.shape
+            wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(wanted)}")
+    if wrong:
+        raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
+    return unflatten(leaves)
+
+
+def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
+    """The part of flattened leaves that a place names."""
+    return leaves[place.path] if place.index is None else leaves[place.path][place.index]
+
+
+def shortened(problems: Iterable[str], most: int = 8) -> str:
+    """A list in words, cut after the first few."""
+    problems = list(problems)
+    more = f" and {len(problems) - most} more" if len(problems) > most else ""
+    return ", ".join(problems[:most]) + more

@@ -1,0 +1,64 @@
+"""Reading TensorFlow checkpoints; the only place that needs TensorFlow."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+
+from afjax.errors import UserError
+from afjax.paths import AnyPath, fetched
+
+_INDEX = ".index"
+
+
+def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
+    """All variables of a checkpoint, by name.
+
+    Args:
+      source: The checkpoint (``model.ckpt-343``, with or without ``.index``), or a folder, local or ``gs://``, that
+        holds one alone.
+
+    Raises:
+      UserError: No checkpoint, several, a damaged one, or TensorFlow is not installed.
+    """
+    prefix = find_checkpoint(source)
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UserError(
+            f"{prefix} is a TensorFlow checkpoint, and TensorFlow is not installed; run pip install 'afjax[tf]'."
+        )
+    # Else it tells about the processor that it was built for.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow
+
+    try:
+        reader = tensorflow.train.load_checkpoint(str(prefix))
+        return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
+    except Exception as error:  # TensorFlow raises many kinds for a damaged file, not all of them its own.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{prefix} cannot be read as a TensorFlow checkpoint ({reason}); it needs its .index and all of its .data "
+            "files: copy them again."
+        ) from error
+
+
+def find_checkpoint(source: AnyPath) -> Path:
+    """The path of a checkpoint's files without their endings.
+
+    Raises:
+      UserError: There is none, or a folder holds several.
+    """
+    path = fetched(source)
+    if path.is_dir():
+        found = sorted(entry.name.removesuffix(_INDEX) for entry in path.iterdir() if entry.name.endswith(_INDEX))
+        if len(found) > 1:
+            raise UserError(f"{source} holds several checkpoints: {', '.join(found)}; give one of them.")
+        if found:
+            return path / found[0]
+    prefix = path.with_name(path.name.removesuffix(_INDEX))
+    if path.is_dir() or not prefix.with_name(prefix.name + _INDEX).is_file():
+        raise UserError(
+            f"There is no TensorFlow checkpoint {source}; give the path of its files without their endings "
+            "(bert_model.ckpt of bert_model.ckpt.index), or their folder."
+        )
+    return prefix

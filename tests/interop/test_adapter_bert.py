@@ -1,0 +1,208 @@
+"""Houlsby's checkpoints: every variable at its place, what they compute, and what is refused."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from papers_reference import Array, Weights, bert_shapes, gelu_tanh, random_tensor, text_batch, write_files
+
+from afjax import store as artefacts
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.cli.main import main
+from afjax.errors import UserError
+from afjax.interop import adapter_bert, google_bert
+from afjax.task_model import load_task_model
+from afjax.trees import flatten
+from afjax.trunk import Trunk, load_trunk
+
+Variables = dict[str, Array]
+SIZE = 3
+SLOTS = {"attention": "attention/output", "ffn": "output"}
+
+
+@pytest.fixture(scope="module")
+def pretrained() -> Variables:
+    return {name: random_tensor(name, *shape) for name, shape in bert_shapes(tensorflow=True).items()}
+
+
+@pytest.fixture(scope="module")
+def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
+    """The pretrained BERT, of the folder that ``afjax import bert`` makes."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    write_files(folder)
+    (folder / "bert_model.ckpt.index").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(google_bert, "read_variables", lambda source: pretrained)
+        google_bert.import_bert(folder, folder / "trunk", gelu="tanh")
+    return load_trunk(str(folder / "trunk"))
+
+
+@pytest.fixture
+def variables(pretrained: Variables) -> Variables:
+    """A checkpoint of the authors' code: two classes, trained LayerNorms, and the optimizer's state."""
+    shapes: dict[str, tuple[int, ...]] = {"output_weights": (2, 16), "output_bias": (2,)}
+    for layer in range(2):
+        for scope in SLOTS.values():
+            adapter = f"bert/encoder/layer_{layer}/{scope}/adapters"
+            shapes |= {f"{adapter}/weights1": (16, SIZE), f"{adapter}/biases1": (1, SIZE)}
+            shapes |= {f"{adapter}/weights2": (SIZE, 16), f"{adapter}/biases2": (1, 16)}
+    trained = {name: random_tensor(name, *shape) for name, shape in shapes.items()}
+    trained |= {name: np.float32(1.1) * array for name, array in pretrained.items() if "LayerNorm" in name}
+    moments = {
+        f"{name}/{slot}": np.zeros_like(array) for name, array in trained.items() for slot in ("adam_m", "adam_v")
+    }
+    return {**pretrained, **trained, **moments, "global_step": np.int64(343)}
+
+
+@pytest.fixture
+def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(adapter_bert, "read_variables", lambda source: variables)
+    return str(tmp_path / "model.ckpt-343")
+
+
+def test_every_variable_is_at_its_place(variables: Variables, trunk: Trunk) -> None:
+    config, adapter, head = adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
+    preset = ADAPTER_PRESETS["houlsby"]
+    assert isinstance(preset, AdapterConfig)
+    assert (config.size, config.activation, config.layer_norms) == (SIZE, "gelu_tanh", True)
+    assert (config.position, config.residual_from) == (preset.position, preset.residual_from)
+    leaves = flatten(adapter)
+    expected = {
+        "layer_norms/embeddings/scale": variables["bert/embeddings/LayerNorm/gamma"],
+        "layer_norms/embeddings/bias": variables["bert/embeddings/LayerNorm/beta"],
+    }
+    for slot, scope in SLOTS.items():
+        layers = [f"bert/encoder/layer_{layer}/{scope}" for layer in range(2)]
+        for path, name in {
+            f"{slot}/down/kernel": "adapters/weights1",
+            f"{slot}/up/kernel": "adapters/weights2",
+            f"layer_norms/{slot}/scale": "LayerNorm/gamma",
+            f"layer_norms/{slot}/bias": "LayerNorm/beta",
+        }.items():
+            expected[path] = np.stack([variables[f"{layer}/{name}"] for layer in layers])
+        for path, name in {f"{slot}/down/bias": "adapters/biases1", f"{slot}/up/bias": "adapters/biases2"}.items():
+            expected[path] = np.concatenate([variables[f"{layer}/{name}"] for layer in layers])
+    assert leaves.keys() == expected.keys()
+    for path, array in expected.items():
+        np.testing.assert_array_equal(leaves[path], array, err_msg=path)
+    np.testing.assert_array_equal(head["output"]["kernel"], variables["output_weights"].T)
+    np.testing.assert_array_equal(head["output"]["bias"], variables["output_bias"])
+
+
+def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
+    """``create_model`` of the authors' code, without dropout."""
+    theirs = Weights(variables, "/")
+
+    def adapt(scope: str, x: Array) -> Array:
+        inner = gelu_tanh(x @ variables[f"{scope}/adapters/weights1"] + variables[f"{scope}/adapters/biases1"])
+        return x + (inner @ variables[f"{scope}/adapters/weights2"] + variables[f"{scope}/adapters/biases2"])
+
+    x = theirs.embed(rows["tokens"], rows["types"])
+    for layer in range(2):
+        name = f"bert/encoder/layer_{layer}"
+        first, second = (functools.partial(adapt, f"{name}/{scope}") for scope in SLOTS.values())
+        x = theirs.layer(name, x, rows["mask"], gelu_tanh, adapters=(first, second))
+    return theirs.pool(x) @ variables["output_weights"].T + variables["output_bias"]
+
+
+def test_the_store_has_a_model_that_computes_as_theirs(
+    variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, words = tmp_path / "store", ["import", "adapter-bert", source, f"--trunk={trunk.folder}"]
+    assert main([*words, f"--store={store}", "--name=mrpc", "--max_length=12"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{store}/{kind}/mrpc: mrpc, labels not_equivalent, equivalent" for kind in ("adapters", "heads")
+    ]
+    model = load_task_model(store, trunk, head="mrpc", adapter="mrpc")
+    assert (model.task.name, model.task.kind) == ("mrpc", "classification")
+    assert model.task.labels == model.labels == ("not_equivalent", "equivalent")
+    assert model.model.head == HeadConfig(pooler="trunk", dropout=0.1)
+    logits = model.predict(["the dog ran ."]).logits
+    np.testing.assert_allclose(logits, their_logits(variables, text_batch("the dog ran .")), atol=2e-5)
+
+
+def test_frozen_variables_may_be_left_out(variables: Variables, trunk: Trunk) -> None:
+    trained = {name: array for name, array in variables.items() if "adam" not in name}
+    trained = {
+        name: a for name, a in trained.items() if any(part in name for part in ("adapters", "LayerNorm", "output_"))
+    }
+    whole = adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
+    alone = adapter_bert.from_adapter_bert(trained, trunk, where="model.ckpt")
+    for path, leaf in flatten({"adapter": whole[1], "head": whole[2]}).items():
+        np.testing.assert_array_equal(leaf, flatten({"adapter": alone[1], "head": alone[2]})[path])
+
+
+def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trunk: Trunk) -> None:
+    name = "bert/encoder/layer_1/intermediate/dense/kernel"
+    variables[name] = variables[name].copy()
+    variables[name][3, 2] = np.nextafter(variables[name][3, 2], np.float32(9))
+    with pytest.raises(
+        UserError, match=f"model.ckpt are not those of the trunk .*: {name} differ; give --trunk the BERT"
+    ):
+        adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
+    variables[name] = np.zeros((2, 2), np.float32)
+    with pytest.raises(UserError, match=f"{name} differ"):
+        adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"bert/encoder/layer_1/output/adapters/biases2": None}, "- bert/encoder/layer_1/output/adapters/biases2"),
+        ({"bert/embeddings/LayerNorm/gamma": None}, "- bert/embeddings/LayerNorm/gamma"),
+        ({"output_bias": None}, "- output_bias"),
+        ({"bert/encoder/layer_2/output/dense/bias": np.zeros(16)}, r"\+ bert/encoder/layer_2/output/dense/bias"),
+        ({"Variable": np.zeros(3)}, r"\+ Variable"),
+        (
+            {"bert/encoder/layer_1/output/adapters/weights1": np.zeros((16, 4))},
+            r"layer_1/output/adapters/weights1 is \[16, 4\] and should be \[16, 3\]",
+        ),
+        ({"output_weights": np.zeros((16, 2))}, r"output_weights is \[16, 2\] and should be \[2, 16\]"),
+    ],
+)
+def test_variables_that_do_not_fit_are_listed(
+    change: dict[str, Array | None], sentence: str, variables: Variables, trunk: Trunk
+) -> None:
+    changed = {name: array for name, array in (variables | change).items() if array is not None}
+    # Adam's moments of what is gone would be unknown too.
+    changed = {name: array for name, array in changed.items() if "adam" not in name}
+    with pytest.raises(UserError, match=sentence):
+        adapter_bert.from_adapter_bert(changed, trunk, where="model.ckpt")
+
+
+def test_bad_input(
+    variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+
+    def refused(*flags: str) -> str:
+        words = ["import", "adapter-bert", source, f"--store={store}", f"--trunk={trunk.folder}", "--name=mine"]
+        assert main([*words, "--max_length=12", *flags]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert not store.exists()
+        return err
+
+    assert 'the labels of "mine" are yes, no, maybe; give each output its label' in refused("--labels=yes,no,maybe")
+    assert 'the labels of "mine" are yes, yes;' in refused("--labels=yes,yes")
+    assert 'the labels of "mnli" are contradiction, entailment, neutral' in refused("--task=mnli")
+    assert "2 outputs, but STS-B is regression" in refused("--task=sts")
+    assert "max_length is 13" in refused("--max_length=13")
+    assert 'The adapter name "a,b" cannot be used' in refused("--name=a,b", "--task=mine")
+    assert 'The task name "a:b" cannot be used' in refused("--task=a:b")
+    assert "is not a folder" in refused(f"--trunk={tmp_path / 'nothing'}")
+    variables["output_weights"], variables["output_bias"] = np.zeros((1, 16), np.float32), np.zeros(1, np.float32)
+    assert "has 1 output; adapter-bert has classes alone" in refused("--task=stsb")
+
+
+def test_a_name_that_is_taken_stays_unless_told(source: str, trunk: Trunk, tmp_path: Path) -> None:
+    words = ["import", "adapter-bert", source, f"--store={tmp_path / 'store'}", f"--trunk={trunk.folder}"]
+    words += ["--name=mine", "--max_length=12"]
+    assert main([*words, "--labels=no,yes"]) == 0
+    assert main(words) == 2
+    assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("no", "yes")
+    assert main([*words, "--overwrite"]) == 0
+    assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1")
+    assert artefacts.read_manifest(tmp_path / "store", "adapters", "mine").trunk["sha256"] == trunk.sha256
