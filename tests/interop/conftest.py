@@ -1,0 +1,72 @@
+"""Models with random parameters that matter, for what leaves afjax and what comes in."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+import pytest
+
+from afjax.architecture import Adapter, FusionConfig, HeadConfig
+from afjax.config import TaskConfig
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.model import Model
+from afjax.task_model import TaskModel
+from afjax.train.parts import new_adapter
+from afjax.trees import Tree, map_with_path, named_key
+from afjax.trunk import Trunk
+
+LABELS = ("no", "perhaps", "yes")
+
+MakeModel = Callable[..., TaskModel]
+
+
+def draw(tree: Tree, name: str) -> Tree:
+    return map_with_path(
+        lambda path, leaf: np.asarray(0.3 * jax.random.normal(named_key(jax.random.key(3), name, path), leaf.shape)),
+        tree,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_model(tiny_trunk: Trunk) -> MakeModel:
+    """Makes a task model of the name of its head, with one adapter or a fusion (of that name) of several."""
+
+    def make(
+        name: str,
+        adapters: Mapping[str, Adapter],
+        *,
+        trunk: Trunk = tiny_trunk,
+        kind: str = "classification",
+        **task: float,
+    ) -> TaskModel:
+        key, labels = jax.random.key(0), LABELS if kind == "classification" else ()
+        size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+        fused = len(adapters) > 1
+        mixed = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **size) if fused else {}
+        reads = READS[kind]
+        head = init_head(key, HeadConfig(), num_outputs(kind, labels), trunk=trunk.params, reads=reads)
+        return TaskModel(
+            trunk=trunk,
+            model=Model(
+                trunk=trunk.config,
+                head_name=name,
+                reads=reads,
+                adapters=tuple(adapters.items()),
+                fusion_name=name if fused else "",
+            ),
+            params={
+                "adapters": {
+                    member: draw(new_adapter(key, member, config, trunk), member) for member, config in adapters.items()
+                },
+                "fusion": {name: draw(mixed, name)} if fused else {},
+                "heads": {name: draw(head, name)},
+            },
+            task=TaskConfig(name=name, source=f"builtin:{name}", kind=kind, **task),
+            labels=labels,
+            metrics={},
+            seed=0,
+            max_length=16,
+        )
+
+    return make
