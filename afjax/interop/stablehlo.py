@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, export
 
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
@@ -114,9 +114,6 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
 
 def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
     """The file's contents, and the shapes of inputs and logits as text."""
-    # Heavy, for a module that is imported to look at its settings.
-    from jax import export
-
     model, params = task_model.for_inference()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MAX_WEIGHT_BYTES:
