@@ -18,6 +18,8 @@ setup(
         "absl-py>=2.1",
         "array_record>=0.8; sys_platform == 'linux'",
         "etils[epath]>=1.12",
+        # What jax.export needs to write its files, and to read them.
+        "flatbuffers>=24.3",
         "flax>=0.12",
         "huggingface_hub>=1.0",
         "importlib_resources>=6.4",
@@ -43,6 +45,8 @@ setup(
         "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
         "dev": [
+            # One of the examples of docs/reuse.md.
+            "equinox>=0.13",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.6",
             "hypothesis>=6.100",

@@ -7,13 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
+    from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, PalConfig
     from afjax.config import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
     from afjax.data.rows import load_split, load_task, rows_from_lists
     from afjax.data.tasks import find_task
     from afjax.errors import UserError
+    from afjax.model.adapters import layer_params
     from afjax.model.bottleneck import bottleneck
     from afjax.model.fusion import fuse
+    from afjax.model.parallel import pal
+    from afjax.stored import load_adapter, load_fusion
     from afjax.task_model import Predictions, TaskModel, load_task_model
     from afjax.train.multitask import train_multitask
     from afjax.train.recipes import train_fusion, train_single
@@ -23,13 +26,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "afjax.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig"),
+    "afjax.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "PalConfig"),
     "afjax.config": ("SamplingConfig", "SpanConfig", "TaskConfig", "TrainConfig"),
     "afjax.data.rows": ("load_split", "load_task", "rows_from_lists"),
     "afjax.data.tasks": ("find_task",),
     "afjax.errors": ("UserError",),
+    "afjax.model.adapters": ("layer_params",),
     "afjax.model.bottleneck": ("bottleneck",),
     "afjax.model.fusion": ("fuse",),
+    "afjax.model.parallel": ("pal",),
+    "afjax.stored": ("load_adapter", "load_fusion"),
     "afjax.task_model": ("Predictions", "TaskModel", "load_task_model"),
     "afjax.train.multitask": ("train_multitask",),
     "afjax.train.recipes": ("train_fusion", "train_single"),
@@ -43,6 +49,7 @@ __all__ = [
     "AdapterConfig",
     "FusionConfig",
     "HeadConfig",
+    "PalConfig",
     "Predictions",
     "SamplingConfig",
     "SpanConfig",
@@ -54,10 +61,14 @@ __all__ = [
     "bottleneck",
     "find_task",
     "fuse",
+    "layer_params",
+    "load_adapter",
+    "load_fusion",
     "load_split",
     "load_task",
     "load_task_model",
     "load_trunk",
+    "pal",
     "rows_from_lists",
     "save_trunk",
     "train_fusion",

@@ -131,8 +131,8 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     if importlib.util.find_spec("torch") is None:
         raise UserError(
-            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install 'afjax[torch]'), or give the "
-            "tensors as safetensors."
+            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install 'afjax[torch]'), or give "
+            "the tensors as safetensors."
         )
     import torch
 

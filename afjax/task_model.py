@@ -28,6 +28,7 @@ from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model
 from afjax.model.reduce import drop_layers, left_layers, take_layers
 from afjax.sharding import local_mesh, place
+from afjax.stored import load_adapter, load_unpruned_fusion
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
 
@@ -195,6 +196,13 @@ class TaskModel:
             mesh=self._mesh,
         )
         return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
+
+    def for_inference(self) -> tuple[Model, Tree]:
+        """What predicts: the model and all its parameters on the host, the trunk's included and a fusion folded.
+
+        Of regression its logits are to be multiplied by the task's ``scale``.
+        """
+        return self._nameless, jax.device_get(self._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
         """The same model without the adapter, or the fusion and its adapters, of some layers (AdapterDrop).
@@ -418,18 +426,13 @@ def load_task_model(
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
     loaded_head = store.load(store_folder, "heads", head, trunk_sha256=trunk.sha256)
-    names = [adapter] if adapter else []
     params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
     fusion_config = FusionConfig()
     if fusion:
-        loaded = store.load(store_folder, "fusion", fusion, trunk_sha256=trunk.sha256)
-        fusion_config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{fusion}"')
-        params["fusion"][fusion] = loaded.params
-        changed = store.adapter_problems(store_folder, loaded.manifest)
-        if changed:
-            raise UserError(changed[0])
-        names = [str(member["name"]) for member in loaded.manifest.adapters]
-    adapters = load_adapters(store_folder, names, trunk)
+        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk_sha256=trunk.sha256)
+        params["fusion"][fusion] = mixed
+    else:
+        adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
     params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
     manifest = loaded_head.manifest
     values = dict(manifest.config)
@@ -467,12 +470,7 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     Raises:
       UserError: A name that is not there, another trunk, a damaged file.
     """
-    adapters = {}
-    for name in names:
-        loaded = store.load(store_folder, "adapters", name, trunk_sha256=trunk.sha256)
-        config = from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"')
-        adapters[name] = (config, loaded.params)
-    return adapters
+    return {name: load_adapter(store_folder, name, trunk_sha256=trunk.sha256) for name in names}
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

@@ -23,7 +23,7 @@ LAYERS = (
     ("config",),
     ("sharding",),
     ("data", "metrics", "model", "partition", "store"),
-    ("hugging_face", "answers"),
+    ("hugging_face", "answers", "stored"),
     ("evaluate", "submissions"),
     ("trunk",),
     ("task_model",),

@@ -109,6 +109,14 @@ examples:
 
 A task's head is the store's of its name (see --names), with the fusion of that name, else the adapter, else alone."""
 
+STABLEHLO_EXAMPLE = """\
+example:
+  afjax export stablehlo --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --output=target.stablehlo --platforms=cpu,tpu
+
+The file holds weights and program; it takes tokens, types and mask of any batch size and any length up to --max_length,
+and gives logits. FILE.json beside it says what they are, and how to run it with JAX alone."""
+
 BENCH_EXAMPLE = """\
 example:
   afjax bench --trunk=bert-base --method=fusion --mode=train --num_adapters=16 --batch_size=8 --max_length=128 --json"""
@@ -263,6 +271,17 @@ def make_parser() -> argparse.ArgumentParser:
         "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
     )
 
+    exports = _group(commands, "export", "write what a store holds for other programs")
+    stablehlo = _command(
+        exports, "stablehlo", "write a model as one file that JAX runs without afjax", STABLEHLO_EXAMPLE, group="export"
+    )
+    _add_stored_model_flags(stablehlo)
+    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
+    stablehlo.add_argument("--max_length", type=int, default=128, help="the most tokens a row may have (128)")
+    stablehlo.add_argument(
+        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
+    )
+
     tpu = _command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     tpu.add_argument("--config", metavar="FILE.py[:key=value,...]", help="an experiment; else a method:")
@@ -389,12 +408,16 @@ def _add_store_commands(group: Any) -> None:
 
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    _add_stored_model_flags(parser)
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+
+
+def _add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     parser.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
     parser.add_argument("--head", required=True, help="the head's name")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
     parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")

@@ -390,6 +390,18 @@ def _submit(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _export_stablehlo(arguments: argparse.Namespace) -> int:
+    from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
+
+    platforms = check_platforms(arguments.platforms.split(","))
+    about = export_stablehlo(
+        _load_task_model(arguments), arguments.output, max_length=arguments.max_length, platforms=platforms
+    )
+    size, names = about["file"]["bytes"] / 1e6, ", ".join(about["platforms"])
+    print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
+    return 0
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     from afjax import bench
 
@@ -486,6 +498,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "store pull": _pull,
     "data": _data,
     "submit": _submit,
+    "export stablehlo": _export_stablehlo,
     "tpu": _tpu,
     "bench": _bench,
     "import adapter-bert": _import_adapter_bert,

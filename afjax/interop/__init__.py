@@ -1,1 +1,1 @@
-"""Adapters of other libraries and of the papers' own code, in and out; see ``docs/interop.md``."""
+"""Adapters of other libraries and of the papers' own code, in and out; see ``docs/interop.md``, ``docs/reuse.md``."""

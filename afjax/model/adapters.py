@@ -4,6 +4,9 @@ Bottlenecks are in :mod:`afjax.model.bottleneck`, modules beside the layers in :
 top of the encoder in :mod:`afjax.model.top`.
 """
 
+from typing import Any
+
+import jax
 from jax import Array
 
 from afjax.architecture import Adapter, AdapterConfig, BesideLayers, OnTop, PalConfig, TopFfnConfig
@@ -12,7 +15,7 @@ from afjax.model.bottleneck import bottleneck_slot, init_bottleneck
 from afjax.model.encoder import Sublayer, TrunkConfig
 from afjax.model.parallel import beside_slot, init_beside
 from afjax.model.top import init_top
-from afjax.trees import Tree
+from afjax.trees import Tree, merge
 
 
 def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
@@ -59,6 +62,39 @@ def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
     """What of an adapter its slots hold: ``{slot: leaves stacked over layers}``, ``{slot: leaves of all layers}``."""
     stacked = {slot: tree[slot] for slot in config.slots}
     return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
+
+
+def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
+    """One layer's parameters, as :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal` take them.
+
+    Args:
+      tree: An adapter's, its leaves stacked over the layers that have it; or a fusion's, whose layers are those of the
+        adapters it was trained on.
+      config: The adapter's architecture; of a fusion that of any of its adapters.
+      layer: The layer's number in the trunk, from 0.
+      slot: The sub-layer, ``attention`` or ``ffn``.
+
+    Returns:
+      The leaves of that layer, and those that all layers share.
+
+    Raises:
+      UserError: A layer or a slot without the adapter.
+    """
+    if slot not in config.slots or slot not in tree:
+        raise UserError(
+            f'There is nothing in the slot "{slot}"; the adapter is of the kind {config.kind} and has '
+            f"{', '.join(config.slots) or 'no slots, as it sits on top of the encoder'}."
+        )
+    depth = jax.tree.leaves(tree[slot])[0].shape[0]
+    layers = range(depth) if isinstance(config, OnTop) or config.layers is None else config.layers
+    if layer not in layers:
+        raise UserError(f"Layer {layer} has no adapter; the adapter is in the layers {', '.join(map(str, layers))}.")
+    position = list(layers).index(layer)
+
+    def of_layer(leaf: Any) -> Any:
+        return leaf[position]
+
+    return merge(jax.tree.map(of_layer, tree[slot]), tree.get("shared", {}))
 
 
 def adapter_slot(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.architecture import AdapterConfig
-from afjax.model.layers import ACTIVATIONS, dense, layer_norm
+from afjax.model.layers import ACTIVATIONS, check_dense, dense, layer_norm
 from afjax.trees import Tree, named_key
 
 # Of the adapters' own LayerNorms; the reference library's.
@@ -59,14 +59,20 @@ def init_bottleneck(key: Array, config: AdapterConfig, *, hidden_size: int, dept
 def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
     """``scaling * up(activation(down(x)))``, without the residual and without a LayerNorm behind it.
 
+    A pure function (Houlsby 2019, section 2.1; Pfeiffer 2021, section 3.1) that needs no model of afjax's.
+
     Args:
-      params: One layer's slot of an adapter: ``{"down", "up"[, "norm_before"]}``.
-      x: The adapter's input ``[..., hidden_size]``.
+      params: One layer's slot of an adapter: ``{"down", "up"[, "norm_before"]}``, as :func:`afjax.layer_params` gives.
+      x: The adapter's input ``[..., hidden_size]``, of any float dtype; matrices are applied in that dtype.
       config: The architecture (activation and scaling are read).
 
     Returns:
-      ``[..., hidden_size]``.
+      ``[..., hidden_size]``, of x's dtype.
+
+    Raises:
+      UserError: Parameters of several layers, of something else, or for another hidden size.
     """
+    check_dense(params, "down", x.shape[-1])
     if "norm_before" in params:
         x = layer_norm(params["norm_before"], x, NEW_NORM_EPSILON)
     inner = ACTIVATIONS[config.activation](dense(params["down"], x))

@@ -43,7 +43,7 @@ from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
 from afjax.model.encoder import Sublayer, for_every_layer
-from afjax.model.layers import ACTIVATIONS, dense, dropout, normalise, split_key
+from afjax.model.layers import ACTIVATIONS, check_dense, dense, dropout, normalise, split_key
 from afjax.model.parallel import add_output, module_output, module_units, plain_output
 from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
@@ -180,25 +180,26 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
 
 
 def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    bank: Tree = {}
-    for slot in configs[0].slots:
-        kernels, biases, ups, constants = [], [], [], []
-        for adapter, config in zip(adapters, configs, strict=True):
-            params = adapter[slot]
-            kernel, bias = params["down"]["kernel"], params["down"]["bias"]
-            if "norm_before" in params:
-                norm = params["norm_before"]
-                bias = bias + jnp.einsum("ld,ldr->lr", norm["bias"], kernel)
-                kernel = norm["scale"][:, :, None] * kernel
-            kernels.append(kernel)
-            biases.append(bias)
-            ups.append(params["up"]["kernel"] * config.scaling)
-            constants.append(params["up"]["bias"] * config.scaling)
-        bank[slot] = {
-            "down": {"kernel": jnp.concatenate(kernels, -1), "bias": jnp.concatenate(biases, -1)},
-            "up": {"kernel": jnp.concatenate(ups, -2), "bias": jnp.stack(constants, -2)},
-        }
-    return bank
+    return {slot: _slot_bank([adapter[slot] for adapter in adapters], configs) for slot in configs[0].slots}
+
+
+def _slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
+    """Bottlenecks side by side, of one slot: of one layer, or of all, stacked."""
+    kernels, biases, ups, constants = [], [], [], []
+    for params, config in zip(members, configs, strict=True):
+        kernel, bias = params["down"]["kernel"], params["down"]["bias"]
+        if "norm_before" in params:
+            norm = params["norm_before"]
+            bias = bias + jnp.einsum("...d,...dr->...r", norm["bias"], kernel)
+            kernel = norm["scale"][..., None] * kernel
+        kernels.append(kernel)
+        biases.append(bias)
+        ups.append(params["up"]["kernel"] * config.scaling)
+        constants.append(params["up"]["bias"] * config.scaling)
+    return {
+        "down": {"kernel": jnp.concatenate(kernels, -1), "bias": jnp.concatenate(biases, -1)},
+        "up": {"kernel": jnp.concatenate(ups, -2), "bias": jnp.stack(constants, -2)},
+    }
 
 
 def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int) -> Tree:
@@ -251,6 +252,60 @@ def spread_per_adapter(values: Array, sizes: Sequence[int]) -> Array:
 
 def fuse(
     params: Tree,
+    adapters: Sequence[Tree],
+    z: Array,
+    configs: Sequence[AdapterConfig],
+    config: FusionConfig = FusionConfig(),
+    *,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """AdapterFusion of bottleneck adapters in one layer's slot.
+
+    A pure function (Pfeiffer 2021, section 3.2) that needs no model of afjax's, computed in the factored form of
+    :mod:`afjax.model.fusion`. The adapters are laid side by side first, once a call, which is one copy of them.
+
+    Args:
+      params: ``{"query", "key"[, "value"]}`` of that layer and slot, as :func:`afjax.layer_params` gives.
+      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, of the same layer and slot.
+      z: The adapters' input and the query, ``[..., hidden_size]``, of any float dtype; matrices are applied in that
+        dtype.
+      configs: The adapters' architectures, in the same order (activation, size, scaling and LayerNorm are read).
+      config: The fusion's (temperature and dropout are read).
+      dropout_rate: Of the scores, where the fusion has no rate of its own; acts only with a key.
+      key: Dropout's key; None: no dropout.
+
+    Returns:
+      The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``.
+
+    Raises:
+      UserError: No adapters, not as many as architectures, adapters of another kind, parameters of several layers, of
+        something else, or for another hidden size.
+    """
+    if not adapters or len(adapters) != len(configs):
+        raise UserError(
+            f"{len(adapters)} adapters and {len(configs)} architectures were given; give one architecture for each of "
+            "at least one adapter."
+        )
+    for number, (member, architecture) in enumerate(zip(adapters, configs, strict=True)):
+        if not isinstance(architecture, AdapterConfig):
+            raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse takes bottlenecks alone.")
+        check_dense(member, "down", z.shape[-1])
+        size = member["down"]["kernel"].shape[-1]
+        if size != architecture.bottleneck_size(z.shape[-1]):
+            raise UserError(
+                f"Adapter {number} has the bottleneck size {size}, its architecture "
+                f"{architecture.bottleneck_size(z.shape[-1])}; give both in the same order."
+            )
+    check_dense(params, "query", z.shape[-1])
+    rate = dropout_rate if config.dropout is None else config.dropout
+    layout = bank_layout(configs, z.shape[-1])
+    bank = _slot_bank(adapters, configs)
+    return fuse_bank(params, bank, z, layout=layout, temperature=config.temperature, dropout_rate=rate, key=key)
+
+
+def fuse_bank(
+    params: Tree,
     bank: Tree,
     z: Array,
     *,
@@ -259,7 +314,7 @@ def fuse(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Fuses the adapters of a bank in one layer's slot.
+    """:func:`fuse` of a bank, which is laid once for all layers.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of that layer and slot.
@@ -316,7 +371,7 @@ def fuse_units(
     key: Array | None = None,
     drawn: Array | None = None,
 ) -> tuple[Array, Array]:
-    """:func:`fuse` from the adapters' inner activations.
+    """:func:`fuse_bank` from the adapters' inner activations.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.
@@ -324,7 +379,7 @@ def fuse_units(
       z: The query ``[..., d]``.
       inner: The adapters' inner activations side by side, ``[..., R]``.
       sizes: How many of them each adapter has.
-      temperature, dropout_rate, key: As in :func:`fuse`.
+      temperature, dropout_rate, key: As in :func:`fuse_bank`.
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
     # Each device folds for its own tokens.
@@ -362,7 +417,7 @@ def fuse_outputs(
     key: Array | None = None,
     drawn: Array | None = None,
 ) -> tuple[Array, Array]:
-    """:func:`fuse` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
+    """:func:`fuse_bank` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
 
     Of its projections only that of the keys is turned round, as ``(Kᵀ query) · u``: N vectors fewer to project.
     """

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from afjax.errors import UserError
 from afjax.model.random_bits import random_bits
 from afjax.trees import Tree
 
@@ -57,6 +58,26 @@ def dense(params: Tree, x: Array) -> Array:
     if "bias" in params:
         rows = rows + params["bias"].astype(rows.dtype)[None]
     return rows.reshape(*x.shape[:-1], rows.shape[-1])
+
+
+def check_dense(params: Tree, name: str, inputs: int) -> None:
+    """Raises UserError unless ``params[name]`` is a dense layer's, of one layer, for vectors of size ``inputs``."""
+    kernel = params.get(name, {}).get("kernel")
+    if kernel is None:
+        raise UserError(
+            f'The parameters hold {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; give those of one '
+            "layer and slot, as afjax.layer_params takes them out of a tree."
+        )
+    if kernel.ndim != 2:
+        raise UserError(
+            f'The leaf "{name}/kernel" has the shape {kernel.shape}, those of one layer have two axes; take one layer '
+            "out of the tree with afjax.layer_params."
+        )
+    if kernel.shape[0] != inputs:
+        raise UserError(
+            f'The leaf "{name}/kernel" takes vectors of size {kernel.shape[0]}, but those given are of size {inputs}; '
+            "use parameters that were trained for this hidden size."
+        )
 
 
 def matmul(rows: Array, kernel: Array) -> Array:

@@ -21,8 +21,6 @@ from afjax.architecture import (
     FusionConfig,
     HeadConfig,
     OnTop,
-    PalConfig,
-    ProjectedFfnConfig,
 )
 from afjax.config import Remat, TrunkDtype
 from afjax.model import fusion
@@ -30,7 +28,7 @@ from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens,
 from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode, part_layers
 from afjax.model.heads import Reads, apply_head
 from afjax.model.layers import split_key
-from afjax.model.reduce import check_kept, keep_adapters
+from afjax.model.reduce import check_kept, keep_adapters, kept_config
 from afjax.model.top import apply_top
 from afjax.trees import Tree, merge, named_key
 
@@ -212,10 +210,7 @@ class Model:
         configs = [config for _, config in self.adapters]
         if self.fusion.kept is None:
             return configs
-        first = configs[0]
-        if isinstance(first, PalConfig | ProjectedFfnConfig):
-            first = dataclasses.replace(first, shared_projections=False)
-        return [first] * self._num_fused()
+        return [kept_config(configs[0])] * self._num_fused()
 
     def _bank(self, adapters: Tree) -> tuple[Tree, Tree]:
         trees = [adapters[name] for name, _ in self.adapters]

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.architecture import BesideLayers, LhucConfig, LowRankConfig, PalConfig, ProjectedFfnConfig
+from afjax.errors import UserError
 from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
 from afjax.model.encoder import Sublayer
-from afjax.model.layers import ACTIVATIONS, dense
+from afjax.model.layers import ACTIVATIONS, check_dense, dense
 from afjax.trees import Tree, named_key
 
 
@@ -94,6 +95,42 @@ def pal_units(
         return first_token_attention(params["attention"], projected, config.num_heads, attend)
     query, keys, values = (dense(params["attention"][name], projected) for name in ("query", "key", "value"))
     return attend_tokens(query, keys, values, config.num_heads, attend)
+
+
+def pal(
+    params: Tree, x: Array, mask: Array, config: PalConfig, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """A projected attention layer: what it adds to a layer's output in front of the last LayerNorm.
+
+    A pure function (Stickland & Murray 2019, section 3.3) that needs no model of afjax's. With ``h`` what the layer's
+    attention block gives and ``f`` its FFN, the layer becomes ``LN2(h + f + pal(...))``.
+
+    Args:
+      params: One layer's ``{"encode", "attention", "decode"}``, as :func:`afjax.layer_params` gives.
+      x: ``[batch, length, hidden_size]``, of any float dtype; matrices are applied in that dtype. The layer's input
+        where ``config.placement`` is ``parallel``; else ``LN2(h + f)``.
+      mask: ``[batch, length]``, True (or not zero) where there is a token.
+      config: The architecture.
+      dropout_rate: On the attention weights, where the architecture has no rate of its own; acts only with a key.
+      key: Dropout's key; None: no dropout.
+
+    Returns:
+      ``[batch, length, hidden_size]``, of x's dtype.
+
+    Raises:
+      UserError: Parameters of several layers, of something else, or for another hidden size; an x or a mask of another
+        shape.
+    """
+    if x.ndim != 3 or mask.shape != x.shape[:2]:
+        raise UserError(
+            f"x has the shape {x.shape} and the mask {mask.shape}; give [batch, length, hidden_size] and "
+            "[batch, length]."
+        )
+    check_dense(params, "encode", x.shape[-1])
+    rate = dropout_rate if config.dropout is None else config.dropout
+    present = mask.astype(bool)
+    units = pal_units(params, config, x, present, num_queries=x.shape[1], dropout_rate=rate, key=key)
+    return decode(params, config, units)
 
 
 def low_rank_units(params: Tree, config: LowRankConfig, x: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from afjax.architecture import Adapter, FusionConfig, OnTop
+from afjax.architecture import Adapter, FusionConfig, OnTop, PalConfig, ProjectedFfnConfig
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.encoder import for_every_layer
@@ -81,6 +81,13 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
         raise UserError(
             "Each layer can only keep adapters of its own where all adapters of the fusion have one architecture."
         )
+
+
+def kept_config(config: Adapter) -> Adapter:
+    """The architecture of what :func:`keep_adapters` gives."""
+    if isinstance(config, PalConfig | ProjectedFfnConfig):
+        return dataclasses.replace(config, shared_projections=False)
+    return config
 
 
 def keep_adapters(

@@ -208,10 +208,12 @@ def test_adapters_are_left_out_of_a_fusion_and_added_to_it(
     assert np.abs(whole - fewer).max() > 0
 
 
-@pytest.mark.parametrize("command", ["train", "sweep", "eval", "predict", "adapterdrop", "prune", "store", "bench"])
+@pytest.mark.parametrize(
+    "command", ["train", "sweep", "eval", "predict", "adapterdrop", "prune", "store", "bench", "export stablehlo"]
+)
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     assert raised.value.code == 0
     text = capsys.readouterr().out
     _, example = text.split("example", 1)

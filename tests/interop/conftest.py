@@ -1,46 +1,76 @@
-"""What the tests of AdapterHub's files share: the library's own folders, and the trunk they were made with."""
+"""Models with random parameters that matter, and what AdapterHub's library saved."""
 
-import dataclasses
-import json
-import zipfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
 
+import jax
 import numpy as np
 import pytest
 
-from afjax.hugging_face import from_hugging_face, trunk_config
-from afjax.trees import tree_digest
+from afjax.architecture import Adapter, FusionConfig, HeadConfig
+from afjax.config import TaskConfig
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.model import Model
+from afjax.task_model import TaskModel
+from afjax.train.parts import new_adapter
+from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk import Trunk
+from tests.interop.adapterhub_folders import Folders, unpack
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+LABELS = ("no", "perhaps", "yes")
 
-
-@dataclasses.dataclass(frozen=True)
-class Folders:
-    """A family's trunk and batch, and the folders that the library saved."""
-
-    family: str
-    trunk: Trunk
-    batch: dict[str, np.ndarray]
-    root: Path
-
-    def expected(self, case: str) -> dict[str, np.ndarray]:
-        with np.load(self.root / case / "expected.npz") as file:
-            return dict(file)
+MakeModel = Callable[..., TaskModel]
 
 
-def unpack(family: str, root: Path) -> Folders:
-    with zipfile.ZipFile(GOLDEN / f"adapterhub_folders_{family}.zip") as archive:
-        archive.extractall(root)
-    with np.load(GOLDEN / f"adapterhub_base_{family}.npz") as file:
-        arrays: dict[str, Any] = dict(file)
-    config = trunk_config(json.loads(str(arrays["config"])), where=family)
-    state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
-    params = from_hugging_face(state, config, where=family)
-    trunk = Trunk(name=f"tiny-{family}", config=config, params=params, sha256=tree_digest(params), folder=None)
-    batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
-    return Folders(family, trunk, batch, root)
+def draw(tree: Tree, name: str) -> Tree:
+    return map_with_path(
+        lambda path, leaf: np.asarray(0.3 * jax.random.normal(named_key(jax.random.key(3), name, path), leaf.shape)),
+        tree,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_model(tiny_trunk: Trunk) -> MakeModel:
+    """Makes a task model of the name of its head, with one adapter or a fusion (of that name) of several."""
+
+    def make(
+        name: str,
+        adapters: Mapping[str, Adapter],
+        *,
+        trunk: Trunk = tiny_trunk,
+        kind: str = "classification",
+        **task: float,
+    ) -> TaskModel:
+        key, labels = jax.random.key(0), LABELS if kind == "classification" else ()
+        size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
+        fused = len(adapters) > 1
+        mixed = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **size) if fused else {}
+        reads = READS[kind]
+        head = init_head(key, HeadConfig(), num_outputs(kind, labels), trunk=trunk.params, reads=reads)
+        return TaskModel(
+            trunk=trunk,
+            model=Model(
+                trunk=trunk.config,
+                head_name=name,
+                reads=reads,
+                adapters=tuple(adapters.items()),
+                fusion_name=name if fused else "",
+            ),
+            params={
+                "adapters": {
+                    member: draw(new_adapter(key, member, config, trunk), member) for member, config in adapters.items()
+                },
+                "fusion": {name: draw(mixed, name)} if fused else {},
+                "heads": {name: draw(head, name)},
+            },
+            task=TaskConfig(name=name, source=f"builtin:{name}", kind=kind, **task),
+            labels=labels,
+            metrics={},
+            seed=0,
+            max_length=16,
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session", params=["bert", "roberta"])

@@ -10,7 +10,7 @@ import pytest
 from afjax import store
 from afjax.interop.adapterhub import import_adapterhub
 from afjax.task_model import load_task_model
-from tests.interop.conftest import Folders
+from tests.interop.adapterhub_folders import Folders
 
 LIMIT = 1e-5
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")

@@ -16,7 +16,7 @@ from afjax import store
 from afjax.cli.main import main
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
-from tests.interop.conftest import Folders
+from tests.interop.adapterhub_folders import Folders
 
 Change = Callable[[dict[str, Any]], Any]
 has_torch = importlib.util.find_spec("torch") is not None

@@ -22,7 +22,7 @@ from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fu
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
 from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, flatten, unflatten
-from tests.interop.conftest import Folders
+from tests.interop.adapterhub_folders import Folders
 
 TRUNK = TrunkConfig(
     vocab_size=11,

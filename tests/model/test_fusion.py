@@ -19,7 +19,7 @@ from afjax.model.fusion import (
     bank_layout,
     fold_fusion,
     folding_pays,
-    fuse,
+    fuse_bank,
     fuse_folded,
     init_fusion,
     inner_activations,
@@ -185,7 +185,7 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
         given = {"layout": layout, "temperature": temperature, "dropout_rate": rate, "key": key}
-        return fuse(first_layer(fusion["ffn"]), bank, z, **given)
+        return fuse_bank(first_layer(fusion["ffn"]), bank, z, **given)
 
     def textbook(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         alone = [first_layer(adapter["ffn"]) for adapter in adapters]
@@ -228,7 +228,7 @@ def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int,
     fusion, adapters = make_inputs(configs, hidden=hidden, layers=layers)
     z, layout = make_z(*shape, hidden), bank_layout(configs, hidden)
     bank = jax.jit(make_bank, static_argnums=1)(adapters, tuple(configs))[0]["ffn"]
-    ours = jax.jit(functools.partial(fuse, layout=layout))
+    ours = jax.jit(functools.partial(fuse_bank, layout=layout))
     given = {"temperature": 1.0, "rate": 0.0, "key": None}
     theirs = jax.jit(lambda params, alone, z: textbook_fusion(params, alone, configs, z, **given))
     for layer in range(layers):
@@ -244,7 +244,7 @@ def test_folding_in_training_saves_operations() -> None:
 
     def flops_per_token(tokens: int) -> float:
         def loss(params: Tree, z: jax.Array) -> jax.Array:
-            return fuse(params, bank, z, layout=layout)[0].sum()
+            return fuse_bank(params, bank, z, layout=layout)[0].sum()
 
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(first_layer(fusion["ffn"]), make_z(tokens, hidden))
         return compiled.compile().cost_analysis()["flops"] / tokens
@@ -270,8 +270,8 @@ def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
     bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
     z, params = jnp.ones((1, 2, HIDDEN)), first_layer(fusion["ffn"])
     layout = bank_layout(configs, HIDDEN)
-    without_key = fuse(params, bank, z, layout=layout, dropout_rate=0.5)
-    without_rate = fuse(params, bank, z, layout=layout, key=jax.random.key(0))
+    without_key = fuse_bank(params, bank, z, layout=layout, dropout_rate=0.5)
+    without_rate = fuse_bank(params, bank, z, layout=layout, key=jax.random.key(0))
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 

@@ -1,0 +1,177 @@
+"""A task model as one file that JAX runs without afjax: a serialised ``jax.export`` function, its weights within.
+
+The function takes ``tokens``, ``types`` and ``mask`` and gives the logits. Batch size and length (and the number of
+choices) are symbolic, so one file serves all of them; JAX compiles it anew for each. The weights are constants of the
+program: one file to copy and no tree to put in order, at the price of a copy of them in each compiled program.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, export
+
+from afjax import __version__
+from afjax.errors import UserError, did_you_mean
+from afjax.paths import AnyPath, is_remote
+from afjax.task_model import TaskModel, check_length
+from afjax.trees import tree_digest
+
+FORMAT_VERSION = 1
+PLATFORMS = ("cpu", "cuda", "tpu")
+# The serialisation's offsets have 32 bits, one of them a sign; the program itself takes a little of that.
+MAX_WEIGHT_BYTES = 2**31 - 2**24
+
+_INPUTS = {
+    "tokens": ("int32", "token ids of the trunk's tokenizer, its padding id where a row is shorter"),
+    "types": ("int32", "token type ids of that tokenizer: 0, and 1 for the second text; 0 where it gives none"),
+    "mask": ("bool", "true where there is a token, false at padding"),
+}
+_OUTPUTS = {
+    "classification": "one for each of the labels, in their order",
+    "regression": "the value, in the units of the labels",
+    "multiple_choice": "one for each choice; the lowest float32 for choices that have no token",
+    "span": "of every token, that an answer begins with it, and that one ends with it",
+}
+
+
+def export_stablehlo(
+    task_model: TaskModel, path: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
+) -> dict[str, Any]:
+    """Writes a task model as a file that ``jax.export.deserialize`` reads, and beside it a JSON file that describes it.
+
+    Both files appear whole or not at all.
+
+    Args:
+      task_model: The model; a fusion and its adapters are folded first, as for predicting.
+      path: The file. What describes it is at :func:`description_path`.
+      max_length: The most tokens a row may have.
+      platforms: What it is to run on, of ``PLATFORMS``; none of them needs to be here.
+
+    Returns:
+      What the JSON file says.
+
+    Raises:
+      UserError: A platform that is not known, a length that the trunk cannot take, weights of 2 GiB and more, or a path
+        that cannot be written.
+    """
+    if is_remote(path):
+        raise UserError(f"The output {path} is on an object store; give a file on a disk, and copy both files there.")
+    platforms = check_platforms(platforms)
+    check_length(max_length, task_model.trunk)
+    targets = (Path(path).expanduser(), description_path(path))
+    for target in targets:
+        if target.is_dir():
+            raise UserError(f"{target} is a folder; give --output the name of a file.")
+    parts = [target.with_name(target.name + ".part") for target in targets]
+    try:
+        # First, as what is to be written takes a while to make.
+        for part in parts:
+            part.touch()
+        data, shapes = _serialise(task_model, max_length, platforms)
+        about = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
+        parts[0].write_bytes(data)
+        parts[1].write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        for part, target in zip(parts, targets, strict=True):
+            os.replace(part, target)
+    except OSError as error:
+        raise UserError(f"{targets[0]} cannot be written ({error.strerror}); give another --output.") from None
+    finally:
+        for part in parts:
+            with contextlib.suppress(OSError):
+                part.unlink()
+    return about
+
+
+def description_path(path: AnyPath) -> Path:
+    """Where the JSON file is that describes an exported file."""
+    return Path(f"{os.fspath(path)}.json").expanduser()
+
+
+def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
+    """The platforms without spaces.
+
+    Raises:
+      UserError: None, one that is not known, or one twice.
+    """
+    names = tuple(name.strip() for name in platforms)
+    for name in names:
+        if name not in PLATFORMS:
+            raise UserError(
+                f'The platform "{name}" is not known; give some of {", ".join(PLATFORMS)}.'
+                f"{did_you_mean(name, PLATFORMS)}"
+            )
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"The platforms are {', '.join(names) or 'none'}; give each of {', '.join(PLATFORMS)} once.")
+    return names
+
+
+def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
+    """The file's contents, and the shapes of inputs and logits as text."""
+    model, params = task_model.for_inference()
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    if size > MAX_WEIGHT_BYTES:
+        raise UserError(
+            f"The weights take {size / 2**30:.2f} GiB, and one file holds less than 2 GiB; export a smaller trunk, or "
+            "a head that was trained on this one with trunk_dtype=bfloat16."
+        )
+    # Constants on one device, wherever the model's parameters were.
+    weights = jax.tree.map(jnp.asarray, params)
+    scale = task_model.task.scale
+
+    def predict(tokens: Array, types: Array, mask: Array) -> Array:
+        logits = model(weights, {"tokens": tokens, "types": types, "mask": mask}).logits
+        return logits if scale == 1.0 else logits * jnp.asarray(scale, logits.dtype)
+
+    axes = "batch, choices, length" if task_model.task.kind == "multiple_choice" else "batch, length"
+    shape = export.symbolic_shape(axes, constraints=[f"length <= {max_length}"])
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, _ in _INPUTS.values()]
+    exported = export.export(jax.jit(predict), platforms=platforms)(*arguments)
+    return bytes(exported.serialize()), (f"[{axes}]", str(list(exported.out_avals[0].shape)))
+
+
+def _description(
+    task_model: TaskModel,
+    file_name: str,
+    data: bytes,
+    shapes: tuple[str, str],
+    max_length: int,
+    platforms: tuple[str, ...],
+) -> dict[str, Any]:
+    model, params, kind = task_model.model, task_model.params, task_model.task.kind
+    used = [("adapters", name) for name, _ in model.adapters]
+    used += [("fusion", model.fusion_name)] if model.fusion_name else []
+    used += [("heads", model.head_name)]
+    pad_id = model.trunk.pad_id
+    example = "[[[...]]]" if kind == "multiple_choice" else "[[...]]"
+    return {
+        "format_version": FORMAT_VERSION,
+        "file": {"name": file_name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
+        "inputs": [
+            {"name": name, "shape": shapes[0], "dtype": dtype, "meaning": meaning}
+            for name, (dtype, meaning) in _INPUTS.items()
+        ],
+        "outputs": [{"name": "logits", "shape": shapes[1], "dtype": "float32", "meaning": _OUTPUTS[kind]}],
+        "max_length": max_length,
+        "platforms": list(platforms),
+        "task": {"name": task_model.task.name, "kind": kind},
+        "labels": list(task_model.labels),
+        "trunk": task_model.trunk.identity(),
+        "pad_id": pad_id,
+        "sha256_of_trees": {f"{root}/{name}": tree_digest(params[root][name]) for root, name in used},
+        "versions": {"afjax": __version__, "jax": jax.__version__, "jaxlib": jax.lib.__version__},
+        "run": [
+            "import pathlib, jax, numpy as np  # and: pip install flatbuffers",
+            "from jax import export",
+            f"exported = export.deserialize(bytearray(pathlib.Path({file_name!r}).read_bytes()))",
+            f"tokens = np.array({example}, np.int32)  # by the trunk's tokenizer",
+            f"types, mask = np.zeros_like(tokens), tokens != {pad_id}",
+            "logits = jax.jit(exported.call)(tokens, types, mask)",
+        ],
+    }

@@ -1,0 +1,70 @@
+"""Stored adapters and fusions as plain trees with their architectures, for whatever model is to hold them."""
+
+import dataclasses
+
+from afjax import store
+from afjax.architecture import Adapter, FusionConfig
+from afjax.dataclass_dicts import from_dict
+from afjax.errors import UserError
+from afjax.model.reduce import keep_adapters, kept_config
+from afjax.store.artefacts import StorePath
+from afjax.trees import Tree
+
+
+def load_adapter(store_folder: StorePath, name: str, *, trunk_sha256: str | None = None) -> tuple[Adapter, Tree]:
+    """An adapter from a store, whole and as it was saved, or not at all.
+
+    Args:
+      store_folder: The store, local or ``gs://``.
+      name: The adapter's name.
+      trunk_sha256: The digest of the trunk in use (``Trunk.sha256``); None: any trunk.
+
+    Returns:
+      Its architecture, and its tree of NumPy arrays, stacked over the layers that have it: :func:`afjax.layer_params`
+      takes one layer's out of it.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file.
+    """
+    loaded = store.load(store_folder, "adapters", name, trunk_sha256=trunk_sha256)
+    return from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"'), loaded.params
+
+
+def load_fusion(
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None
+) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
+    """A fusion from a store, with the adapters that it was trained on.
+
+    Args:
+      store_folder: The store, local or ``gs://``.
+      name: The fusion's name.
+      trunk_sha256: As in :func:`load_adapter`.
+
+    Returns:
+      Its architecture, its tree of NumPy arrays, and ``{name: (architecture, tree)}`` of its adapters in order. Where
+      the fusion was pruned layer by layer, adapters "0", "1", ... hold what each layer has kept.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file, an adapter that has changed since.
+    """
+    config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk_sha256=trunk_sha256)
+    if config.kept is None:
+        return config, tree, adapters
+    architecture = next(iter(adapters.values()))[0]
+    kept = keep_adapters([member for _, member in adapters.values()], architecture, config.kept)
+    numbered = {str(number): (kept_config(architecture), member) for number, member in enumerate(kept)}
+    return dataclasses.replace(config, kept=None), tree, numbered
+
+
+def load_unpruned_fusion(
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None
+) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
+    """:func:`load_fusion` with all adapters under their names; ``config.kept`` says which of them each layer fuses."""
+    loaded = store.load(store_folder, "fusion", name, trunk_sha256=trunk_sha256)
+    config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
+    changed = store.adapter_problems(store_folder, loaded.manifest)
+    if changed:
+        raise UserError(changed[0])
+    names = [str(member["name"]) for member in loaded.manifest.adapters]
+    adapters = {member: load_adapter(store_folder, member, trunk_sha256=trunk_sha256) for member in names}
+    return config, loaded.params, adapters

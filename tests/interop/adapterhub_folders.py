@@ -1,0 +1,42 @@
+"""The folders that AdapterHub's own library saved, and the trunk it saved them for."""
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from afjax.hugging_face import from_hugging_face, trunk_config
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """A family's trunk and batch, and the folders that the library saved."""
+
+    family: str
+    trunk: Trunk
+    batch: dict[str, np.ndarray]
+    root: Path
+
+    def expected(self, case: str) -> dict[str, np.ndarray]:
+        with np.load(self.root / case / "expected.npz") as file:
+            return dict(file)
+
+
+def unpack(family: str, root: Path) -> Folders:
+    with zipfile.ZipFile(GOLDEN / f"adapterhub_folders_{family}.zip") as archive:
+        archive.extractall(root)
+    with np.load(GOLDEN / f"adapterhub_base_{family}.npz") as file:
+        arrays: dict[str, Any] = dict(file)
+    config = trunk_config(json.loads(str(arrays["config"])), where=family)
+    state = {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
+    params = from_hugging_face(state, config, where=family)
+    trunk = Trunk(name=f"tiny-{family}", config=config, params=params, sha256=tree_digest(params), folder=None)
+    batch = {"tokens": arrays["tokens"], "types": arrays["types"], "mask": arrays["mask"].astype(bool)}
+    return Folders(family, trunk, batch, root)

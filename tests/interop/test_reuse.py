@@ -1,0 +1,131 @@
+"""The examples of docs/reuse.md run as they are written, and give afjax's own numbers."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import afjax
+from afjax.architecture import AdapterConfig
+from afjax.cli.main import main
+from afjax.model.encoder import Sublayer
+from afjax.model.fusion import fused_slot, make_bank
+from afjax.model.heads import apply_head
+from afjax.task_model import TaskModel, load_task_model
+from afjax.trunk import Trunk
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reuse.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL)
+BATCH = {
+    "tokens": np.array([[2, 7, 9, 3], [2, 8, 3, 0]], np.int32),
+    "types": np.zeros((2, 4), np.int32),
+    "mask": np.array([[True] * 4, [True, True, True, False]]),
+}
+
+
+def example(words: str) -> dict[str, Any]:
+    """Runs the example that has these words; gives its names."""
+    (code,) = [code for code in EXAMPLES if words in code]
+    names: dict[str, Any] = {}
+    with jax.numpy_rank_promotion("allow"):  # The reader's own code need not be as strict as ours.
+        exec(code, names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def folder(
+    make_model: Callable[..., TaskModel], tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with a store and a trunk."""
+    path = tmp_path_factory.mktemp("reuse")
+    adapters = {"entail": AdapterConfig(size=4), "paraphrase": AdapterConfig(size=6, activation="gelu", scaling=0.5)}
+    for name, config in adapters.items():
+        make_model(name, {name: config}).save(path / "store")
+    make_model("target-fusion", adapters).save(path / "store")
+    (path / "trunk").symlink_to(tiny_trunk_folder)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def of_layer(tree: Any, layer: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[layer], tree)
+
+
+def check_close(ours: Any, expected: Any) -> None:
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def own_bottleneck(z: jax.Array) -> jax.Array:
+    config, tree = afjax.load_adapter("store", "entail")
+    return afjax.bottleneck(of_layer(tree["ffn"], 1), z, config)
+
+
+def test_every_example_is_short_and_tested() -> None:
+    assert len(EXAMPLES) == 5
+    for code in EXAMPLES:
+        assert len([line for line in code.splitlines() if line.strip()]) < 40
+
+
+def test_plain_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "afjax", None)  # Importing it would fail.
+        names = example("ocp.StandardCheckpointer")
+    check_close(names["output"], own_bottleneck(names["z"]))
+
+
+def test_flax_nnx() -> None:
+    names = example("from flax import nnx")
+    check_close(names["output"], names["f"] + own_bottleneck(names["z"]))
+    _, tree = afjax.load_adapter("store", "entail")
+    gradient = jax.tree.map(jnp.shape, names["nnx"].to_pure_dict(names["gradient"]))
+    assert gradient == {"params": jax.tree.map(lambda leaf: leaf.shape[1:], tree["ffn"])}
+
+
+def test_equinox() -> None:
+    names = example("import equinox")
+    config, tree, members = afjax.load_fusion("store", "target-fusion")
+    configs = [member for member, _ in members.values()]
+    stacked, _ = make_bank([member for _, member in members.values()], configs)
+    params = of_layer({**stacked["ffn"], "fusion": tree["ffn"]}, 1)
+    z = names["z"]
+    # In the model's own slot: LayerNorms that do nothing, no residual.
+    at = Sublayer(
+        output=z, residual=jnp.zeros_like(z), norm=lambda x: x, layer_input=z, mask=jnp.ones(z.shape[:2], bool)
+    )
+    output, attention = fused_slot(params, configs, config, at, dropout_rate=0.0, key=None)
+    check_close(names["output"] + z, output)
+    check_close(names["attention"], attention)
+
+
+def test_an_encoder_by_hand(tiny_trunk: Trunk) -> None:
+    names = example("def encode(")
+    with jax.numpy_rank_promotion("allow"):
+        hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
+    model = load_task_model("store", tiny_trunk, head="entail", adapter="entail")
+    head = model.params["heads"]["entail"]
+    logits = apply_head(head, tiny_trunk.params, hidden, reads="pooled", dropout_rate=0.0, key=None)
+    check_close(logits, own_logits(model))
+
+
+def test_an_exported_file(tiny_trunk: Trunk) -> None:
+    (command,) = re.findall(r"```bash\nafjax (.*?)\n```", DOCUMENT)
+    assert main(command.split()) == 0
+    names = example("export.deserialize")
+    logits = own_logits(load_task_model("store", tiny_trunk, head="target-fusion", fusion="target-fusion"))
+    check_close(names["logits"], logits)
+    assert names["labels"] == [("no", "perhaps", "yes")[index] for index in logits.argmax(-1)]
+
+
+def own_logits(task_model: TaskModel) -> np.ndarray:
+    model, params = task_model.for_inference()
+    return np.asarray(jax.jit(lambda params, batch: model(params, batch).logits)(params, BATCH))

@@ -1,0 +1,227 @@
+"""An exported file gives the model's logits in a process that has no afjax, for every kind of task and any batch."""
+
+import dataclasses
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
+from afjax.cli.main import main
+from afjax.errors import UserError
+from afjax.interop import stablehlo
+from afjax.interop.stablehlo import PLATFORMS, export_stablehlo
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.task_model import TaskModel
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+MakeModel = Callable[..., TaskModel]
+
+FUSED = {"first": AdapterConfig(size=4), "second": AdapterConfig(size=6, activation="gelu")}
+MAX_LENGTH = 16
+KEY = jax.random.key(0)
+TEXTS = [("All cats sleep.", "Some cats sleep."), ("No dogs", "sleep"), ("Cats", "run.")]
+
+# What a reader without afjax does: the file, arrays in, logits out.
+READER = """
+import json, re, sys
+sys.modules["afjax"] = None
+try:
+    import afjax
+except ImportError:
+    pass
+else:
+    sys.exit("afjax was imported")
+import jax, numpy as np
+from jax import export
+
+inputs, outputs, told = np.load("inputs.npz"), {}, {}
+for name in json.load(open("names.json")):
+    exported = export.deserialize(bytearray(open(name, "rb").read()))
+    calls = set(re.findall(r"custom_call @([\\w.]+)", exported.mlir_module()))
+    told[name] = {"platforms": exported.platforms, "custom_calls": sorted(calls)}
+    for key in [key for key in inputs.files if key.startswith(name + "/tokens")]:
+        tokens, types, mask = (inputs[key.replace("tokens", part)] for part in ("tokens", "types", "mask"))
+        outputs[key] = jax.jit(exported.call)(tokens, types, mask)
+    tokens = np.repeat(tokens, 9, -1)
+    try:
+        exported.call(tokens, np.zeros_like(tokens), tokens > 0)
+    except ValueError:
+        told[name]["too long"] = "refused"
+np.savez("outputs.npz", **outputs)
+json.dump(told, open("told.json", "w"))
+"""
+
+
+def roberta() -> Trunk:
+    config = TrunkConfig(
+        family="roberta",
+        vocab_size=40,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=64,
+        max_positions=20,
+        type_vocab_size=2,
+        init_scale=0.15,
+    )
+    return Trunk(name="roberta", config=config, params=init_trunk(KEY, config), sha256="0" * 64, folder=None)
+
+
+def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(5, 40, shape).astype(np.int32)
+    mask = np.arange(shape[-1]) < generator.integers(2, shape[-1] + 1, (*shape[:-1], 1))
+    if len(shape) == 3:
+        mask[0, -1] = False  # A choice that the first row does not have.
+    return {"tokens": np.where(mask, tokens, 0), "types": (tokens % 2).astype(np.int32), "mask": mask}
+
+
+def tokenised(trunk: Trunk) -> dict[str, np.ndarray]:
+    """What the tokenizer alone gives, with no help of afjax's."""
+    first, second = zip(*TEXTS, strict=True)
+    found = trunk.tokenizer()(list(first), list(second), padding=True, return_tensors="np")
+    parts = (found["input_ids"], found["token_type_ids"])
+    tokens, types = (part.astype(np.int32) for part in parts)
+    return {"tokens": tokens, "types": types, "mask": found["attention_mask"] == 1}
+
+
+def own_logits(task_model: TaskModel, batch: dict[str, np.ndarray]) -> np.ndarray:
+    model, params = task_model.for_inference()
+    return np.asarray(jax.jit(lambda params, batch: model(params, batch).logits)(params, batch))
+
+
+def test_files_run_without_afjax_and_give_the_same_logits(
+    make_model: MakeModel, tiny_trunk: Trunk, tmp_path: Path
+) -> None:
+    models = {
+        "fusion": make_model("fusion", FUSED),
+        "regression": make_model(
+            "regression", {"pal": PalConfig(size=8, num_heads=2)}, trunk=roberta(), kind="regression", scale=5.0
+        ),
+        "choices": make_model("choices", {"houlsby": ADAPTER_PRESETS["houlsby"]}, kind="multiple_choice"),
+        "span": make_model("span", {}, kind="span", trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16")),
+    }
+    shapes = {"fusion": (5, 16), "regression": (2, 7), "choices": (2, 3, 6), "span": (3, 16)}
+    batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
+    # Another batch size and length for the same file.
+    texts = "fusion/tokens-text"
+    batches[texts] = tokenised(tiny_trunk)
+    for name, model in models.items():
+        about = export_stablehlo(model, tmp_path / name, max_length=MAX_LENGTH)
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == about
+    inputs = {key.replace("tokens", part): batch[part] for key, batch in batches.items() for part in batch}
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    (tmp_path / "names.json").write_text(json.dumps(list(models)))
+    subprocess.run([sys.executable, "-c", READER], cwd=tmp_path, check=True)
+
+    told = json.loads((tmp_path / "told.json").read_text())
+    for name in models:
+        # JAX's own, gone once shapes are known: the check of shapes, and what counts RoBERTa's positions.
+        calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name == "regression" else [])]
+        assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
+    outputs = np.load(tmp_path / "outputs.npz")
+    for key, batch in batches.items():
+        model = models[key.partition("/")[0]]
+        expected = models["fusion"].predict(TEXTS).logits if key == texts else own_logits(model, batch)
+        expected = expected * np.float32(model.task.scale)
+        # In bfloat16 compilers differ in what they round.
+        limit = 2e-2 if model.trunk.dtype == "bfloat16" else 1e-5
+        assert outputs[key].dtype == expected.dtype == np.float32
+        np.testing.assert_allclose(
+            outputs[key], expected, rtol=limit, atol=limit * np.abs(expected[expected > -1e30]).max()
+        )
+    assert outputs["choices/tokens"][0, -1] == np.finfo(np.float32).min
+
+
+def test_the_command_describes_what_it_writes(
+    make_model: MakeModel,
+    tiny_trunk: Trunk,
+    tiny_trunk_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    saved, file = make_model("first", {"first": FUSED["first"]}), tmp_path / "first.stablehlo"
+    saved.save(tmp_path / "store")
+    words = [f"--store={tmp_path / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=first", "--head=first"]
+    assert main(["export", "stablehlo", *words, f"--output={file}", "--max_length=32", "--platforms=cpu, tpu"]) == 0
+    assert capsys.readouterr().out.endswith(f"MB, for cpu, tpu; {file}.json says how to run it.\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.stablehlo", "first.stablehlo.json", "store"]
+    about = json.loads(Path(f"{file}.json").read_text())
+    assert about["file"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert [entry["name"] for entry in about["inputs"]] == ["tokens", "types", "mask"]
+    assert [entry["shape"] for entry in about["inputs"]] == ["[batch, length]"] * 3
+    assert about["outputs"][0]["shape"] == "[batch, 3]"
+    assert (about["max_length"], about["platforms"], about["labels"]) == (32, ["cpu", "tpu"], ["no", "perhaps", "yes"])
+    assert about["trunk"] == tiny_trunk.identity() | {"name": str(tiny_trunk_folder)}
+    assert about["sha256_of_trees"] == {
+        f"{root}/first": tree_digest(saved.params[root]["first"]) for root in ("adapters", "heads")
+    }
+    # The lines that it gives run as they are, but for the tokens.
+    names: dict = {}
+    lines = "\n".join(about["run"]).replace("[[...]]", "[[2, 7, 3, 0]]").replace("'first.", f"'{tmp_path}/first.")
+    exec(lines, names)
+    batch = {name: names[name] for name in ("tokens", "types", "mask")}
+    np.testing.assert_allclose(names["logits"], own_logits(saved, batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--platforms=cpu,tpus"],
+            'The platform "tpus" is not known; give some of cpu, cuda, tpu. Did you mean "tpu"?',
+        ),
+        (["--platforms=cpu,cpu"], "The platforms are cpu, cpu; give each of cpu, cuda, tpu once."),
+        (["--platforms="], 'The platform "" is not known'),
+        (["--output=FOLDER"], "FOLDER is a folder; give --output the name of a file."),
+        (["--output=FOLDER/missing/file"], "missing/file cannot be written (No such file or directory)"),
+        (["--output=FOLDER/trunk/config.json/file"], "cannot be written (Not a directory)"),
+        (["--output=gs://bucket/file"], "The output gs://bucket/file is on an object store; give a file on a disk"),
+        (["--max_length=129"], "max_length is 129; the trunk"),
+        (["--adapter=frist"], 'The adapter "frist" is not in the store'),
+        (["--adapter=first", "--fusion=first"], "Both --adapter=first and --fusion=first were given"),
+        (["--head=frist"], 'The head "frist" is not in the store'),
+    ],
+)
+def test_refusals(
+    words: list[str],
+    sentence: str,
+    make_model: MakeModel,
+    tiny_trunk_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_model("first", {"first": FUSED["first"]}).save(tmp_path / "store")
+    (tmp_path / "trunk").symlink_to(tiny_trunk_folder)
+    before = sorted(tmp_path.rglob("*"))
+    given = [
+        f"--store={tmp_path / 'store'}",
+        f"--trunk={tmp_path / 'trunk'}",
+        "--head=first",
+        f"--output={tmp_path}/file",
+    ]
+    capsys.readouterr()
+    assert main(["export", "stablehlo", *given, *(word.replace("FOLDER", str(tmp_path)) for word in words)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"afjax: [^\n]*\n", err)
+    assert sentence.replace("FOLDER", str(tmp_path)) in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_weights_that_no_file_holds_are_refused(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stablehlo, "MAX_WEIGHT_BYTES", 1000)
+    with pytest.raises(UserError, match="one file holds less than 2 GiB"):
+        export_stablehlo(make_model("first", {}), tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []

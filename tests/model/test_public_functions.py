@@ -1,0 +1,146 @@
+"""What other JAX code calls: one layer's parameters out of a tree, and the functions that take them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import afjax
+from afjax.architecture import AdapterConfig, FusionConfig, LhucConfig, PalConfig, TopFfnConfig
+from afjax.errors import UserError
+from afjax.model.adapters import init_adapter, layer_params
+from afjax.model.encoder import Sublayer, TrunkConfig
+from afjax.model.fusion import fuse_outputs, init_fusion
+from afjax.model.parallel import module_output
+from afjax.trees import Tree, map_with_path, named_key
+
+KEY = jax.random.key(0)
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=12,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+)
+BOTTLENECK = AdapterConfig(size=3)
+NORMED = AdapterConfig(size=2, new_layer_norm="before", activation="gelu", scaling=0.5)
+PAL = PalConfig(size=4, num_heads=2)
+X = jax.random.normal(KEY, (2, 5, 12))
+MASK = np.array([[True] * 5, [True] * 3 + [False] * 2])
+
+
+def draw(config: Any, seed: int = 1) -> Tree:
+    """An adapter's tree, all leaves random."""
+    return drawn(init_adapter(KEY, config, TRUNK), seed)
+
+
+def drawn(tree: Tree, seed: int) -> Tree:
+    return map_with_path(
+        lambda path, leaf: np.asarray(jax.random.normal(named_key(jax.random.key(seed), path), leaf.shape)), tree
+    )
+
+
+def test_layer_params_takes_one_layer_and_what_all_share() -> None:
+    tree = draw(PalConfig(size=4, num_heads=2, layers=(0, 2)))
+    params = layer_params(tree, PalConfig(size=4, num_heads=2, layers=(0, 2)), 2)
+    assert params.keys() == {"encode", "decode", "attention"}
+    np.testing.assert_array_equal(params["encode"]["kernel"], tree["shared"]["encode"]["kernel"])
+    np.testing.assert_array_equal(params["attention"]["key"]["kernel"], tree["ffn"]["attention"]["key"]["kernel"][1])
+    both = AdapterConfig(size=3, position="both")
+    np.testing.assert_array_equal(
+        layer_params(draw(both), both, 1, "attention")["down"]["bias"], draw(both)["attention"]["down"]["bias"][1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "layer", "slot", "sentence"),
+    [
+        (BOTTLENECK, 3, "ffn", "Layer 3 has no adapter; the adapter is in the layers 0, 1, 2."),
+        (BOTTLENECK, -1, "ffn", "Layer -1 has no adapter"),
+        (AdapterConfig(size=3, layers=(0, 2)), 1, "ffn", "the adapter is in the layers 0, 2."),
+        (
+            BOTTLENECK,
+            0,
+            "attention",
+            'nothing in the slot "attention"; the adapter is of the kind bottleneck and has ffn',
+        ),
+        (TopFfnConfig(), 0, "ffn", "no slots, as it sits on top of the encoder"),
+    ],
+)
+def test_layer_params_refuses(config: Any, layer: int, slot: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        layer_params(draw(config), config, layer, slot)
+    assert sentence in str(error.value)
+
+
+def test_fuse_is_the_textbook_form_of_the_bottlenecks() -> None:
+    configs, config = (BOTTLENECK, NORMED), FusionConfig(temperature=2.0)
+    trees = [draw(member, seed) for seed, member in enumerate(configs, 2)]
+    fusion = drawn(init_fusion(KEY, config, BOTTLENECK, hidden_size=12, num_layers=3), 4)
+    params = layer_params(fusion, BOTTLENECK, 2)
+    adapters = [layer_params(*pair, 2) for pair in zip(trees, configs, strict=True)]
+    outputs = jnp.stack(
+        [afjax.bottleneck(adapter, X, member) for adapter, member in zip(adapters, configs, strict=True)], -2
+    )
+    for key in (None, jax.random.key(1)):
+        expected = fuse_outputs(params, outputs, X, temperature=2.0, dropout_rate=0.3, key=key)
+        fused = afjax.fuse(params, adapters, X, configs, config, dropout_rate=0.3, key=key)
+        for ours, theirs in zip(fused, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    "config", [PAL, PalConfig(size=4, num_heads=1, shared_projections=False, output_activation="gelu")]
+)
+def test_pal_is_what_the_slot_adds(config: PalConfig) -> None:
+    params = layer_params(draw(config), config, 1)
+    at = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
+    expected = module_output(params, config, at)
+    for mask in (MASK, MASK.astype(np.int32)):
+        np.testing.assert_allclose(afjax.pal(params, X, mask, config), expected, rtol=1e-6)
+    dropped = afjax.pal(params, X, MASK, config, dropout_rate=0.5, key=KEY)
+    assert np.abs(dropped - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_results_have_the_dtype_of_the_input(dtype: str) -> None:
+    x = X.astype(dtype)
+    fusion = init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3)
+    adapter = layer_params(draw(BOTTLENECK), BOTTLENECK, 0)
+    outputs = (
+        afjax.bottleneck(adapter, x, BOTTLENECK),
+        *afjax.fuse(layer_params(fusion, BOTTLENECK, 0), [adapter], x, [BOTTLENECK]),
+        afjax.pal(layer_params(draw(PAL), PAL, 0), x, MASK, PAL),
+    )
+    assert {str(output.dtype) for output in outputs} == {dtype}
+
+
+def test_mistakes_are_told_in_a_sentence() -> None:
+    tree, pal_tree = draw(BOTTLENECK), draw(PAL)
+    one = layer_params(tree, BOTTLENECK, 0)
+    fusion = layer_params(init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3), BOTTLENECK, 0)
+    cases: list[tuple[Any, str]] = [
+        (lambda: afjax.bottleneck(tree, X, BOTTLENECK), 'hold ffn, but no "down/kernel"'),
+        (lambda: afjax.bottleneck(tree["ffn"], X, BOTTLENECK), '"down/kernel" has the shape (3, 12, 3)'),
+        (
+            lambda: afjax.bottleneck(one, X[..., :8], BOTTLENECK),
+            "takes vectors of size 12, but those given are of size 8",
+        ),
+        (lambda: afjax.fuse(fusion, [one], X, []), "1 adapters and 0 architectures were given"),
+        (lambda: afjax.fuse(fusion, [], X, []), "0 adapters and 0 architectures were given"),
+        (lambda: afjax.fuse(fusion, [one], X, [LhucConfig()]), "Adapter 0 is of the kind lhuc"),
+        (lambda: afjax.fuse(fusion, [one], X, [NORMED]), "Adapter 0 has the bottleneck size 3, its architecture 2"),
+        (lambda: afjax.fuse(one, [one], X, [BOTTLENECK]), 'hold down, up, but no "query/kernel"'),
+        (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), 'hold attention, but no "encode/kernel"'),
+        (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), "x has the shape (5, 12)"),
+        (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), "the mask (2, 3)"),
+    ]
+    for call, sentence in cases:
+        with pytest.raises(UserError) as error:
+            call()
+        assert sentence in str(error.value)

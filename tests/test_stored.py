@@ -1,0 +1,86 @@
+"""Adapters and fusions come out of a store as trees with their architectures, or not at all."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax import store
+from afjax.architecture import AdapterConfig, FusionConfig, PalConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from afjax.stored import load_adapter, load_fusion
+from afjax.trees import Tree, flatten, tree_digest
+
+TRUNK = {"name": "tiny", "sha256": "0" * 64}
+PAL = PalConfig(size=2, num_heads=1)
+
+
+def adapter_tree(config: Any, seed: int) -> Tree:
+    generator = np.random.default_rng(seed)
+
+    def linear(*shape: int) -> Tree:
+        return {"kernel": generator.normal(size=shape), "bias": generator.normal(size=(*shape[:-2], shape[-1]))}
+
+    if isinstance(config, AdapterConfig):
+        return {"ffn": {"down": linear(2, 6, 3), "up": linear(2, 3, 6)}}
+    attention = {name: linear(2, 2, 2) for name in ("query", "key", "value")}
+    return {"shared": {"encode": linear(6, 2), "decode": linear(2, 6)}, "ffn": {"attention": attention}}
+
+
+def fill(folder: Path, config: Any, fusion: FusionConfig) -> dict[str, Tree]:
+    """A store with adapters a, b and c and their fusion."""
+    trees = {name: adapter_tree(config, seed) for seed, name in enumerate("abc")}
+    for name, tree in trees.items():
+        store.save(folder, "adapters", name, tree, config=to_dict(config), trunk=TRUNK)
+    members = [{"name": name, "sha256": tree_digest(tree)} for name, tree in trees.items()]
+    mixed = {"ffn": {"query": {"kernel": np.ones((2, 6, 6)), "bias": np.zeros((2, 6))}}}
+    store.save(folder, "fusion", "mixed", mixed, config=to_dict(fusion), trunk=TRUNK, adapters=members)
+    return trees
+
+
+def check_equal(ours: Tree, expected: Tree) -> None:
+    assert flatten(ours).keys() == flatten(expected).keys()
+    for path, leaf in flatten(expected).items():
+        np.testing.assert_array_equal(flatten(ours)[path], leaf)
+
+
+def test_a_fusion_comes_with_its_adapters(tmp_path: Path) -> None:
+    config, fusion = AdapterConfig(size=3, activation="tanh"), FusionConfig(temperature=2.0)
+    trees = fill(tmp_path, config, fusion)
+    found, mixed, adapters = load_fusion(tmp_path, "mixed", trunk_sha256=TRUNK["sha256"])
+    assert (found, list(adapters)) == (fusion, ["a", "b", "c"])
+    assert mixed["ffn"]["query"]["kernel"].shape == (2, 6, 6)
+    for name, (architecture, tree) in adapters.items():
+        assert architecture == config == load_adapter(tmp_path, name)[0]
+        check_equal(tree, trees[name])
+
+
+@pytest.mark.parametrize("config", [AdapterConfig(size=3), PAL])
+def test_a_pruned_fusion_comes_with_what_each_layer_keeps(config: Any, tmp_path: Path) -> None:
+    trees = fill(tmp_path, config, FusionConfig(kept=(((2, 0), (1, 2)),)))
+    found, _, adapters = load_fusion(tmp_path, "mixed")
+    assert (found, list(adapters)) == (FusionConfig(), ["0", "1"])
+    for (architecture, tree), members in zip(adapters.values(), ("cb", "ac"), strict=True):
+        assert architecture == (dataclasses.replace(PAL, shared_projections=False) if config == PAL else config)
+        for path, leaf in flatten(tree["ffn"]).items():
+            for layer, member in enumerate(members):
+                stacked, shared = flatten(trees[member]["ffn"]), flatten(trees[member].get("shared", {}))
+                np.testing.assert_allclose(
+                    leaf[layer], shared[path] if path in shared else stacked[path][layer], rtol=1e-6
+                )
+
+
+def test_refusals(tmp_path: Path) -> None:
+    config = AdapterConfig(size=3)
+    fill(tmp_path, config, FusionConfig())
+    with pytest.raises(UserError, match=r'The adapter "d" is not in the store .* It has: a, b, c'):
+        load_adapter(tmp_path, "d")
+    for load, name in ((load_adapter, "a"), (load_fusion, "mixed")):
+        with pytest.raises(UserError, match="was trained on the trunk tiny"):
+            load(tmp_path, name, trunk_sha256="1" * 64)
+    store.save(tmp_path, "adapters", "b", adapter_tree(config, 9), config=to_dict(config), trunk=TRUNK, overwrite=True)
+    with pytest.raises(UserError, match='"b"'):
+        load_fusion(tmp_path, "mixed")
