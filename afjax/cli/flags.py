@@ -245,6 +245,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     adapterhub.add_argument("--num_choices", type=int, help="choices a row, where a head does not name them")
 
+    stablehlo = _command(
+        exports, "stablehlo", "write a model as one file that JAX runs without afjax", STABLEHLO_EXAMPLE, group="export"
+    )
+    _add_stored_model_flags(stablehlo)
+    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
+    stablehlo.add_argument("--max_length", type=int, default=128, help="the most tokens a row may have (128)")
+    stablehlo.add_argument(
+        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
+    )
+
     data = _command(commands, "data", "show a task's splits, or list the known tasks", DATA_EXAMPLE)
     data.add_argument("action", choices=("show", "list"))
     data.add_argument("task", nargs="?", metavar="TASK", help="of what to show: a name or a .toml file")
@@ -269,17 +279,6 @@ def make_parser() -> argparse.ArgumentParser:
     submit.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as the head was trained)")
     submit.add_argument(
         "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
-    )
-
-    exports = _group(commands, "export", "write what a store holds for other programs")
-    stablehlo = _command(
-        exports, "stablehlo", "write a model as one file that JAX runs without afjax", STABLEHLO_EXAMPLE, group="export"
-    )
-    _add_stored_model_flags(stablehlo)
-    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
-    stablehlo.add_argument("--max_length", type=int, default=128, help="the most tokens a row may have (128)")
-    stablehlo.add_argument(
-        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
     )
 
     tpu = _command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)

@@ -6,7 +6,7 @@ Run by hand, in an environment of its own, and only when a case is added:
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub.py
 
-For each family (`bert`, `roberta`) there are three files. Everything is float32, in evaluation mode, on one padded
+For each family (`bert`, `roberta`) there are two files. Everything is float32, in evaluation mode, on one padded
 batch of three rows of twelve tokens; state keys and configs are the library's own, as in a checkpoint it saves.
 
 `adapterhub_base_<family>.npz`, the trunk and the heads that all cases share:
@@ -16,11 +16,6 @@ batch of three rows of twelve tokens; state keys and configs are the library's o
     heads/<head>/config     the flex head's config, JSON
     heads/<head>/state/...  its weights
     heads/<head>/logits     [3, labels] without any adapter
-
-`adapterhub_adapters_<family>.npz`, one adapter named `a` per case, under the head `two_layers`:
-    <case>/config           the BnConfig, JSON
-    <case>/state/...        weights of the adapter
-    <case>/logits           [3, labels]
 
 `adapterhub_fusion_<family>.npz`, fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
     <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
@@ -66,7 +61,7 @@ HEADS = {
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
-# Each case is a preset of the library and what differs from it.
+# Each case is a preset of the library and what differs from it; those of adapters are for make_adapterhub_folders.py.
 Case = tuple[type[adapters.BnConfig], dict[str, Any]]
 PFEIFFER, HOULSBY = adapters.SeqBnConfig, adapters.DoubleSeqBnConfig
 BOTH = {"mh_adapter": True, "output_adapter": True}
@@ -125,11 +120,10 @@ def main() -> None:
     for family in FAMILIES:
         base = base_arrays(family)
         save(f"adapterhub_base_{family}", base)
-        for kind, cases, make in (("adapters", ADAPTERS, adapter_arrays), ("fusion", FUSIONS, fusion_arrays)):
-            arrays = {case: make(family, *spec) for case, spec in cases.items()}
-            logits = {case: arrays[case]["logits"] for case in cases} | {"none": base["heads/two_layers/logits"]}
-            check_distinct(logits)
-            save(f"adapterhub_{kind}_{family}", {f"{case}/{k}": v for case in cases for k, v in arrays[case].items()})
+        arrays = {case: fusion_arrays(family, *spec) for case, spec in FUSIONS.items()}
+        logits = {case: arrays[case]["logits"] for case in FUSIONS} | {"none": base["heads/two_layers/logits"]}
+        check_distinct(logits)
+        save(f"adapterhub_fusion_{family}", {f"{case}/{k}": v for case in FUSIONS for k, v in arrays[case].items()})
 
 
 def build(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -161,15 +155,6 @@ def base_arrays(family: str) -> dict[str, Any]:
         arrays[f"heads/{head}/config"] = json.dumps(model.heads[head].config)
         arrays |= {f"heads/{head}/{key}": value for key, value in state_arrays(model, f"heads.{head}.").items()}
     return arrays
-
-
-def adapter_arrays(family: str, preset: type[adapters.BnConfig], changes: dict[str, Any]) -> dict[str, Any]:
-    model, inputs = build(family)
-    config = preset(**{"reduction_factor": 4, **changes})
-    add_adapter(model, "a", config)
-    model.set_active_adapters("a")
-    computed = run_checked(model, lambda: {"logits": model(**inputs).logits.numpy()}, LIMIT)
-    return {"config": json.dumps(config.to_dict()), **state_arrays(model, ".adapters."), **computed}
 
 
 def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dict[str, Any]:

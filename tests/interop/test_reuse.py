@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import afjax
-from afjax.architecture import AdapterConfig
+from afjax.architecture import AdapterConfig, HeadConfig
 from afjax.cli.main import main
 from afjax.model.encoder import Sublayer
 from afjax.model.fusion import fused_slot, make_bank
@@ -113,7 +113,7 @@ def test_an_encoder_by_hand(tiny_trunk: Trunk) -> None:
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
     model = load_task_model("store", tiny_trunk, head="entail", adapter="entail")
     head = model.params["heads"]["entail"]
-    logits = apply_head(head, tiny_trunk.params, hidden, reads="pooled", dropout_rate=0.0, key=None)
+    logits = apply_head(head, HeadConfig(), tiny_trunk.params, hidden, reads="pooled", dropout_rate=0.0, key=None)
     check_close(logits, own_logits(model))
 
 
