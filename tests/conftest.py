@@ -9,10 +9,14 @@ import re
 from pathlib import Path
 
 # Before jax is imported: tests run on the CPU. Their programs are tiny, and nearly all of their time is compilation, so
-# the code generator is told to take it easy. (What needs several devices is in tests/scale, in processes of its own.)
+# the compiler is told to take it easy: for a training step it needs a quarter of the time. (What needs several devices
+# is in tests/scale, in processes of its own.)
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_opt_preset=FAST_COMPILE",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS)).strip()

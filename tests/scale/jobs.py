@@ -37,12 +37,8 @@ class Job:
         cache: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        flags = (
-            f"--xla_force_host_platform_device_count={devices // processes}",
-            "--xla_backend_optimization_level=0",
-            "--xla_llvm_disable_expensive_passes=true",
-        )
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
         if cache is not None:
             environment |= {
                 "JAX_COMPILATION_CACHE_DIR": str(cache),

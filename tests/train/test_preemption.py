@@ -13,11 +13,27 @@ from afjax.config import TaskConfig, TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.splits import Rows
 from afjax.errors import PreemptionError
+from afjax.task_model import TaskModel
 from afjax.train.preemption import stopping_between_runs
 from afjax.train.recipes import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import flatten
 from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    cache_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TaskModel:
+    """What a run gives that nobody disturbs."""
+    return train_single(tiny_trunk, task, rows, workdir=tmp_path_factory.mktemp("whole"), config=tiny)
 
 
 @pytest.mark.parametrize(("moment", "stops_at"), [(3, 5), (15, 16), (16, 16)])
@@ -26,12 +42,12 @@ def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
     task: TaskConfig,
     rows: Mapping[str, Rows],
     tiny: TrainConfig,
+    whole: TaskModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     moment: int,
     stops_at: int,
 ) -> None:
-    whole = train_single(tiny_trunk, task, rows, workdir=tmp_path / "whole", config=tiny)
     noted: list[int] = []
 
     def note(run: SingleRun, batch: Batch) -> dict[str, float]:
