@@ -24,6 +24,7 @@ setup(
         "huggingface_hub>=1.0",
         "importlib_resources>=6.4",
         "jax>=0.10",
+        "matplotlib>=3.9",
         "ml_collections>=1.1",
         "numpy>=2.0",
         "optax>=0.2.8",

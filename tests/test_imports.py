@@ -29,6 +29,7 @@ LAYERS = (
     ("task_model",),
     ("curves", "interop"),
     ("train",),
+    ("analysis",),
     ("tpu",),
     ("bench",),
     ("cli",),

@@ -1,0 +1,126 @@
+"""How every figure looks and is kept: a picture as PNG and SVG, and what it shows as CSV beside them.
+
+Figures are legible at the size of a paper's column. Colours are told apart without colour vision (cividis for amounts,
+Okabe and Ito's for kinds), and kinds by their markers too.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afjax.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches; that of a column, and of a page with two.
+COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+AMOUNTS = "cividis"
+SUFFIXES = (".png", ".svg", ".csv")
+_STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    # Text stays text, and equal data are equal bytes.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "afjax",
+}
+
+
+def new_figure(
+    width: float = COLUMN_WIDTH, height: float = 2.6, *, rows: int = 1, columns: int = 1, **options: Any
+) -> "tuple[Figure, list[Axes]]":
+    """A figure in the common style, and its axes row by row.
+
+    Args:
+      width, height: Inches.
+      rows, columns: Of axes.
+      options: Of matplotlib's ``Figure.subplots``, such as ``sharey``.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        # Without pyplot: no window system, and no figures kept by the library.
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, list(axes.ravel())
+
+
+def check_output(output: Path) -> None:
+    """Raises UserError where a figure cannot be written there, before anything long is computed.
+
+    Args:
+      output: The files' common name, with one of ``SUFFIXES`` or none.
+    """
+    stem = _stem(output)
+    if stem.is_dir() and not output.suffix:
+        raise UserError(f"{output} is a folder; give --output a file's name in it, without a suffix.")
+    folder = stem.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"{output} cannot be written: {folder} is no folder that can be written to.")
+
+
+def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
+    """Writes a figure and its data.
+
+    Args:
+      figure: Of :func:`new_figure`.
+      output: The files' common name, with one of ``SUFFIXES`` or none; its folder is made where it is missing.
+      header: Names of the columns of the data.
+      rows: The data, a row a line; numbers are written in full.
+
+    Returns:
+      The files.
+
+    Raises:
+      UserError: There is nothing to show, or a file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    lines = [list(row) for row in rows]
+    if not lines:
+        raise UserError(f"There is nothing to show in {output}.")
+    check_output(output)
+    stem = _stem(output)
+    contents = {".csv": _csv(header, lines).encode()}
+    for suffix, options in ((".png", {"dpi": 300}), (".svg", {"metadata": {"Date": None}})):
+        buffer = io.BytesIO()
+        with rc_context(_STYLE):
+            figure.savefig(buffer, format=suffix[1:], **options)
+        contents[suffix] = buffer.getvalue()
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+    for path in paths:
+        path.write_bytes(contents[path.suffix])
+    return paths
+
+
+def _stem(output: Path) -> Path:
+    # A name may have dots that begin no suffix of ours.
+    return output.with_suffix("") if output.suffix in SUFFIXES else output
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
