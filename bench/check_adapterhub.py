@@ -72,8 +72,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         minilm = afjax.load_trunk("minilm").folder
-        ask(python, "roberta", trunk=str(minilm), output=str(root / "roberta"))
-        for family, folder in (("bert (minilm)", minilm), ("roberta (random)", root / "roberta")):
+        ask(python, "roberta", trunk=str(minilm), output=str(root / "random-roberta"))
+        for family, folder in (("bert (minilm)", minilm), ("roberta (random)", root / "random-roberta")):
             trunk, work = afjax.load_trunk(str(folder)), root / family.split()[0]
             work.mkdir()
             batch = write_batch(trunk, work / "batch.npz")
