@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,12 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
         # weights_only: nothing in the file is executed.
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    except pickle.UnpicklingError:
+        # PyTorch's own words advise to read it unsafely.
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
+            "the file again."
+        ) from None
     except Exception as error:  # torch.load raises whatever the damaged pickle makes it raise.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None
