@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,11 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     import torch
 
     try:
-        # weights_only: nothing in the file is executed.
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # Of unusual pickles, which are read or refused all the same.
+            warnings.simplefilter("ignore")
+            # weights_only: nothing in the file is executed.
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except pickle.UnpicklingError:
         # PyTorch's own words advise to read it unsafely.
