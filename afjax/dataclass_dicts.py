@@ -19,6 +19,8 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
     Raises:
       UserError: An unknown key (with a suggestion), a missing one, or a value of another type.
     """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path} is {values!r}; give its settings as a mapping.")
     if typing.get_origin(cls) in UNIONS:
         cls = _member(typing.get_args(cls), values, path)
     hints = typing.get_type_hints(cls)
@@ -68,8 +70,6 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             raise UserError(f"{path} is {value!r}; give a list.")
         return tuple(_convert(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UserError(f"{path} is {value!r}; give its settings as a mapping.")
         return from_dict(typing.cast(type, hint), value, path)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

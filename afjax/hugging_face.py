@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,9 +139,18 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     import torch
 
     try:
-        # weights_only: nothing in the file is executed.
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # Of unusual pickles, which are read or refused all the same.
+            warnings.simplefilter("ignore")
+            # weights_only: nothing in the file is executed.
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    except pickle.UnpicklingError:
+        # PyTorch's own words advise to read it unsafely.
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
+            "the file again."
+        ) from None
     except Exception as error:  # torch.load raises whatever the damaged pickle makes it raise.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None

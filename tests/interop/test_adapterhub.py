@@ -1,11 +1,14 @@
 """What the ``adapters`` library saved gives the library's numbers here."""
 
 import importlib.util
+import json
+import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from afjax import store
 from afjax.interop.adapterhub import import_adapterhub
@@ -89,6 +92,21 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
     assert ours.keys() == theirs.keys()
     for name, attention in ours.items():
         close(attention, theirs[name])
+
+
+def test_a_fusion_of_a_name_of_its_own(bert: Folders, tmp_path: Path) -> None:
+    # The library calls the folder by it, and does not write it to adapter_setup.json.
+    setup = Path(shutil.copytree(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "setup"))
+    folder = (setup / "a,b,c").rename(setup / "mine")
+    path = folder / "adapter_fusion_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "name": "mine"}))
+    path = folder / "model_adapter_fusion.safetensors"
+    save_file({key.replace(".a,b,c.", ".mine."): tensor for key, tensor in load_file(path).items()}, path)
+    imported = import_adapterhub(setup, tmp_path / "own", trunk=bert.trunk)
+    assert [artefact.name for artefact in imported if artefact.kind == "fusion"] == ["mine"]
+    import_adapterhub(setup, tmp_path / "given", trunk=bert.trunk, name="abc")
+    import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "usual", trunk=bert.trunk, name="abc")
+    same_trees(tmp_path / "given", tmp_path / "usual")
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -68,7 +68,10 @@ def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **optio
         ({"scaling": "wild"}, "'wild'"),
         ({"reduction_factor": {"0": 4}}, "no size for layer 1"),
         ({"reduction_factor": 0}, "reduction_factor=0"),
+        ({"reduction_factor": 1e-320}, "reduction_factor=1e-320"),
         ({"leave_out": [0, 1]}, "leaves out every layer"),
+        ({"leave_out": 1}, "leave_out=1"),
+        ({"residual_before_ln": []}, "residual_before_ln=[]"),
         ({"mh_adapter": False, "output_adapter": False}, "neither mh_adapter nor output_adapter"),
         ({"original_ln_before": False, "residual_before_ln": "post_add"}, '"post_add" without original_ln_before'),
         ({"loops": 3}, "does not know: loops"),
@@ -97,6 +100,9 @@ def test_other_models_and_sizes(bert: Folders, adapter: Path, tmp_path: Path) ->
     refused(bert, adapter, tmp_path / "store", "not valid JSON")
     path.write_text("[]")
     refused(bert, adapter, tmp_path / "store", "not a JSON object")
+    for endless in ("[" * 100_000, "9" * 5_000):
+        path.write_text(endless)
+        refused(bert, adapter, tmp_path / "store", "not valid JSON")
 
 
 def test_missing_extra_and_foreign_tensors(bert: Folders, adapter: Path, tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_a_pickle_with_code_in_it_is_not_run(bert: Folders, adapter: Path, tmp_p
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
-    said = "cannot be read as plain tensors" if has_torch else "PyTorch is not installed"
+    said = "it holds something else, which is not run" if has_torch else "PyTorch is not installed"
     refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
     assert not done.exists()
 
@@ -280,6 +286,8 @@ def test_compositions_without_a_counterpart(bert: Folders, setup: Path, tmp_path
         ({"layers": 1}, "+heads.two_layers.4.weight"),
         ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "does not number 3 labels"),
+        ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "does not number 3 labels"),
+        ({"dropout_prob": "much"}, "dropout_prob='much'"),
     ],
 )
 def test_heads_without_a_counterpart(bert: Folders, tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -304,6 +312,49 @@ def test_a_name_that_is_taken(bert: Folders, adapter: Path, setup: Path, tmp_pat
     assert store.entries(folder) == before
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f", overwrite=True)
     assert store.verify(folder) == []
+
+
+def test_parts_of_one_name(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=["two_layers", "two_layers"]))
+    refused(bert, setup, tmp_path / "store", "heads/two_layers twice", name="f")
+
+
+@pytest.mark.parametrize("children", [None, [], ["a", "b"], "a", {}])
+def test_a_setup_of_something_else(bert: Folders, setup: Path, tmp_path: Path, children: Any) -> None:
+    change_json(
+        setup / "adapter_setup.json", lambda values: values["adapter_setup"]["children"][0].update(children=children)
+    )
+    refused(bert, setup, tmp_path / "store", "composes compositions", name="f")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": "x"}, "afjax.seed is 'x'"),
+        ({"task": 5}, "afjax.task is 5"),
+        ({"task": {"name": "t", "kind": "chess"}}, 'afjax.task.kind is "chess"'),
+        ({"metrics": [1]}, "afjax.metrics is [1]"),
+        ({"config": 5}, "afjax.config is 5"),
+    ],
+)
+@pytest.mark.parametrize("place", ["a/adapter_config.json", "a,b,c/adapter_fusion_config.json", "f/head_config.json"])
+def test_what_was_written_along_is_checked_before_anything_is_stored(
+    bert: Folders, setup: Path, tmp_path: Path, place: str, change: dict[str, Any], said: str
+) -> None:
+    import_adapterhub(setup, tmp_path / "first", trunk=bert.trunk, name="f")
+    import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "first", trunk=bert.trunk, name="f")
+    export_adapterhub(tmp_path / "first", "f", tmp_path / "out")
+    change_json(tmp_path / "out" / place, lambda values: values["afjax"].update(change))
+    refused(bert, tmp_path / "out", tmp_path / "store", f"{place}: {said}")
+
+
+@pytest.mark.parametrize("max_length", ["x", 0, 10**6])
+def test_lengths_of_heads(bert: Folders, tmp_path: Path, max_length: Any) -> None:
+    head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
+    import_adapterhub(head, tmp_path / "first", trunk=bert.trunk)
+    export_adapterhub(tmp_path / "first", "two_layers", tmp_path / "out")
+    change_json(tmp_path / "out/head_config.json", lambda values: values["afjax"].update(max_length=max_length))
+    refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
 def test_what_was_written_along_must_agree(bert: Folders, adapter: Path, tmp_path: Path) -> None:

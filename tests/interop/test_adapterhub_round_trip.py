@@ -245,3 +245,12 @@ def test_what_the_library_has_no_counterpart_of(bert: Folders, tmp_path: Path) -
     refused("--num_choices", "heads", head, task=json.loads(json.dumps(task)))
     head = {**head, "hidden_layers": 1, "activation": "relu"}
     refused("one activation", "heads", head, task=json.loads(json.dumps(dataclasses.asdict(TaskConfig(name="t")))))
+
+
+def test_a_head_of_another_trunk_stays_at_home(bert: Folders, tmp_path: Path) -> None:
+    other = dataclasses.replace(bert.trunk, sha256="0" * 64)
+    import_adapterhub(bert.root / "adapters/pfeiffer/safetensors", tmp_path / "store", trunk=bert.trunk)
+    import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=other, name="a")
+    written = export_adapterhub(tmp_path / "store", "a", tmp_path / "out")
+    assert written == [("adapter a", tmp_path / "out")]
+    assert not (tmp_path / "out/head_config.json").exists()

@@ -268,6 +268,9 @@ def _settings(part: Part) -> dict[str, Any]:
     if activation not in ACTIVATIONS:
         raise UserError(f'{part.where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
     settings["non_linearity"] = activation
+    left_out = settings["leave_out"]
+    if left_out is not None and not (isinstance(left_out, list) and all(type(layer) is int for layer in left_out)):
+        raise UserError(f"{part.where} has leave_out={left_out!r}; it should list layers by their numbers.")
     return settings
 
 
@@ -276,14 +279,14 @@ def _config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkC
     if position not in _POSITIONS:
         raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is no adapter.")
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
-    if residual not in _RESIDUALS:
+    if residual not in tuple(_RESIDUALS):
         raise UserError(f'{where} has residual_before_ln={residual!r}; it can be true, false or "post_add".')
     if residual == "post_add" and not settings["original_ln_before"]:
         raise UserError(f'{where} has residual_before_ln="post_add" without original_ln_before, which adds nothing.')
     layers = tuple(layer for layer in range(trunk.num_layers) if layer not in (settings["leave_out"] or ()))
     if not layers:
         raise UserError(f"{where} leaves out every layer of the trunk ({trunk.num_layers} layers); give its trunk.")
-    init, init_scale = _INITS.get(settings["init_weights"], _INITS["bert"])
+    init, init_scale = _INITS.get(str(settings["init_weights"]), _INITS["bert"])
     scaling = settings["scaling"]
     if not _is_learnt(settings) and (isinstance(scaling, bool) or not isinstance(scaling, int | float)):
         raise UserError(f'{where} has scaling={scaling!r}; it can be a number, "learned" or "channel".')
@@ -338,7 +341,7 @@ def _bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: st
             factor = given.get(str(layer), given.get("default"))
             if factor is None and layer in left_out:
                 continue
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1e-9 < factor < 1e9:
             raise UserError(f"{where} has reduction_factor={given!r}, which says no size for layer {layer}.")
         sizes[layer] = max(1, int(trunk.hidden_size // factor))
     return sizes

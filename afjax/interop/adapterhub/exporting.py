@@ -119,7 +119,7 @@ class _Writer:
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """An adapter, and the head of its name."""
         written = self._adapter_alone(name, folder)
-        if name in store.names(self.store_folder, "heads"):
+        if self._has_head("adapters", name):
             written += self.head(name, folder)
         return written
 
@@ -145,7 +145,7 @@ class _Writer:
         values = envelope(settings, trunk, theirs, adapter_names=members, **{OWN: own})
         write_part(folder / theirs, FUSION, values, tensors, self.weights)
         written.append((f"fusion {name}", folder / theirs))
-        has_head = name in store.names(self.store_folder, "heads")
+        has_head = self._has_head("fusion", name)
         if has_head:
             written += self.head(name, folder / name)
         setup = {
@@ -171,6 +171,13 @@ class _Writer:
         own = own_head(config, task, max_length, manifest.metrics, manifest.seed)
         write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own}), tensors, self.weights)
         return [(f"head {name}", folder)]
+
+    def _has_head(self, kind: str, name: str) -> bool:
+        """Whether a head of the same name, and of the same trunk, belongs to an adapter or a fusion."""
+        if name not in store.names(self.store_folder, "heads"):
+            return False
+        main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))
+        return bool(main.trunk["sha256"] == head.trunk["sha256"])
 
     def _adapter_alone(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

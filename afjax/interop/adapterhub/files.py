@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from afjax.config import TaskConfig
+from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError
 from afjax.hugging_face import read_tensors
 from afjax.model.encoder import TrunkConfig
@@ -56,6 +58,16 @@ FUSION = Files(
 HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_model_head.bin")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a manifest says of the training, where afjax wrote it along; else nothing."""
+
+    task: dict = dataclasses.field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    metrics: dict = dataclasses.field(default_factory=dict)
+    seed: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """An adapter, a fusion or a head as its folder has it."""
@@ -74,15 +86,25 @@ class Part:
         """What afjax wrote along; empty where another program wrote the part."""
         own = self.envelope.get(OWN) or {}
         if not isinstance(own, Mapping):
-            raise UserError(f'{self.where}: "{OWN}" is {own!r}, not an object; remove it, or export the {OWN} again.')
+            raise UserError(f'{self.where}: "{OWN}" is {own!r}, not an object; remove it, or export the part again.')
         return own
+
+    @property
+    def facts(self) -> Facts:
+        names = [field.name for field in dataclasses.fields(Facts)]
+        where = f"{self.where}: {OWN}"
+        facts: Facts = from_dict(Facts, {name: self.own[name] for name in names if name in self.own}, where)
+        if facts.task:
+            from_dict(TaskConfig, facts.task, f"{where}.task")
+        return facts
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Raises UserError where the file is no JSON object."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    # Also no UTF-8, numbers without end, and lists in lists without end.
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); fetch it again.") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} is not a JSON object; fetch it again.")
@@ -212,6 +234,14 @@ def stacked(
             "trunk it was trained on."
         )
     return {key: np.stack(tensors) for key, tensors in rows.items()}
+
+
+def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
+    """The ``dropout_prob`` of a head or a fusion."""
+    rate = settings.get("dropout_prob")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
+        raise UserError(f"{where} has dropout_prob={rate!r}; it must be at least 0 and below 1.")
+    return rate
 
 
 def shortened(names: Any, most: int = 6) -> str:

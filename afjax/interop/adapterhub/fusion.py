@@ -8,7 +8,7 @@ import numpy as np
 from afjax.architecture import AdapterConfig, FusionConfig
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
-from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, module_tensors, shortened, stacked
+from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, dropout_rate, module_tensors, shortened, stacked
 from afjax.model.adapters import adapter_layers
 from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, unflatten
@@ -30,12 +30,12 @@ _NAMED: Mapping[str, Mapping[str, Any]] = {"static": {"value": False}, "dynamic"
 _REGULARIZATION = 0.01
 
 
-def member_names(part: Part) -> list[str]:
+def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
     """The names of the fused adapters; files of 2020 have them in the fusion's name alone."""
-    names = part.envelope.get("adapter_names") or part.name.split(",")
+    names = envelope.get("adapter_names") or str(envelope.get("name") or "")
     names = names.split(",") if isinstance(names, str) else names
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
-        raise UserError(f"{part.where} has the adapter_names {names!r}; it should list names.")
+        raise UserError(f"{where} has the adapter_names {names!r}; it should list names.")
     return list(names)
 
 
@@ -53,7 +53,7 @@ def read_fusion(
       UserError: Settings that fusions of afjax do not have, or tensors that do not fit them and the trunk.
     """
     settings = _settings(part, members[-1])
-    config = _own_config(part) or _config(settings)
+    config = _own_config(part) or _config(settings, part.where)
     d = trunk.hidden_size
     layers = adapter_layers(members[-1], trunk.num_layers)
     found = module_tensors(part, _MODULES)
@@ -156,12 +156,12 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
     return given
 
 
-def _config(settings: Mapping[str, Any]) -> FusionConfig:
+def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
     value = bool(settings.get("value", True))
     return FusionConfig(
         value=value,
         # The library takes 0 for "as the trunk".
-        dropout=settings.get("dropout_prob") or None,
+        dropout=dropout_rate(settings, where) or None,
         regularization=_REGULARIZATION if value and settings.get("regularization", True) else 0.0,
     )
 

@@ -16,7 +16,7 @@ from afjax.config import TaskConfig, TaskKind
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import ACTIVATIONS, TO_ACTIVATIONS
-from afjax.interop.adapterhub.files import OWN, Part, shortened
+from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, shortened
 from afjax.model.encoder import TrunkConfig
 from afjax.model.heads import READS, num_outputs
 from afjax.trees import Tree
@@ -92,9 +92,9 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         task=task,
         labels=labels,
         num_outputs=outputs,
-        max_length=int(own.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))),
-        metrics=dict(own.get("metrics", {})),
-        seed=int(own.get("seed", 0)),
+        max_length=_max_length(own, trunk, part.where),
+        metrics=part.facts.metrics,
+        seed=part.facts.seed,
     )
 
 
@@ -169,6 +169,13 @@ def own_head(
     }
 
 
+def _max_length(own: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
+    length = own.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))
+    if type(length) is not int:
+        raise UserError(f"{where}: {OWN}.max_length is {length!r}; it must be a whole number.")
+    return length
+
+
 def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A head's settings as those of a flex head, and the names of its linear layers."""
     given = part.envelope.get("config")
@@ -180,11 +187,12 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
             )
         settings, modules = _STATIC[model]
         label_ids = part.envelope.get("label2id")
-        count = part.envelope.get("num_labels") or len(label_ids or ()) or 2
+        named = len(label_ids) if isinstance(label_ids, Mapping) else 0
+        count = part.envelope.get("num_labels") or named or 2
         if settings["head_type"] == "multiple_choice":
             # What the library has here is the number of labels that every model has.
             return {**settings, "num_choices": count, "label2id": None}, modules
-        return {**settings, "num_labels": count, "label2id": label_ids if count > 1 else None}, modules
+        return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
     if not isinstance(given, Mapping):
         raise UserError(f"{part.where} has no config of a head; fetch it again.")
     layers = given.get("layers")
@@ -221,7 +229,7 @@ def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple
         return ()
     if not isinstance(given, Mapping):
         raise UserError(f"{where} has label2id={given!r}; it should give each label's number.")
-    by_number = {int(number): str(label) for label, number in given.items()}
+    by_number = {number: str(label) for label, number in given.items() if type(number) is int}
     if sorted(by_number) != list(range(len(given))) or count not in (None, len(given)):
         raise UserError(f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels from 0 on.")
     return tuple(by_number[number] for number in range(len(given)))
@@ -238,7 +246,7 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
     activation = str(activation or "tanh").lower()
     if activation not in ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
-    rate = settings.get("dropout_prob")
+    rate = dropout_rate(settings, where)
     ours = ACTIVATIONS[activation]
     if READS[kind] == "tokens":
         return HeadConfig(hidden_layers=hidden, activation=ours, dropout=rate)

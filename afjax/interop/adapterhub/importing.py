@@ -18,7 +18,7 @@ from afjax.interop.adapterhub.heads import read_head
 from afjax.model.fusion import check_fusible
 from afjax.model.heads import READS, check_pooler
 from afjax.paths import fetched
-from afjax.task_model import load_adapters
+from afjax.task_model import check_length, load_adapters
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk, load_trunk
 
@@ -76,6 +76,10 @@ def import_adapterhub(
         found = _read_setup(folder, trunk, name)
     else:
         found = _read_folder(folder, trunk, name, store_folder)
+    titles = [f"{artefact.kind}/{artefact.name}" for artefact in found]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise UserError(f"{source} has {', '.join(twice)} twice; give a folder whose parts have names of their own.")
     if not overwrite:
         for artefact in found:
             if artefact.name in store.names(store_folder, artefact.kind):
@@ -162,16 +166,14 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
     """A composition with all its parts."""
     path = folder / SETUP
     setup = read_json(path)
-    composition, heads = setup.get("adapter_setup"), setup.get("head_setup")
-    kind, members = _composition(composition, path)
+    kind, members = _composition(setup.get("adapter_setup"), path)
     adapters = [_read_adapter(folder / member, trunk, name if kind == "Stack" else "") for member in members]
     found = list(adapters)
     if kind == "Fuse":
-        part = read_part(_member_folder(folder, ",".join(members)), FUSION, trunk.config)
-        if member_names(part) != members:
-            raise UserError(f"{part.where} fuses {', '.join(member_names(part))}, but {path} {', '.join(members)}.")
+        part = read_part(_fusion_folder(folder, members), FUSION, trunk.config)
         trees = {adapter.name: (_architecture(adapter), tree_digest(adapter.params)) for adapter in adapters}
         found.append(_read_fusion(part, trunk, name, trees))
+    heads = setup.get("head_setup")
     head_names = [heads] if isinstance(heads, str) else heads
     if head_names is True:
         found.append(_read_head(folder, trunk, name, found[-1].name))
@@ -188,9 +190,10 @@ def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
         raise UserError(f"{path} has no adapter_setup; fetch it again.")
     kind, members = composition.get("type"), []
     for child in composition["children"]:
-        if not isinstance(child, Mapping) or child.get("type") != "single":
+        names = child.get("children") if isinstance(child, Mapping) and child.get("type") == "single" else None
+        if not isinstance(names, list) or len(names) != 1:
             raise UserError(f"{path} composes compositions; afjax takes one adapter or one fusion of adapters.")
-        members.append(_plain(child["children"][0], path))
+        members.append(_plain(names[0], path))
     if kind == "Fuse" or (kind == "Stack" and len(members) == 1):
         return kind, members
     raise UserError(f"{path} composes adapters as {kind}; afjax takes one adapter or one fusion (Fuse) of adapters.")
@@ -205,11 +208,18 @@ def _plain(name: Any, path: Path) -> str:
     return str(name)
 
 
-def _member_folder(folder: Path, name: str) -> Path:
-    """A fusion's folder, which the library calls by the names of what it fuses."""
-    if (folder / name / FUSION.config).exists():
-        return folder / name
-    raise UserError(f"{folder} has no folder {name} with the fusion of these adapters; fetch it again.")
+def _fusion_folder(folder: Path, members: list[str]) -> Path:
+    """The folder of a setup's fusion, called by its name: by default the names of what it fuses.
+
+    A setup does not say a name that was given (``add_adapter_fusion(..., name=...)``), so its files have to.
+    """
+    usual = folder / ",".join(members)
+    others = sorted(path.parent for path in folder.glob(f"*/{FUSION.config}") if path.parent != usual)
+    for place in (usual, *others):
+        path = place / FUSION.config
+        if path.exists() and member_names(read_json(path), str(path)) == members:
+            return place
+    raise UserError(f"{folder} has no folder with the fusion of {', '.join(members)}; save the whole setup again.")
 
 
 def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
@@ -217,14 +227,7 @@ def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
         raise UserError(f"{folder / ADAPTER.config} does not exist; the setup needs that adapter, fetch it again.")
     part = read_part(folder, ADAPTER, trunk.config)
     config, params, notes = read_adapter(part, trunk.config)
-    own = part.own
-    details = {
-        "config": to_dict(config),
-        "task": own.get("task", {}),
-        "labels": own.get("labels", ()),
-        "metrics": own.get("metrics", {}),
-        "seed": own.get("seed", 0),
-    }
+    details = {"config": to_dict(config), **to_dict(part.facts)}
     return Imported(kind="adapters", name=_named(part, name), params=params, details=details, notes=notes)
 
 
@@ -232,17 +235,17 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
     """A fusion over adapters ``{name: (architecture, digest)}``."""
     check_fusible({member: config for member, (config, _) in members.items()}, trunk.config.num_layers)
     config, params, notes = read_fusion(part, [config for config, _ in members.values()], trunk.config)
-    own = part.own
     details = {
         "config": to_dict(config),
         "adapters": [{"name": member, "sha256": digest} for member, (_, digest) in members.items()],
-        "task": own.get("task", {}),
-        "labels": own.get("labels", ()),
-        "metrics": own.get("metrics", {}),
-        "seed": own.get("seed", 0),
+        **to_dict(part.facts),
     }
     return Imported(
-        kind="fusion", name=_named(part, name or str(own.get("name", ""))), params=params, details=details, notes=notes
+        kind="fusion",
+        name=_named(part, name or str(part.own.get("name", ""))),
+        params=params,
+        details=details,
+        notes=notes,
     )
 
 
@@ -253,6 +256,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
     part = read_part(folder, HEAD, trunk.config)
     chosen = _named(part, name or part.name or otherwise)
     head = read_head(part, chosen, trunk.config)
+    check_length(head.max_length, trunk)
     if READS[head.task.kind] == "pooled":
         check_pooler(head.config, trunk.params)
     details = {
@@ -268,7 +272,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
     """The adapters of a fusion that is imported alone: the store has them already."""
     members = {}
-    for name in member_names(part):
+    for name in member_names(part.envelope, part.where):
         if name not in store.names(store_folder, "adapters"):
             raise UserError(
                 f'{part.where} fuses the adapter "{name}", which the store {store_folder} does not have; import its '
