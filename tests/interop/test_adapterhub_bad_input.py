@@ -357,6 +357,35 @@ def test_lengths_of_heads(bert: Folders, tmp_path: Path, max_length: Any) -> Non
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
+def test_an_import_that_was_killed_goes_on(
+    bert: Folders, setup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, original = tmp_path / "store", store.save
+    saved: list[str] = []
+
+    def save(*arguments: Any, **options: Any) -> Any:
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        saved.append(arguments[2])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(store, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
+    monkeypatch.undo()
+    assert store.names(folder, "adapters") == saved == ["a", "b"]
+    before = [store.read_manifest(folder, "adapters", name) for name in saved]
+    import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
+    assert store.verify(folder) == []
+    assert [store.read_manifest(folder, "adapters", name) for name in saved] == before
+    # Another fusion of the same adapters takes them as they are; the same one again is a name that is taken.
+    shutil.rmtree(setup / "two_layers")
+    change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))
+    import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
+    with pytest.raises(UserError, match="there already"):
+        import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
+
+
 def test_what_was_written_along_must_agree(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     import_adapterhub(adapter, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "a", tmp_path / "out")

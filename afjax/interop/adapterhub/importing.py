@@ -18,6 +18,7 @@ from afjax.interop.adapterhub.heads import read_head
 from afjax.model.fusion import check_fusible
 from afjax.model.heads import READS, check_pooler
 from afjax.paths import fetched
+from afjax.store.manifest import plain
 from afjax.task_model import check_length, load_adapters
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk, load_trunk
@@ -52,6 +53,9 @@ def import_adapterhub(
 ) -> list[Imported]:
     """Takes adapters, fusions and heads that the ``adapters`` library has saved over into a store: all or nothing.
 
+    What the store has already, the same to the bit, stays: a fusion's adapters that came with another fusion, or what an
+    import had brought that was killed.
+
     Args:
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
         the id of one on the Hugging Face hub.
@@ -80,14 +84,17 @@ def import_adapterhub(
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
         raise UserError(f"{source} has {', '.join(twice)} twice; give a folder whose parts have names of their own.")
-    if not overwrite:
-        for artefact in found:
-            if artefact.name in store.names(store_folder, artefact.kind):
-                raise UserError(
-                    f'"{artefact.name}" is there already, in {artefact.kind} of the store {store_folder}; give --name, '
-                    "or --overwrite to replace it."
-                )
+    there = [artefact for artefact in found if artefact.name in store.names(store_folder, artefact.kind)]
+    kept = [artefact for artefact in there if _is_same(artefact, trunk, store_folder)]
+    taken = there if len(kept) == len(found) else [artefact for artefact in there if artefact not in kept]
+    if taken and not overwrite:
+        raise UserError(
+            f'"{taken[0].name}" is there already, in {taken[0].kind} of the store {store_folder}; give --name, or '
+            "--overwrite to replace it."
+        )
     for artefact in found:
+        if artefact in kept and not overwrite:
+            continue
         store.save(
             store_folder,
             artefact.kind,
@@ -98,6 +105,20 @@ def import_adapterhub(
             **artefact.details,
         )
     return found
+
+
+def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
+    """Whether the store has such an artefact under the name already."""
+    try:
+        manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
+    except UserError:  # It is damaged.
+        return False
+    details = {key: plain(value) for key, value in artefact.details.items()}
+    return (
+        manifest.digest == tree_digest(artefact.params)
+        and manifest.trunk.get("sha256") == trunk.sha256
+        and {key: plain(getattr(manifest, key)) for key in details} == details
+    )
 
 
 def _find_source(source: str) -> Path:
