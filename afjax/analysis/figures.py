@@ -23,6 +23,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 AMOUNTS = "cividis"
 SUFFIXES = (".png", ".svg", ".csv")
+_PICTURES: Any = {".png": {"dpi": 300}, ".svg": {"metadata": {"Date": None}}}
 _STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -93,24 +94,29 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     Raises:
       UserError: There is nothing to show, or a file cannot be written.
     """
-    from matplotlib import rc_context
-
     lines = [list(row) for row in rows]
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
     check_output(output)
     stem = _stem(output)
     contents = {".csv": _csv(header, lines).encode()}
-    for suffix, options in ((".png", {"dpi": 300}), (".svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        with rc_context(_STYLE):
-            figure.savefig(buffer, format=suffix[1:], **options)
-        contents[suffix] = buffer.getvalue()
+    for suffix in _PICTURES:
+        contents[suffix] = picture(figure, suffix)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
     for path in paths:
         path.write_bytes(contents[path.suffix])
     return paths
+
+
+def picture(figure: "Figure", suffix: str) -> bytes:
+    """The figure as a file, ``.png`` or ``.svg``; the same bytes for the same figure."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    with rc_context(_STYLE):
+        figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
+    return buffer.getvalue()
 
 
 def _stem(output: Path) -> Path:
