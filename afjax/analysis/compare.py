@@ -91,8 +91,7 @@ def open_sides(
       UserError: Neither of both, or what it names is not there.
     """
     sides = []
-    for word in text.split(","):
-        word = word.strip()
+    for word in _words(text):
         if match := _MODEL.fullmatch(word):
             sides.append(_stored(word, match, load_trunk, store_folder, trunk))
         elif open_path(word).is_dir():
@@ -172,7 +171,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
     if kind == "span":
         right = [[text for text, _ in answers] for answers in rows.labels]
         of_rows = [
-            metrics.span_scores([text], [answers], no_answer=model.task.span.no_answer)
+            metrics.span_scores([str(text)], [answers], no_answer=model.task.span.no_answer)
             for text, answers in zip(predictions.labels, right, strict=True)
         ]
         values = {name: np.array([scores[name] for scores in of_rows]) for name in ("f1", "exact_match")}
@@ -233,6 +232,17 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "rows_by_who_is_right": dict(found.rows),
         "settings": {name: list(values) for name, values in found.settings.items()},
     }
+
+
+def _words(text: str) -> list[str]:
+    """What stands between the commas; a folder may have commas in its name, as those of a sweep's runs have."""
+    pieces, words = text.split(","), []
+    while pieces:
+        ends = range(len(pieces), 0, -1)
+        end = next(end for end in ends if end == 1 or open_path(",".join(pieces[:end]).strip()).is_dir())
+        words.append(",".join(pieces[:end]).strip())
+        pieces = pieces[end:]
+    return words
 
 
 def _stored(word: str, match: re.Match[str], load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str) -> Side:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,9 @@ def _surest(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | No
 
 def _mistake(row: int, rows: AnyRows, predictions: Predictions, labels: Sequence[str], surest: np.ndarray) -> Mistake:
     assert rows.labels is not None
-    right, predicted = rows.labels[row], str(predictions.labels[row])
+    right: Any = rows.labels[row]
+    predicted = str(predictions.labels[row])
+    texts: tuple[tuple[str, str], ...]
     if isinstance(rows, SpanRows):
         texts = (("question", rows.questions[row]), ("context", rows.contexts[row]))
         answers = " | ".join(dict.fromkeys(text for text, _ in rows.labels[row]))

@@ -4,9 +4,11 @@ Figures are legible at the size of a paper's column. Colours are told apart with
 Okabe and Ito's for kinds), and kinds by their markers too.
 """
 
+import contextlib
 import csv
 import io
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,14 +55,20 @@ def new_figure(
       rows, columns: Of axes.
       options: Of matplotlib's ``Figure.subplots``, such as ``sharey``.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with style():
         # Without pyplot: no window system, and no figures kept by the library.
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.ravel())
+
+
+def style() -> contextlib.AbstractContextManager[None]:
+    """The common style, for what takes its looks when it is made: legends, colour bars."""
+    from matplotlib import rc_context
+
+    return rc_context(_STYLE)
 
 
 def check_output(output: Path) -> None:
@@ -111,10 +119,10 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
 
 def picture(figure: "Figure", suffix: str) -> bytes:
     """The figure as a file, ``.png`` or ``.svg``; the same bytes for the same figure."""
-    from matplotlib import rc_context
-
     buffer = io.BytesIO()
-    with rc_context(_STYLE):
+    with style(), warnings.catch_warnings():
+        # Of an SVG's text the reader's own font shows what this one lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
     return buffer.getvalue()
 

@@ -23,9 +23,10 @@ h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 a { color: var(--accent); }
 nav ul { list-style: none; margin: 1rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
 .scroll { overflow-x: auto; margin: .5rem 0 1rem; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-caption { text-align: start; color: var(--quiet); padding-bottom: .25rem; }
-th, td { text-align: start; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; min-width: min(100%, 34rem); font-size: .875rem;
+  font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { text-align: start; vertical-align: top; padding: .25rem .75rem .25rem 0;
+  border-bottom: 1px solid var(--line); }
 thead th { border-bottom: 2px solid var(--line); }
 tbody th { font-weight: 600; }
 .number { text-align: end; white-space: nowrap; }
@@ -107,14 +108,13 @@ def table(
     for first, *rest in rows:
         cells = (tag("td", cell, class_=of, dir="auto") for cell, of in zip(rest, kind[1:], strict=True))
         body.append(tag("tr", tag("th", first, scope="row", dir="auto"), *cells))
-    parts = [tag("caption", caption)] if caption else []
-    whole = tag("table", *parts, tag("thead", head), tag("tbody", *body))
-    return scrolling(whole)
+    return scrolling(tag("table", tag("thead", head), tag("tbody", *body)), caption)
 
 
-def scrolling(wide: Markup) -> Markup:
-    """Something wide, which scrolls in itself, also by keyboard."""
-    return tag("div", wide, class_="scroll", tabindex="0")
+def scrolling(wide: Markup, caption: Content = "") -> Markup:
+    """Something wide, which scrolls in itself, also by keyboard; its caption stands where it is."""
+    scrolled = tag("div", wide, class_="scroll", tabindex="0")
+    return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
 
 
 def image(svg: bytes, alternative: str, caption: Content) -> Markup:

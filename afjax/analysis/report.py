@@ -126,11 +126,11 @@ def make_page(
     title = best.workdir.name if len(experiments) == 1 else best.workdir.parent.name
     if title == "runs":
         title = best.workdir.parent.parent.name
-    several = [tag("p", f"These are those of the best run on dev, {best.workdir.name}.")] if len(finished) > 1 else []
+    several = [tag("p", f"Of the run that is best on dev: {best.workdir.name}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
         "trained": [*several, _trained(best, looked, manifests)],
-        "scores": _scores(finished, looked),
+        "scores": [*_scores(finished, looked), *_other_rows(best, looked)],
         "curves": [*several, *curves(best, main)],
         "activations": [*several, *(part for each in looked for part in activations(each.result, each.look))],
         "confusion": [*several, *_of_looks(looked, confusion)],
@@ -292,6 +292,17 @@ def _scores(finished: Sequence[ExperimentRecord], looked: Sequence[Looked]) -> l
         "Every dev metric of the kept parameters, as in training, and as the stored model scores its dev rows now."
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
+    return parts
+
+
+def _other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]:
+    """Tells of dev rows that are not those of training."""
+    parts = []
+    for each in looked:
+        known = best.inputs.get(f"task {each.result.task}'s dev rows")
+        if each.look and known and known != each.look.digest:
+            words = f"The dev rows of {each.result.task} are not those that training chose by: their digests differ."
+            parts.append(tag("p", tag("strong", words)))
     return parts
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, new_figure
+from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
 from afjax.analysis.workdirs import RunRecord
 
 if TYPE_CHECKING:
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 # As many points as a line of a column's width can show.
 _POINTS = 200
+# Of so few steps each is shown by itself.
+_EVERY_STEP = 25
+# Longer names are cut in the middle; the tables beside the pictures have them whole.
+_NAME = 28
 # More numbers than these in a row of cells are too small to read.
-_NUMBERED = 8
+_NUMBERED = 12
 
 
 def loss_figure(run: RunRecord) -> "Figure":
@@ -22,7 +26,8 @@ def loss_figure(run: RunRecord) -> "Figure":
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     steps = np.array([line["step"] for line in run.steps])
     loss = np.array([line["loss"] for line in run.steps], np.float64)
-    parts = np.array_split(np.arange(len(steps)), min(_POINTS, max(1, len(steps) // 5)))
+    num_parts = len(steps) if len(steps) <= _EVERY_STEP else min(_POINTS, len(steps) // 5)
+    parts = np.array_split(np.arange(len(steps)), num_parts)
     middle, mean = ([float(values[part].mean()) for part in parts] for values in (steps, loss))
     low, high = [float(loss[part].min()) for part in parts], [float(loss[part].max()) for part in parts]
     axes.fill_between(middle, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
@@ -65,34 +70,27 @@ def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure
     axes.set_xlim(left=0)
     axes.set_xlabel("step")
     axes.set_ylabel("dev score")
-    axes.legend(loc="best", ncols=2)
+    with style():
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
 def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.ndarray) -> "Figure":
     """Mean attention of each layer's fusion over its adapters, float [layers, adapters]."""
     num_layers, num_members = means.shape
-    width = min(7.0, max(COLUMN_WIDTH, 1.4 + 0.55 * num_members))
-    figure, (axes,) = new_figure(width, 0.9 + 0.24 * num_layers)
-    shown = axes.imshow(means, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(num_members), [plain(name) for name in members])
-    if max(map(len, members)) * num_members > 40:
-        axes.tick_params(axis="x", labelrotation=40)
-        for label in axes.get_xticklabels():
-            label.set_horizontalalignment("right")
-    axes.set_yticks(range(num_layers), [str(layer) for layer in layers])
-    axes.set_ylabel("layer")
-    for (layer, member), share in np.ndenumerate(means if num_members <= _NUMBERED else means[:, :0]):
-        axes.text(
-            member,
-            layer,
-            f"{share:.2f}",
-            ha="center",
-            va="center",
-            fontsize=7,
-            color="black" if share > 0.5 else "white",
-        )
-    figure.colorbar(shown, ax=axes, label="mean attention")
+    names = [plain(name) for name in members]
+    width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers
+    figure, (axes,) = new_figure(min(PAGE_WIDTH, max(COLUMN_WIDTH, width)), 0.7 + 0.26 * max(3, num_members))
+    # Adapters as lines: their names are long.
+    shown = axes.imshow(means.T, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
+    axes.set_yticks(range(num_members), names)
+    axes.set_xticks(range(num_layers), [str(layer) for layer in layers])
+    axes.set_xlabel("layer")
+    for (layer, member), share in np.ndenumerate(means if num_layers <= _NUMBERED else means[:0]):
+        colour = "black" if share > 0.5 else "white"
+        axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    with style():
+        figure.colorbar(shown, ax=axes, label="mean attention")
     return figure
 
 
@@ -105,7 +103,8 @@ def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
     axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLOURS[0], alpha=0.4, markersize=3)
     axes.set_xlabel("right value")
     axes.set_ylabel("predicted value")
-    axes.legend()
+    with style():
+        axes.legend()
     return figure
 
 
@@ -120,5 +119,7 @@ def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """A name as text that matplotlib does not take for a formula."""
-    return name.replace("$", r"\$")
+    """A name as matplotlib can show it: not for a formula, without signs that no font has, and not too long."""
+    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    cut = shown if len(shown) <= _NAME else f"{shown[: _NAME - 9]}…{shown[-8:]}"
+    return cut.replace("$", r"\$")

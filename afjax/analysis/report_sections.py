@@ -96,8 +96,8 @@ def activations(result: Result, look: DevLook | None) -> list[Markup]:
             image(
                 picture(draw.activation_figure(look.layers, members, means), ".svg"),
                 f"Mean attention of {result.name} over its adapters, most in {'; '.join(most)}.",
-                f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean over "
-                "rows of the mean over each row's tokens, padding left out)",
+                f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean "
+                "over rows of the mean over each row's tokens, padding left out)",
             )
         )
         rows: list[list[Content]] = [
@@ -147,9 +147,11 @@ def confusion(result: Result, look: DevLook) -> list[Markup]:
             for given, amount in enumerate(of_right)
         ]
         body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
-    caption = f"{result.name} on {look.num_rows:,} dev rows; percentages are of the rows with the right label. Outlined: right."
-    shown = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body), class_="heat")
-    return [scrolling(shown)]
+    caption = (
+        f"{result.name} on {look.num_rows:,} dev rows; percentages are of the rows with that right label. What it got "
+        "right is outlined."
+    )
+    return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
 
 def mistakes(result: Result, look: DevLook) -> list[Markup]:
