@@ -28,9 +28,10 @@ table { border-collapse: collapse; min-width: min(100%, 34rem); font-size: .875r
 th, td { text-align: start; vertical-align: top; padding: .25rem .75rem .25rem 0;
   border-bottom: 1px solid var(--line); }
 thead th { border-bottom: 2px solid var(--line); }
-tbody th { font-weight: 600; }
+tbody th { font-weight: 600; white-space: nowrap; }
 .number { text-align: end; white-space: nowrap; }
 .code { font-family: ui-monospace, monospace; font-size: .8125rem; }
+.heat { min-width: 0; }
 .heat td { text-align: center; padding: .35rem .6rem; border: 1px solid var(--line); }
 .heat .diagonal { outline: 2px solid currentColor; outline-offset: -3px; }
 .quiet { color: var(--quiet); }

@@ -221,9 +221,9 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
     mean = "mean " if len(best.results) > 1 else ""
     of = "of the best run, " if len(finished) > 1 else ""
     pairs = [(f"dev {mean}{what} {of}".strip(" ,"), f"{best.score:.4f}")]
-    known = [each.parameters for each in looked if each.parameters]
-    if known:
-        trained, total = known[0]
+    # Of several tasks each has its own, in the table below.
+    if len(looked) == 1 and looked[0].parameters:
+        trained, total = looked[0].parameters
         pairs += [("trained parameters", f"{trained:,}"), ("of all parameters", f"{trained / total:.2%}")]
     seconds = [run.usage.get("seconds") for experiment in finished for run in experiment.runs]
     if seconds and all(seconds):
@@ -332,8 +332,9 @@ def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[M
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The settings of a task by its name."""
-    tasks = [config.get("task", {}), *config.get("tasks", ()), *(s.get("task", {}) for s in config.get("sources", ()))]
-    return next((task for task in tasks if task.get("name") == name), {})
+    sources = (source.get("task") for source in config.get("sources") or ())
+    tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
+    return next((task for task in tasks if task and task.get("name") == name), {})
 
 
 def _whole(value: Any) -> str:

@@ -9,6 +9,7 @@ from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, PAGE
 from afjax.analysis.workdirs import RunRecord
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # As many points as a line of a column's width can show.
@@ -32,7 +33,7 @@ def loss_figure(run: RunRecord) -> "Figure":
     low, high = [float(loss[part].min()) for part in parts], [float(loss[part].max()) for part in parts]
     axes.fill_between(middle, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(middle, mean, color=COLOURS[0], marker=MARKERS[0] if len(parts) < 3 else "")
-    axes.set_xlabel("step")
+    _label_steps(axes)
     axes.set_ylabel("training loss")
     return figure
 
@@ -47,7 +48,7 @@ def rate_figure(run: RunRecord) -> "Figure":
     axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(shown) < 3 else "")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("step")
+    _label_steps(axes)
     axes.set_ylabel("learning rate")
     return figure
 
@@ -68,7 +69,7 @@ def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure
     if best_step is not None:
         axes.axvline(best_step, color="#595959", linestyle=":", label="kept")
     axes.set_xlim(left=0)
-    axes.set_xlabel("step")
+    _label_steps(axes)
     axes.set_ylabel("dev score")
     with style():
         figure.legend(loc="outside lower center", ncols=3)
@@ -116,6 +117,13 @@ def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
         return [name for name in wanted if name in names][: len(COLOURS)]
     main = next(iter(main_metrics.values()), "")
     return sorted(names, key=lambda name: name != main)
+
+
+def _label_steps(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set_xlabel("step")
 
 
 def plain(name: str) -> str:

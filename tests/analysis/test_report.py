@@ -183,6 +183,30 @@ def test_several_runs(tmp_path: Path) -> None:
     )
 
 
+def test_tasks_in_a_sequence(tmp_path: Path) -> None:
+    """Each has a run and a log of its own, and of a task that was scored again and again the last score counts."""
+    tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
+    config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
+    write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
+    target = tmp_path / "target"
+    for number, task in enumerate(tasks, start=1):
+        (target / f"{number}-{task.name}").mkdir()
+        shutil.copy(target / "metrics.jsonl", target / f"{number}-{task.name}")
+    (target / "metrics.jsonl").unlink()
+    (first,) = json.loads((target / "result.json").read_text())
+    later = [{**first, "metrics": {"accuracy": value}} for value in (0.5, 0.7)]
+    later[1] |= {"name": "paraphrase", "task": "paraphrase"}
+    (target / "result.json").write_text(json.dumps([first, *later]))
+    (experiment,) = find_experiments(epath.Path(tmp_path))
+    assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
+    assert experiment.score == pytest.approx(0.6)
+    looked = [Looked(result, (10, 20), hostile_look()) for result in experiment.results.values()]
+    elements = Elements(make_page([experiment], experiment, looked, "nothing"))
+    assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
+    assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
+
+
 def test_values_and_many_labels(tmp_path: Path) -> None:
     from afjax.analysis.report_sections import confusion, mistakes
 
