@@ -41,6 +41,7 @@ def report(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
 def compare(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     """Prints how two models, or two groups of runs, do on the same rows."""
     from afjax.analysis import compare as comparing
+    from afjax.analysis.sides import open_sides
 
     if arguments.resamples < 1:
         raise UserError(f"--resamples is {arguments.resamples}; it must be at least 1.")
@@ -49,7 +50,7 @@ def compare(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     where = {"store_folder": arguments.store, "trunk": arguments.trunk, "task": arguments.task}
     # Both sides mostly have one trunk.
     load = functools.cache(load_trunk)
-    first, second = (comparing.open_sides(text, load, **where) for text in (arguments.a, arguments.b))
+    first, second = (open_sides(text, load, **where) for text in (arguments.a, arguments.b))
     found = comparing.compare(
         first,
         second,

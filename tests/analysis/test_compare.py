@@ -10,6 +10,7 @@ import pytest
 from afjax import metrics
 from afjax.analysis import compare
 from afjax.analysis.paired import Paired
+from afjax.analysis.sides import split_words
 from afjax.config import TaskConfig
 from afjax.data.rows import rows_from_lists
 
@@ -60,8 +61,8 @@ def test_commas_in_folders(tmp_path: Path) -> None:
     first, second = (tmp_path / f"rate=0.1,seed={seed}" for seed in (0, 1))
     for folder in (first, second):
         folder.mkdir()
-    assert compare._words(f"{first}, {second},adapter:a") == [str(first), str(second), "adapter:a"]
-    assert compare._words("adapter:a,no/such") == ["adapter:a", "no/such"]
+    assert split_words(f"{first}, {second},adapter:a") == [str(first), str(second), "adapter:a"]
+    assert split_words("adapter:a,no/such") == ["adapter:a", "no/such"]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     experiments = find_experiments(epath.Path(folder))
     (result,) = experiments[0].results.values()
     looked = [Looked(result, (10, 1000), hostile_look())]
-    return make_page(experiments, experiments[0], looked, str(folder / "store"))
+    return make_page("<b>name", experiments, experiments[0], looked, str(folder / "store"))
 
 
 def test_sections_and_structure(page: str) -> None:
@@ -155,7 +155,7 @@ def test_what_is_gone_is_said_in_words(tmp_path: Path) -> None:
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
     looked = [Looked(result, missing='The store has no head "fused".')]
-    page = make_page(experiments, experiments[0], looked, str(tmp_path / "nothing"))
+    page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
     assert "The store no longer has what these runs saved" in text
@@ -174,7 +174,7 @@ def test_several_runs(tmp_path: Path) -> None:
     finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
     best = max(finished, key=lambda experiment: experiment.score)
     assert best.workdir.name == "a1"
-    page = make_page(experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
+    page = make_page("<b>name", experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
     words = " ".join(Elements(page).texts)
     assert "3 of 4 runs are finished" in words
     assert (
@@ -202,7 +202,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
     assert experiment.score == pytest.approx(0.6)
     looked = [Looked(result, (10, 20), hostile_look()) for result in experiment.results.values()]
-    elements = Elements(make_page([experiment], experiment, looked, "nothing"))
+    elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
 
