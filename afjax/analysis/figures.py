@@ -4,9 +4,11 @@ Figures are legible at the size of a paper's column. Colours are told apart with
 Okabe and Ito's for kinds), and kinds by their markers too.
 """
 
+import contextlib
 import csv
 import io
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 AMOUNTS = "cividis"
 SUFFIXES = (".png", ".svg", ".csv")
+_PICTURES: Any = {".png": {"dpi": 300}, ".svg": {"metadata": {"Date": None}}}
 _STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -52,14 +55,20 @@ def new_figure(
       rows, columns: Of axes.
       options: Of matplotlib's ``Figure.subplots``, such as ``sharey``.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with style():
         # Without pyplot: no window system, and no figures kept by the library.
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.ravel())
+
+
+def style() -> contextlib.AbstractContextManager[None]:
+    """The common style, for what takes its looks when it is made: legends, colour bars."""
+    from matplotlib import rc_context
+
+    return rc_context(_STYLE)
 
 
 def check_output(output: Path) -> None:
@@ -93,24 +102,29 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     Raises:
       UserError: There is nothing to show, or a file cannot be written.
     """
-    from matplotlib import rc_context
-
     lines = [list(row) for row in rows]
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
     check_output(output)
     stem = _stem(output)
     contents = {".csv": _csv(header, lines).encode()}
-    for suffix, options in ((".png", {"dpi": 300}), (".svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        with rc_context(_STYLE):
-            figure.savefig(buffer, format=suffix[1:], **options)
-        contents[suffix] = buffer.getvalue()
+    for suffix in _PICTURES:
+        contents[suffix] = picture(figure, suffix)
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
     for path in paths:
         path.write_bytes(contents[path.suffix])
     return paths
+
+
+def picture(figure: "Figure", suffix: str) -> bytes:
+    """The figure as a file, ``.png`` or ``.svg``; the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    with style(), warnings.catch_warnings():
+        # Of an SVG's text the reader's own font shows what this one lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
+    return buffer.getvalue()
 
 
 def _stem(output: Path) -> Path:

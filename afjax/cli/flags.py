@@ -117,6 +117,23 @@ example:
 The file holds weights and program; it takes tokens, types and mask of any batch size and any length up to --max_length,
 and gives logits. FILE.json beside it says what they are, and how to run it with JAX alone."""
 
+REPORT_EXAMPLE = """\
+examples:
+  afjax report --workdir=runs/quickstart --output=report.html
+  afjax report --workdir=runs/sweep-rte --data_dir=DATA --output=report.html --mistakes=50
+
+The page is one file that needs no network. A sweep's folder, or one with several workdirs in it, is reported as a
+whole: scores with their spread over seeds, and the rows of its best run."""
+
+COMPARE_EXAMPLE = """\
+examples:
+  afjax compare adapter:target fusion:target-fusion --store=runs/quickstart/store --trunk=minilm \\
+      --source=builtin:target
+  afjax compare runs/rte-0,runs/rte-1,runs/rte-2 runs/fusion-0,runs/fusion-1,runs/fusion-2 --data_dir=DATA --json
+
+A and B are models of a store (adapter:NAME, fusion:NAME, head:NAME, with :HEAD behind where the head has another name)
+or workdirs, with commas between several runs, which are paired in order. A sweep of one setting stands for its runs."""
+
 BENCH_EXAMPLE = """\
 example:
   afjax bench --trunk=bert-base --method=fusion --mode=train --num_adapters=16 --batch_size=8 --max_length=128 --json"""
@@ -300,6 +317,8 @@ def make_parser() -> argparse.ArgumentParser:
     tpu.add_argument("--no_fit", action="store_true", help="do not look for the largest batch that fits (quicker)")
     tpu.add_argument("--json", action="store_true", help="print JSON on the last line")
 
+    _add_report_commands(commands)
+
     bench = _command(commands, "bench", "time one step on random weights", BENCH_EXAMPLE)
     bench.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
     bench.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
@@ -315,6 +334,32 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="print JSON on the last line")
 
     return parser
+
+
+def _add_report_commands(commands: Any) -> None:
+    report = _command(commands, "report", "all about a workdir's runs, as one HTML page", REPORT_EXAMPLE)
+    report.add_argument("--workdir", required=True, type=epath.Path, help="a run's or a sweep's folder, or gs://...")
+    report.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the page")
+    report.add_argument("--store", default="", help="where the runs saved what they trained (WORKDIR/store)")
+    report.add_argument("--trunk", default="", help="what they were trained on (as the config says)")
+    _add_source_flags(report, required=False)
+    report.add_argument("--mistakes", type=int, default=20, help="how many of the rows it got wrong to show (20)")
+    report.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+
+    compare = _command(commands, "compare", "test whether B is better than A on the same rows", COMPARE_EXAMPLE)
+    compare.add_argument("a", metavar="A", help="a model of --store, as in adapter:rte, or a workdir; or several")
+    compare.add_argument("b", metavar="B", help="likewise")
+    compare.add_argument("--store", default="", help="of models; of workdirs where it is not their own")
+    compare.add_argument("--trunk", default="", help="of models; of workdirs where it is not their own")
+    compare.add_argument("--task", default="", help="which task of a run on several")
+    _add_source_flags(compare, required=False)
+    compare.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    compare.add_argument("--metric", default="", help="what to decide by (as early stopping did)")
+    compare.add_argument("--resamples", type=int, default=10_000, help="of the bootstrap (10000)")
+    compare.add_argument("--seed", type=int, default=0, help="of the bootstrap's draws (0)")
+    compare.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
+    compare.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    compare.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
 def _add_paper_imports(imports: Any) -> None:
@@ -426,8 +471,8 @@ def _add_length_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
 
 
-def _add_source_flags(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group(required=True)
+def _add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    source = parser.add_mutually_exclusive_group(required=required)
     source.add_argument(
         "--source", help="a folder, a file, a task's .toml, official:NAME:FOLDER, builtin:NAME or tfds:NAME"
     )

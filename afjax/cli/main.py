@@ -402,6 +402,20 @@ def _export_stablehlo(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_report
+
+    _set_up_libraries()
+    return analysis_report.report(arguments, _rows_of)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_report
+
+    _set_up_libraries()
+    return analysis_report.compare(arguments, _rows_of)
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     from afjax import bench
 
@@ -499,6 +513,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "data": _data,
     "submit": _submit,
     "export stablehlo": _export_stablehlo,
+    "report": _report,
+    "compare": _compare,
     "tpu": _tpu,
     "bench": _bench,
     "import adapter-bert": _import_adapter_bert,

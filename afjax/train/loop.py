@@ -21,6 +21,7 @@ from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.preemption import Preemption
 from afjax.train.step import State, learning_rate
+from afjax.train.usage import Usage
 from afjax.trees import Tree
 
 
@@ -98,7 +99,8 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
       config: Schedule, patience and checkpoints are read.
       num_steps: Of the whole run.
       eval_every: Steps between looks at the dev split.
-      folder: The run's own: checkpoints, ``metrics.jsonl``, TensorBoard files. A run that is found there goes on.
+      folder: The run's own: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. A run that is found
+        there goes on.
       title: For the progress bar.
 
     Raises:
@@ -116,6 +118,7 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
         state, best, progress = found[0], found[1], _Progress(**found[2])
     step = int(state["step"])
     log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
+    usage = Usage(folder, step)
     pending: _Pending | None = None
     compiled: set[tuple[int, ...]] = set()
     preempted = False
@@ -137,6 +140,8 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
         settle()
         log.flush()
         checkpoints.save(step, state, best, dataclasses.asdict(progress))
+        if is_first_host():
+            usage.write(step)
 
     with contextlib.closing(checkpoints), contextlib.closing(log), Preemption(run.mesh) as preemption:
         while step < num_steps and not progress.stopped:

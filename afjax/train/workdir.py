@@ -46,7 +46,7 @@ def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
         ) from None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
-    there, here = _settings(found), _settings(_plain(config))
+    there, here = settings(found), settings(_plain(config))
     differences = [
         f"{key}: {there.get(key, 'not set')!r} there, {here.get(key, 'not set')!r} given"
         for key in sorted(there.keys() | here.keys())
@@ -106,8 +106,8 @@ def _plain(config: ExperimentConfig) -> dict[str, Any]:
     return json.loads(json.dumps(to_dict(config)))
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config's settings by dotted path, lists of mappings included."""
+def settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config's settings by dotted path, lists of mappings included."""
 
     def as_tree(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -1,0 +1,259 @@
+"""Two models, or two groups of runs, on the same rows: scores, a significance test, rows and settings that differ."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from afjax import metrics
+from afjax.analysis.paired import Paired, Weighted, class_scores, mean_scores, paired_bootstrap, value_scores
+from afjax.analysis.sides import Side
+from afjax.analysis.workdirs import differing_settings
+from afjax.data.splits import AnyRows
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError, did_you_mean
+from afjax.task_model import Predictions, TaskModel
+from afjax.train.workdir import settings
+
+# What the counts of rows are called.
+_ROWS = {
+    "both_right": "both right",
+    "only_a": "A alone",
+    "only_b": "B alone",
+    "both_wrong": "both wrong",
+    "nearer_a": "A nearer",
+    "nearer_b": "B nearer",
+    "equal": "as near",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` finds.
+
+    Attributes:
+      titles: Of both sides' runs.
+      task: The task's name.
+      main_metric: Which metric it is about.
+      num_rows: How many rows were compared on.
+      num_resamples: Of the bootstrap.
+      metrics: Every metric of which more is better.
+      rows: Means over the pairs of runs. Of values: ``nearer_a``, ``nearer_b`` and ``equal``; of all else
+        ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (of span by exact match).
+      settings: ``{setting: (values of A's runs, values of B's)}`` where they differ.
+    """
+
+    titles: tuple[tuple[str, ...], tuple[str, ...]]
+    task: str
+    main_metric: str
+    num_rows: int
+    num_resamples: int
+    metrics: Mapping[str, Paired]
+    rows: Mapping[str, float]
+    settings: Mapping[str, tuple[str, str]]
+
+
+def compare(
+    first: Sequence[Side],
+    second: Sequence[Side],
+    rows: AnyRows,
+    *,
+    metric: str = "",
+    batch_size: int = 32,
+    max_length: int | None = None,
+    num_resamples: int = 10_000,
+    seed: int = 0,
+) -> Comparison:
+    """Scores two sides on the same rows, run by run of each, and tests their difference with a paired bootstrap.
+
+    Raises:
+      UserError: Different numbers of runs or kinds of task, a metric that the task has not, or rows that do not fit.
+    """
+    if len(first) != len(second):
+        raise UserError(
+            f"A has {len(first)} runs and B {len(second)}; give as many of each, paired in order (as by their seeds)."
+        )
+    if num_resamples < 1:
+        raise UserError(f"The number of resamples is {num_resamples}; it must be at least 1.")
+    kinds = {side.model.task.kind for side in (*first, *second)}
+    if len(kinds) > 1:
+        raise UserError(f"Tasks of different kinds ({', '.join(sorted(kinds))}) are not compared; give one task's.")
+    task = first[0].model.task
+    for side in (*first, *second):
+        side.model.check_labels(rows)
+    allowed = _metric_names(task.kind, len(first[0].model.labels))
+    main = metric or task.main_metric
+    if main not in allowed:
+        raise UserError(f'The metric "{main}" is not one of {", ".join(allowed)}.{did_you_mean(main, allowed)}')
+    known: dict[int, tuple[Weighted, np.ndarray]] = {}
+
+    def scored(side: Side) -> tuple[Weighted, np.ndarray]:
+        if id(side) not in known:
+            predictions = side.model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
+            known[id(side)] = row_scores(side.model, rows, predictions)
+        return known[id(side)]
+
+    pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
+    weighted = [(left[0], right[0]) for left, right in pairs]
+    found = paired_bootstrap(weighted, len(rows), num_resamples=num_resamples, seed=seed)
+    counts = [_row_counts(left[1], right[1], task.kind) for left, right in pairs]
+    return Comparison(
+        (tuple(side.title for side in first), tuple(side.title for side in second)),
+        task.name,
+        main,
+        len(rows),
+        num_resamples,
+        {name: found[name] for name in allowed},
+        {name: float(np.mean([of_pair[name] for of_pair in counts])) for name in counts[0]},
+        _settings_of_both(first, second),
+    )
+
+
+def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tuple[Weighted, np.ndarray]:
+    """A model's scores as functions of the rows' weights, and how wrong it is on each row.
+
+    Returns:
+      Scores, and float [rows]: 0 where it is right and 1 where it is not; of values the absolute error.
+    """
+    assert rows.labels is not None, "check_labels has seen to this"
+    kind, logits = model.task.kind, predictions.logits
+    if kind == "span":
+        right = [[text for text, _ in answers] for answers in rows.labels]
+        of_rows = [
+            metrics.span_scores([str(text)], [answers], no_answer=model.task.span.no_answer)
+            for text, answers in zip(predictions.labels, right, strict=True)
+        ]
+        values = {name: np.array([scores[name] for scores in of_rows]) for name in ("f1", "exact_match")}
+        return mean_scores(values), 1 - values["exact_match"]
+    labels = np.asarray(rows.labels)
+    if kind == "regression":
+        return value_scores(logits[:, 0], labels), np.abs(logits[:, 0].astype(np.float64) - labels)
+    predicted = logits.argmax(-1)
+    wrong = (predicted != labels).astype(np.float64)
+    if kind == "multiple_choice":
+        return mean_scores({"accuracy": 1 - wrong}), wrong
+    return class_scores(predicted, labels, len(model.labels)), wrong
+
+
+def to_lines(found: Comparison) -> list[str]:
+    """What the command prints."""
+    lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
+    num_pairs = len(found.titles[0])
+    lines += ["", f"{found.num_rows} rows of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else "")]
+    head = ["metric", "A", "B", "B - A", "95 % interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
+    cells = [head]
+    ordered = [found.main_metric, *(name for name in found.metrics if name != found.main_metric)]
+    for name in ordered:
+        of = found.metrics[name]
+        interval = f"{of.low:+.4f} to {of.high:+.4f}"
+        cells.append(
+            [name, f"{of.first:.4f}", f"{of.second:.4f}", f"{of.difference:+.4f}", interval, f"{of.p_value:.4f}"]
+        )
+        cells[-1] += [f"{of.spread:.4f}"] if of.spread is not None else []
+    lines += _table(cells, right=True)
+    lines += ["", f"{_verdict(found)} (paired bootstrap, {found.num_resamples} resamples)"]
+    parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
+    lines += [f"Rows: {', '.join(parts)}"]
+    lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
+    if found.settings:
+        lines += _table(
+            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())]
+        )
+    return lines
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """The comparison as JSON has it; the main metric's numbers stand at the top as well."""
+    names = {"first": "a", "second": "b"}
+    of_metrics = {
+        name: {names.get(key, key): value for key, value in dataclasses.asdict(of).items()}
+        for name, of in found.metrics.items()
+    }
+    return {
+        "task": found.task,
+        "metric": found.main_metric,
+        **of_metrics[found.main_metric],
+        "rows": found.num_rows,
+        "pairs": len(found.titles[0]),
+        "resamples": found.num_resamples,
+        "models": {letter: list(titles) for letter, titles in zip("ab", found.titles, strict=True)},
+        "metrics": of_metrics,
+        "rows_by_who_is_right": dict(found.rows),
+        "settings": {name: list(values) for name, values in found.settings.items()},
+    }
+
+
+def _model_settings(model: TaskModel) -> dict[str, Any]:
+    """What a stored model knows of its settings."""
+    parts = model.model
+    found: dict[str, Any] = {
+        "trunk": model.trunk.name,
+        "trunk_dtype": model.trunk.dtype,
+        "adapters": [name for name, _ in parts.adapters],
+        "head": {"name": parts.head_name, **to_dict(parts.head)},
+        "seed": model.seed,
+        "max_length": model.max_length,
+        "task": to_dict(model.task),
+        "step": model.metrics.get("step"),
+    }
+    if parts.adapters:
+        found["adapter"] = to_dict(parts.adapters[0][1])
+    if parts.fusion_name:
+        found["fusion"] = {"name": parts.fusion_name, **to_dict(parts.fusion)}
+    return settings(found)
+
+
+def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
+    """Each setting's values over the runs of A, and of B, where they are not the same."""
+    # A config and a stored model have few settings in common; models have all.
+    configs = all(side.config is not None for side in (*first, *second))
+    of_both = [[side.config if configs else _model_settings(side.model) for side in of] for of in (first, second)]
+    joined = [
+        {
+            name: ", ".join(dict.fromkeys(str(run.get(name, "not set")) for run in of if run is not None))
+            for name in sorted({name for run in of if run is not None for name in run})
+        }
+        for of in of_both
+    ]
+    return {name: (values[0], values[1]) for name, values in differing_settings(joined).items()}
+
+
+def _row_counts(first: np.ndarray, second: np.ndarray, kind: str) -> dict[str, int]:
+    if kind == "regression":
+        nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
+        return {name: int(rows.sum()) for name, rows in nearer.items()}
+    left, right = first == 0, second == 0
+    rows = {"both_right": left & right, "only_a": left & ~right, "only_b": ~left & right, "both_wrong": ~left & ~right}
+    return {name: int(which.sum()) for name, which in rows.items()}
+
+
+def _metric_names(kind: str, num_labels: int) -> list[str]:
+    """Of which more is better, as early stopping may follow."""
+    return [name for name in metrics.METRICS[kind] if name != "f1" or kind != "classification" or num_labels == 2]
+
+
+def _verdict(found: Comparison) -> str:
+    of = found.metrics[found.main_metric]
+    if of.low > 0 or of.high < 0:
+        return f"{'B' if of.low > 0 else 'A'} is better by {abs(of.difference):.4f} {found.main_metric}"
+    return f"No significant difference in {found.main_metric}: zero lies in the interval"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+
+
+def _table(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Columns side by side; with ``right`` all but the first are aligned to the right."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padded = [
+            cell.rjust(width) if right and number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines

@@ -1,0 +1,140 @@
+"""HTML that is safe by construction: whatever is not markup that was made here is text, and is escaped."""
+
+import base64
+import dataclasses
+import html
+import re
+from collections.abc import Sequence
+
+# No text of a browser's: control characters, and halves of surrogate pairs.
+_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --quiet: #595959; --line: #c9c9c9; --shade: #f1f3f5;
+  --accent: #0b5394; --cell: 11, 83, 148; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #16181b; --quiet: #a9adb2; --line: #43474d;
+  --shade: #22262b; --accent: #8ab8ff; --cell: 138, 184, 255; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; color: var(--ink); background: var(--paper);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .5rem; }
+h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
+a { color: var(--accent); }
+nav ul { list-style: none; margin: 1rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
+.scroll { overflow-x: auto; margin: .5rem 0 1rem; }
+table { border-collapse: collapse; min-width: min(100%, 34rem); font-size: .875rem;
+  font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { text-align: start; vertical-align: top; padding: .25rem .75rem .25rem 0;
+  border-bottom: 1px solid var(--line); }
+thead th { border-bottom: 2px solid var(--line); }
+tbody th { font-weight: 600; white-space: nowrap; }
+.number { text-align: end; white-space: nowrap; }
+.code { font-family: ui-monospace, monospace; font-size: .8125rem; }
+.heat { min-width: 0; }
+.heat td { text-align: center; padding: .35rem .6rem; border: 1px solid var(--line); }
+.heat .diagonal { outline: 2px solid currentColor; outline-offset: -3px; }
+.quiet { color: var(--quiet); }
+.key { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+.key div { background: var(--shade); padding: .6rem .8rem; border-radius: .4rem; }
+.key dt { font-size: .8125rem; color: var(--quiet); }
+.key dd { margin: 0; font-size: 1.125rem; font-weight: 600; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 1rem; }
+figure { margin: 0; }
+figure img { display: block; width: 100%; max-width: 34rem; height: auto; background: #fff; padding: .25rem; }
+.figures.wide { grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); }
+figcaption { font-size: .875rem; color: var(--quiet); }
+details { margin: .75rem 0; }
+summary { cursor: pointer; padding: .25rem 0; }
+ol.mistakes { padding: 0; list-style: none; }
+ol.mistakes > li { background: var(--shade); border-radius: .4rem; margin: .75rem 0; padding: .6rem .8rem; }
+ol.mistakes dl { margin: 0; display: grid; grid-template-columns: minmax(4.5rem, auto) 1fr; gap: .2rem .8rem; }
+ol.mistakes dt { color: var(--quiet); font-size: .875rem; }
+ol.mistakes dd { margin: 0; white-space: pre-wrap; unicode-bidi: isolate; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Markup:
+    """HTML that may stand in a page as it is."""
+
+    html: str
+
+
+Content = Markup | str
+
+
+def tag(element: str, /, *content: Content, **attributes: str) -> Markup:
+    """An element.
+
+    Args:
+      element: Its name, such as "p".
+      content: Text, which is escaped, and markup.
+      attributes: Their values are escaped; a trailing ``_`` of a name is dropped (``class_``), others are hyphens.
+    """
+    pairs = (f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
+    opened = f"<{element}{''.join(pairs)}>"
+    return Markup(opened if element in ("img", "meta", "link") else f"{opened}{join(*content).html}</{element}>")
+
+
+def join(*content: Content) -> Markup:
+    """Content side by side."""
+    return Markup("".join(part.html if isinstance(part, Markup) else text(part) for part in content))
+
+
+def text(words: str) -> str:
+    """Text, escaped for elements and attributes alike."""
+    return html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", words))
+
+
+def section(identifier: str, title: str, *content: Content) -> Markup:
+    heading = tag("h2", title, id=f"{identifier}-title")
+    return tag("section", heading, *content, id=identifier, aria_labelledby=f"{identifier}-title")
+
+
+def table(
+    header: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: Sequence[int] = (), caption: Content = ""
+) -> Markup:
+    """A table that scrolls in itself where it is too wide; each row begins with its header.
+
+    Args:
+      header: Titles of the columns.
+      rows: As many cells each.
+      numbers: Indices of the columns of numbers.
+      caption: What the table shows.
+    """
+    kind = ["number" if column in numbers else "" for column in range(len(header))]
+    head = tag("tr", *(tag("th", cell, scope="col", class_=of) for cell, of in zip(header, kind, strict=True)))
+    body = []
+    for first, *rest in rows:
+        cells = (tag("td", cell, class_=of, dir="auto") for cell, of in zip(rest, kind[1:], strict=True))
+        body.append(tag("tr", tag("th", first, scope="row", dir="auto"), *cells))
+    return scrolling(tag("table", tag("thead", head), tag("tbody", *body)), caption)
+
+
+def scrolling(wide: Markup, caption: Content = "") -> Markup:
+    """Something wide, which scrolls in itself, also by keyboard; its caption stands where it is."""
+    scrolled = tag("div", wide, class_="scroll", tabindex="0")
+    return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
+
+
+def image(svg: bytes, alternative: str, caption: Content) -> Markup:
+    """A picture within the page, in an element of its own: nothing in it can reach out, and no names clash."""
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return tag("figure", tag("img", src=source, alt=alternative), tag("figcaption", caption))
+
+
+def page(title: str, *content: Content) -> str:
+    """A whole page that needs nothing else, and that no browser lets fetch anything."""
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    whole = tag("html", head, tag("body", *content), lang="en")
+    return f"<!DOCTYPE html>\n{whole.html}\n"

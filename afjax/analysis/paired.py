@@ -1,0 +1,182 @@
+"""The paired bootstrap: how sure a difference between two models' scores is, over the rows that both were scored on.
+
+Rows are drawn with replacement as often as there are rows, for both models the same; a drawn row counts as often as it
+was drawn. So a resample is a vector of weights, and every score is a function of weighted sums that is computed for
+many resamples at once; also those that are no means over rows (F1, Matthews, Pearson, Spearman) are those of the
+resampled rows themselves.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+# Of a block of weights: few enough for the memory, many enough for NumPy.
+_BLOCK = 2_000_000
+
+Scores = dict[str, np.ndarray]
+Weighted = Callable[[np.ndarray], Scores]
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired:
+    """One metric of two models, and how sure their difference is.
+
+    Attributes:
+      first, second: The models' scores, means over the pairs of runs.
+      difference: Of the second to the first.
+      low, high: The 95 % percentile interval of the difference.
+      p_value: Two-sided, by inverting that interval: twice the share of resamples on the smaller side of zero, where
+        one more resample that shows no difference is counted.
+      spread: Sample standard deviation of the difference over pairs of runs; None: there is one pair.
+    """
+
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    spread: float | None
+
+
+def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> Weighted:
+    """Accuracy, macro F1, Matthews and with two classes F1, of classes.
+
+    Args:
+      predicted, labels: int [rows].
+      num_classes: How many there are.
+
+    Returns:
+      ``weights [resamples, rows] -> {metric: [resamples]}``, equal to ``metrics.scores`` of the repeated rows.
+    """
+    cells = np.zeros((len(labels), num_classes**2))
+    cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
+
+    def scores(weights: np.ndarray) -> Scores:
+        # [resamples, label, prediction]
+        counts = (weights @ cells).reshape(-1, num_classes, num_classes)
+        right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
+        true, given = counts.sum(2), counts.sum(1)
+        f1 = _ratio(2 * right, true + given)
+        # Matthews' correlation of many classes, Gorodkin 2004.
+        covariance = right.sum(1) * total - (true * given).sum(1)
+        spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
+        found = {
+            "accuracy": right.sum(1) / total,
+            # Over the classes that occur, as scikit-learn has it.
+            "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
+            "matthews": _ratio(covariance, np.sqrt(spread)),
+        }
+        return {**found, "f1": f1[:, 1]} if num_classes == 2 else found
+
+    return scores
+
+
+def mean_scores(of_rows: dict[str, np.ndarray]) -> Weighted:
+    """Scores that are means over rows, of ``{metric: [rows]}``; returns as :func:`class_scores` does."""
+    return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
+
+
+def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
+    """Pearson and Spearman, of float [rows]; returns as :func:`class_scores` does."""
+    pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
+    ranks = [_weighted_ranks(values) for values in pair]
+
+    def scores(weights: np.ndarray) -> Scores:
+        of_values = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
+        return {
+            "pearson": _correlation(weights, *of_values),
+            "spearman": _correlation(weights, *(rank(weights) for rank in ranks)),
+        }
+
+    return scores
+
+
+def paired_bootstrap(
+    pairs: Sequence[tuple[Weighted, Weighted]], num_rows: int, *, num_resamples: int = 10_000, seed: int = 0
+) -> dict[str, Paired]:
+    """Compares two models, or several pairs of runs of them (say, of the same seeds), on the same rows.
+
+    A resample's difference is the mean of the pairs' differences on it. It tells how sure the difference of these runs
+    is over rows like these, not over other seeds: that is what ``spread`` shows.
+
+    Args:
+      pairs: Both models' scores of each pair of runs, as :func:`class_scores` and its like give them.
+      num_rows: Rows that each was scored on.
+      num_resamples: How often to draw.
+      seed: Of the draws.
+
+    Returns:
+      ``{metric: Paired}``.
+    """
+    whole = _differences(pairs, np.ones((1, num_rows)))
+    drawn = [_differences(pairs, weights) for weights in resample_weights(num_rows, num_resamples, seed)]
+    found = {}
+    for metric, (first, second) in whole.items():
+        differences = np.concatenate([(of[metric][1] - of[metric][0]).mean(0) for of in drawn])
+        low, high = np.quantile(differences, (0.025, 0.975))
+        side = min((differences <= 0).sum(), (differences >= 0).sum())
+        of_pairs = (second - first)[:, 0]
+        found[metric] = Paired(
+            float(first.mean()),
+            float(second.mean()),
+            float(of_pairs.mean()),
+            float(low),
+            float(high),
+            float(min(1.0, 2 * (side + 1) / (num_resamples + 1))),
+            float(of_pairs.std(ddof=1)) if len(pairs) > 1 else None,
+        )
+    return found
+
+
+def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each row was drawn: blocks of float64 [some resamples, num_rows], ``num_resamples`` in all."""
+    random = np.random.default_rng(seed)
+    size = max(1, _BLOCK // num_rows)
+    for begin in range(0, num_resamples, size):
+        count = min(size, num_resamples - begin)
+        rows = random.integers(num_rows, size=(count, num_rows)) + np.arange(count)[:, None] * num_rows
+        yield np.bincount(rows.ravel(), minlength=count * num_rows).reshape(count, num_rows).astype(np.float64)
+
+
+def _differences(
+    pairs: Sequence[tuple[Weighted, Weighted]], weights: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Both models' scores, each [pairs, resamples], by metric."""
+    scored = [(first(weights), second(weights)) for first, second in pairs]
+    return {
+        metric: (
+            np.stack([first[metric] for first, _ in scored]),
+            np.stack([second[metric] for _, second in scored]),
+        )
+        for metric in scored[0][0]
+    }
+
+
+def _weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The mid-ranks that rows of these values have in a resample: ``weights -> [resamples, rows]``."""
+    order = np.argsort(values, kind="stable")
+    _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
+    group_of_row = np.empty(len(values), np.int64)
+    group_of_row[order] = group
+
+    def ranks(weights: np.ndarray) -> np.ndarray:
+        counts = np.add.reduceat(weights[:, order], begins, axis=1)  # [resamples, groups]
+        return (np.cumsum(counts, axis=1) - counts / 2)[:, group_of_row]
+
+    return ranks
+
+
+def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The weighted correlation of [resamples, rows] with [resamples, rows]; 0 where it is not defined."""
+    total = weights.sum(1, keepdims=True)
+    first = first - (weights * first).sum(1, keepdims=True) / total
+    second = second - (weights * second).sum(1, keepdims=True) / total
+    variances = (weights * first**2).sum(1) * (weights * second**2).sum(1)
+    return _ratio((weights * first * second).sum(1), np.sqrt(variances))
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """0 where there is nothing to divide by, as scores are where they are not defined."""
+    return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

@@ -1,0 +1,227 @@
+"""A report of a workdir: one page with all that is known of its runs, and what the best of them does on dev rows."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from etils import epath
+
+from afjax import __version__, partition
+from afjax.analysis.dev_rows import DevLook, look_at
+from afjax.analysis.page import Markup, page, section, tag
+from afjax.analysis.report_sections import (
+    activations,
+    confusion,
+    cost,
+    curves,
+    duration,
+    mistakes,
+    settings_table,
+    versions,
+)
+from afjax.analysis.report_tables import Looked, other_rows, score_tables, trained_table
+from afjax.analysis.workdirs import ExperimentRecord, find_experiments, load_result
+from afjax.architecture import HeadConfig
+from afjax.data.splits import AnyRows
+from afjax.errors import UserError
+from afjax.paths import absolute
+from afjax.store import Manifest, names, read_manifest
+from afjax.task_model import TaskModel
+from afjax.train.experiment import Result
+from afjax.train.workdir import write_text
+from afjax.trees import count, flatten
+from afjax.trunk import Trunk
+
+SECTIONS = {
+    "trained": "What was trained",
+    "scores": "Scores",
+    "curves": "Training curves",
+    "activations": "Fusion activations",
+    "confusion": "What is taken for what",
+    "mistakes": "Rows it got wrong",
+    "cost": "Time and memory",
+    "config": "Config",
+    "versions": "Versions and digests",
+}
+
+
+def write_report(
+    workdir: epath.Path,
+    output: Path,
+    *,
+    rows_of: Callable[[TaskModel], AnyRows],
+    load_trunk: Callable[[str], Trunk],
+    store_folder: str = "",
+    trunk: str = "",
+    num_mistakes: int = 20,
+    batch_size: int = 32,
+) -> None:
+    """Writes the report of a workdir as one HTML file.
+
+    Args:
+      workdir: Of an experiment, of a sweep, or a folder with several workdirs in it.
+      output: The file; its folder is made where it is missing.
+      rows_of: The labelled dev rows of a model's task.
+      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
+      store_folder: Where the runs saved what they trained; empty: each workdir's own store.
+      trunk: What they were trained on; empty: as their configs say.
+      num_mistakes: How many of the rows that a model got wrong to show.
+      batch_size: Rows a step.
+
+    Raises:
+      UserError: No finished run, or a file that cannot be written. Rows, trunks and artefacts that are no longer there
+        are told of in the page.
+    """
+    check_page(output)
+    experiments = find_experiments(workdir)
+    finished = [experiment for experiment in experiments if experiment.results]
+    best = max(finished, key=lambda experiment: experiment.score)
+    looked = [
+        _looked(best, result, rows_of, load_trunk, store_folder, trunk, num_mistakes, batch_size)
+        for result in best.results.values()
+    ]
+    title = absolute(workdir).name
+    contents = make_page(title, experiments, best, looked, store_folder or str(best.workdir / "store"))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(epath.Path(output), contents)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from None
+
+
+def check_page(output: Path) -> None:
+    """Raises UserError where the page cannot be written there, before anything long is computed."""
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; give --output a file's name, as in {output / 'report.html'}.")
+    folder = output.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"{output} cannot be written: {folder} is no folder that can be written to.")
+
+
+def make_page(
+    title: str,
+    experiments: Sequence[ExperimentRecord],
+    best: ExperimentRecord,
+    looked: Sequence[Looked],
+    store_folder: str,
+) -> str:
+    """The page, from all that was found."""
+    finished = [experiment for experiment in experiments if experiment.results]
+    manifests = _manifests(best, store_folder)
+    several = [tag("p", f"Of the run that is best on dev: {best.workdir.name}.")] if len(finished) > 1 else []
+    main = {result.task: result.main_metric for result in best.results.values()}
+    bodies: dict[str, list[Markup]] = {
+        "trained": [*several, trained_table(best, looked, manifests)],
+        "scores": [*score_tables(finished, looked), *other_rows(best, looked)],
+        "curves": [*several, *curves(best, main)],
+        "activations": [*several, *(part for each in looked for part in activations(each.result, each.look))],
+        "confusion": [*several, *_of_looks(looked, confusion)],
+        "mistakes": [*several, *_of_looks(looked, mistakes)],
+        "cost": cost(finished),
+        "config": [*several, settings_table(best)],
+        "versions": versions(best, manifests),
+    }
+    links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in SECTIONS.items())
+    return page(
+        f"{title}: afjax report",
+        tag(
+            "header",
+            tag("h1", title),
+            tag("p", _summary(experiments, best)),
+            _key_numbers(finished, best, looked),
+            tag("nav", tag("ul", *links), aria_label="Sections"),
+        ),
+        tag("main", *(section(name, words, *bodies[name]) for name, words in SECTIONS.items())),
+        tag("footer", tag("p", f"Written by afjax {__version__}.", class_="quiet")),
+    )
+
+
+def _looked(
+    experiment: ExperimentRecord,
+    result: Result,
+    rows_of: Callable[[TaskModel], AnyRows],
+    load_trunk: Callable[[str], Trunk],
+    store_folder: str,
+    trunk: str,
+    num_mistakes: int,
+    batch_size: int,
+) -> Looked:
+    try:
+        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+    except UserError as error:
+        return Looked(result, missing=str(error))
+    parameters = _parameters(experiment, model)
+    try:
+        look = look_at(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
+    except (UserError, OSError) as error:
+        return Looked(result, parameters, missing=str(error))
+    return Looked(result, parameters, look)
+
+
+def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
+    """How many parameters a model has that were trained with it, and how many in all."""
+    config = experiment.config
+    name = "fusion" if model.model.fusion_name else config["partition"]
+    head = model.model.head if model.model.reads == "pooled" else HeadConfig()
+    trunk = partition.split_layers(model.trunk.params, config["top_k"]) if name == "top_k" else model.trunk.params
+    params = {"trunk": trunk, **model.params}
+    labels, leaves = partition.label(params, partition.preset(name, head)), flatten(params)
+    return sum(int(leaf.size) for path, leaf in leaves.items() if labels[path]), count(params)
+
+
+def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
+    """Of what the experiment's runs saved, and of what its fusions use; what is not there is left out."""
+    found: dict[tuple[str, str], Manifest] = {}
+
+    def add(kind: str, name: str) -> None:
+        try:
+            if (kind, name) not in found and name in names(store_folder, kind):
+                found[kind, name] = read_manifest(store_folder, kind, name)
+        except UserError:
+            return
+
+    for run in experiment.runs:
+        for result in run.results:
+            for kind in ("adapters", "fusion", "heads"):
+                add(kind, result.name)
+            for member in found[fusion].adapters if (fusion := ("fusion", result.name)) in found else ():
+                add("adapters", member["name"])
+    return list(found.values())
+
+
+def _summary(experiments: Sequence[ExperimentRecord], best: ExperimentRecord) -> str:
+    finished = sum(bool(experiment.results) for experiment in experiments)
+    recipes = ", ".join(dict.fromkeys(str(experiment.config["recipe"]) for experiment in experiments))
+    trunks = ", ".join(dict.fromkeys(str(experiment.config["trunk"]) for experiment in experiments))
+    runs = "" if len(experiments) == 1 else f"; {finished} of {len(experiments)} runs are finished"
+    return f"Recipe {recipes} on the trunk {trunks}, for {', '.join(best.results)}{runs}."
+
+
+def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[Looked]) -> Markup:
+    metrics = dict.fromkeys(result.main_metric for result in best.results.values())
+    what = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
+    mean = "mean " if len(best.results) > 1 else ""
+    of = "of the best run, " if len(finished) > 1 else ""
+    pairs = [(f"dev {mean}{what} {of}".strip(" ,"), f"{best.score:.4f}")]
+    # Of several tasks each has its own, in the table below.
+    if len(looked) == 1 and looked[0].parameters:
+        trained, total = looked[0].parameters
+        pairs += [("trained parameters", f"{trained:,}"), ("of all parameters", f"{trained / total:.2%}")]
+    seconds = [run.usage.get("seconds") for experiment in finished for run in experiment.runs]
+    if seconds and all(seconds):
+        pairs.append(("training time", duration(sum(filter(None, seconds)))))
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="key")
+
+
+def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[Markup]]) -> list[Markup]:
+    """What there is to show of each result, or why there is nothing."""
+    parts: list[Markup] = []
+    for each in looked:
+        parts += [tag("h3", each.result.name)] if len(looked) > 1 else []
+        if each.look is None:
+            parts.append(tag("p", f"The dev rows cannot be looked at: {each.missing}"))
+        else:
+            parts += show(each.result, each.look)
+    return parts

@@ -1,0 +1,133 @@
+"""The report's pictures: a run's curves, a fusion's activations, predicted values."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
+from afjax.analysis.workdirs import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# As many points as a line of a column's width can show.
+_POINTS = 200
+# Of so few steps each is shown by itself.
+_EVERY_STEP = 25
+# Longer names are cut in the middle; the tables beside the pictures have them whole.
+_NAME = 28
+# More numbers than these in a row of cells are too small to read.
+_NUMBERED = 12
+
+
+def loss_figure(run: RunRecord) -> "Figure":
+    """Training loss by step: the mean over a few steps, and the range in which they lie."""
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
+    steps = np.array([line["step"] for line in run.steps])
+    loss = np.array([line["loss"] for line in run.steps], np.float64)
+    num_parts = len(steps) if len(steps) <= _EVERY_STEP else min(_POINTS, len(steps) // 5)
+    parts = np.array_split(np.arange(len(steps)), num_parts)
+    middle, mean = ([float(values[part].mean()) for part in parts] for values in (steps, loss))
+    low, high = [float(loss[part].min()) for part in parts], [float(loss[part].max()) for part in parts]
+    axes.fill_between(middle, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.plot(middle, mean, color=COLOURS[0], marker=MARKERS[0] if len(parts) < 3 else "")
+    _label_steps(axes)
+    axes.set_ylabel("training loss")
+    return figure
+
+
+def rate_figure(run: RunRecord) -> "Figure":
+    """Learning rate by step."""
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
+    shown = run.steps[:: max(1, len(run.steps) // _POINTS)]
+    if shown[-1] is not run.steps[-1]:
+        shown = [*shown, run.steps[-1]]
+    steps, rates = [line["step"] for line in shown], [line["learning_rate"] for line in shown]
+    axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(shown) < 3 else "")
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    axes.set_ylim(bottom=0)
+    _label_steps(axes)
+    axes.set_ylabel("learning rate")
+    return figure
+
+
+def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
+    """Dev metrics by step, and the step whose parameters were kept."""
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
+    for number, name in enumerate(names):
+        looks = [look for look in run.looks if name in look]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        axes.plot(
+            [look["step"] for look in looks],
+            [look[name] for look in looks],
+            color=colour,
+            marker=marker,
+            label=plain(name),
+        )
+    if best_step is not None:
+        axes.axvline(best_step, color="#595959", linestyle=":", label="kept")
+    axes.set_xlim(left=0)
+    _label_steps(axes)
+    axes.set_ylabel("dev score")
+    with style():
+        figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.ndarray) -> "Figure":
+    """Mean attention of each layer's fusion over its adapters, float [layers, adapters]."""
+    num_layers, num_members = means.shape
+    names = [plain(name) for name in members]
+    width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers
+    figure, (axes,) = new_figure(min(PAGE_WIDTH, max(COLUMN_WIDTH, width)), 0.7 + 0.26 * max(3, num_members))
+    # Adapters as lines: their names are long.
+    shown = axes.imshow(means.T, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
+    axes.set_yticks(range(num_members), names)
+    axes.set_xticks(range(num_layers), [str(layer) for layer in layers])
+    axes.set_xlabel("layer")
+    for (layer, member), share in np.ndenumerate(means if num_layers <= _NUMBERED else means[:0]):
+        colour = "black" if share > 0.5 else "white"
+        axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    with style():
+        figure.colorbar(shown, ax=axes, label="mean attention")
+    return figure
+
+
+def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
+    """Predicted values by right ones."""
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
+    ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]
+    axes.plot(ends, ends, color="#595959", linestyle=":", label="as it should be")
+    chosen = np.linspace(0, len(labels) - 1, min(len(labels), 1000)).round().astype(int)
+    axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLOURS[0], alpha=0.4, markersize=3)
+    axes.set_xlabel("right value")
+    axes.set_ylabel("predicted value")
+    with style():
+        axes.legend()
+    return figure
+
+
+def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
+    """Which dev metrics to draw: of several tasks their mean and main ones, else those of which more is better."""
+    names = list(dict.fromkeys(name for look in run.looks for name in look if name not in ("step", "mse")))
+    if "mean" in names:
+        wanted = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
+        return [name for name in wanted if name in names][: len(COLOURS)]
+    main = next(iter(main_metrics.values()), "")
+    return sorted(names, key=lambda name: name != main)
+
+
+def _label_steps(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set_xlabel("step")
+
+
+def plain(name: str) -> str:
+    """A name as matplotlib can show it: not for a formula, without signs that no font has, and not too long."""
+    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    cut = shown if len(shown) <= _NAME else f"{shown[: _NAME - 9]}…{shown[-8:]}"
+    return cut.replace("$", r"\$")

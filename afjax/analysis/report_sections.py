@@ -1,0 +1,263 @@
+"""The report's longer sections, each from its records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from afjax.analysis import report_figures as draw
+from afjax.analysis.dev_rows import DevLook, Mistake
+from afjax.analysis.figures import picture
+from afjax.analysis.page import Content, Markup, image, scrolling, table, tag
+from afjax.analysis.workdirs import ExperimentRecord, RunRecord
+from afjax.store import Manifest
+from afjax.train.experiment import Result
+from afjax.train.workdir import TARGET
+
+# Longer texts are cut: a page is to be read.
+_TEXT = 800
+# More classes than these are listed as pairs, not shown as a table.
+_CLASSES = 40
+
+
+def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
+    """Loss, rate and dev metrics of every run; those of sources are folded."""
+    shown = [run for run in reversed(experiment.runs) if run.steps]
+    if not shown:
+        return [tag("p", "The workdir has no logs of training steps.")]
+    parts = []
+    for run in shown:
+        own = {result.task: result.main_metric for result in run.results} or main_metrics
+        figures = _run_figures(run, own)
+        if run.title.startswith(TARGET):
+            parts += [*([tag("h3", run.title)] if len(shown) > 1 else []), figures]
+        else:
+            parts.append(tag("details", tag("summary", run.title), figures))
+    return parts
+
+
+def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
+    first, last = run.steps[0], run.steps[-1]
+    best = next((result.metrics.get("step") for result in run.results), None)
+    falls = f"from {first['loss']:.4g} at step {first['step']} to {last['loss']:.4g} at step {last['step']}"
+    top = max(line["learning_rate"] for line in run.steps)
+    figures = [
+        image(
+            picture(draw.loss_figure(run), ".svg"),
+            f"Training loss of {run.title} by step: {falls}.",
+            "Training loss: mean and range over a few steps",
+        )
+    ]
+    if run.looks:
+        names = draw.shown_metrics(run, main_metrics)
+        scores = "; ".join(
+            f"{name} {', '.join(f'{look[name]:.4g}' for look in _few([look for look in run.looks if name in look]))}"
+            for name in names
+        )
+        figures.append(
+            image(
+                picture(draw.look_figure(run, names, best), ".svg"),
+                f"Dev scores of {run.title} by step: {scores}.",
+                "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept"),
+            )
+        )
+    figures.append(
+        image(
+            picture(draw.rate_figure(run), ".svg"),
+            f"Learning rate of {run.title} by step: at most {top:.3g}, {last['learning_rate']:.3g} at the end.",
+            "Learning rate",
+        )
+    )
+    return tag("div", *figures, class_="figures")
+
+
+def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """At most twelve of the looks: an alternative text is read aloud."""
+    if len(looks) <= 12:
+        return looks
+    return [looks[place] for place in np.linspace(0, len(looks) - 1, 12).round().astype(int)]
+
+
+def activations(result: Result, look: DevLook | None) -> list[Markup]:
+    """What a fusion attends to, as a picture and as numbers."""
+    if look is None:
+        return [tag("p", f"{result.name}: its dev rows cannot be looked at, so nothing is known of a fusion's use.")]
+    if not look.activations:
+        return [tag("p", f"{result.name} is no fusion, so it attends to no adapters.")]
+    figures, tables = [], []
+    for slot, means in look.activations.items():
+        # A fusion that was pruned layer by layer has numbers for adapters.
+        members = look.members if means.shape[1] == len(look.members) else [str(n) for n in range(means.shape[1])]
+        most = [
+            f"layer {layer}: {members[of.argmax()]} {of.max():.2f}"
+            for layer, of in zip(look.layers, means, strict=True)
+        ]
+        figures.append(
+            image(
+                picture(draw.activation_figure(look.layers, members, means), ".svg"),
+                f"Mean attention of {result.name} over its adapters, most in {'; '.join(most)}.",
+                f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean "
+                "over rows of the mean over each row's tokens, padding left out)",
+            )
+        )
+        rows: list[list[Content]] = [
+            [str(layer), *(f"{share:.4f}" for share in of)] for layer, of in zip(look.layers, means, strict=True)
+        ]
+        rows.append(["mean", *(f"{share:.4f}" for share in means.mean(0))])
+        numbers = tuple(range(1, len(members) + 1))
+        tables.append(table(["layer", *members], rows, numbers=numbers, caption=f"after {slot}"))
+    return [
+        tag("div", *figures, class_="figures wide"),
+        tag("details", tag("summary", f"The numbers of {result.name}"), *tables),
+    ]
+
+
+def confusion(result: Result, look: DevLook) -> list[Markup]:
+    """Right labels against predicted ones; of values a picture."""
+    if look.values is not None:
+        labels, predicted = look.values
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in look.scores.items())
+        alternative = f"Predicted values of {result.name} by right ones: {scores}."
+        picture_ = picture(draw.values_figure(labels, predicted), ".svg")
+        return [tag("div", image(picture_, alternative, "Predicted and right values"), class_="figures")]
+    counts = look.confusion
+    if counts is None:
+        return [tag("p", f"The task {result.task} has no fixed set of labels, so there is no table of them.")]
+    if len(look.labels) > _CLASSES:
+        off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
+        worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
+        rows = [[look.labels[i], look.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
+        caption = f"The pairs that {result.name} mixes up most, of {len(counts)} labels."
+        return [table(["right", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    head = tag(
+        "tr", tag("th", "right ↓ predicted →", scope="col"), *(tag("th", name, scope="col") for name in look.labels)
+    )
+    body = []
+    for right, (name, of_right) in enumerate(zip(look.labels, counts, strict=True)):
+        cells = [
+            tag(
+                "td",
+                f"{amount:,}",
+                Markup("<br>"),
+                tag("small", f"{shares[right, given]:.0%}"),
+                style=f"background: rgba(var(--cell), {0.55 * shares[right, given]:.3f})",
+                class_="diagonal" if right == given else "",
+            )
+            for given, amount in enumerate(of_right)
+        ]
+        body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
+    caption = (
+        f"{result.name} on {look.num_rows:,} dev rows; percentages are of the rows with that right label. What it got "
+        "right is outlined."
+    )
+    return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
+
+
+def mistakes(result: Result, look: DevLook) -> list[Markup]:
+    """The worst rows, as cards: texts are too long for a table on a phone."""
+    if not look.num_wrong:
+        return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]
+    share = f"{look.num_wrong:,} of {look.num_rows:,} dev rows are wrong ({look.num_wrong / look.num_rows:.1%})"
+    told = f"{share}; these are the {len(look.mistakes)} that {result.name} was surest of."
+    if look.values is not None:
+        told = f"These are the {len(look.mistakes)} of {look.num_rows:,} dev rows where {result.name} is farthest off."
+    cards = (tag("li", _card(mistake, is_value=look.values is not None)) for mistake in look.mistakes)
+    return [tag("p", told), *([tag("ol", *cards, class_="mistakes")] if look.mistakes else [])]
+
+
+def _card(mistake: Mistake, *, is_value: bool) -> Markup:
+    sure = f"off by {mistake.confidence:.4g}" if is_value else f"{mistake.confidence:.1%} sure"
+    pairs: list[tuple[str, Content]] = [("row", str(mistake.row))]
+    pairs += [(name, _cut(words)) for name, words in mistake.texts]
+    predicted = tag("span", _cut(mistake.predicted), " ", tag("span", f"({sure})", class_="quiet"))
+    pairs += [("right", _cut(mistake.right)), ("predicted", predicted)]
+    return tag("dl", *(part for name, words in pairs for part in (tag("dt", name), tag("dd", words, dir="auto"))))
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _TEXT else f"{words[:_TEXT]}…"
+
+
+def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
+    """What the runs took, as far as they have recorded it."""
+    rows: list[list[Content]] = []
+    total = 0.0
+    for experiment in experiments:
+        place = f"{experiment.workdir.name}/" if len(experiments) > 1 else ""
+        for run in experiment.runs:
+            usage = run.usage
+            if usage:
+                total += usage.get("seconds", 0.0)
+                rows.append(
+                    [
+                        f"{place}{run.title}",
+                        duration(usage.get("seconds", 0.0)),
+                        f"{usage.get('seconds', 0.0) / max(1, usage.get('step', 1)):.3g} s",
+                        str(usage.get("starts", 1)),
+                        str(usage.get("devices", "–")),
+                        _memory(usage.get("host_memory")),
+                        _memory(usage.get("device_memory")),
+                    ]
+                )
+    if not rows:
+        return [tag("p", "These runs have not recorded what they took; runs of this version of afjax do.")]
+    if len(rows) > 1:
+        rows.append(["all", duration(total), "", "", "", "", ""])
+    header = ["run", "time", "a step", "starts", "devices", "host memory", "device memory"]
+    caption = (
+        "Wall time up to the last checkpoint, with compilation and the looks at dev rows; the most memory that the "
+        "process (of all its runs until then) and any device held, where the system tells."
+    )
+    return [table(header, rows, numbers=(1, 2, 3, 5, 6), caption=caption)]
+
+
+def settings_table(experiment: ExperimentRecord) -> Markup:
+    """Every setting, folded: there are many."""
+    rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
+    shown = table(["setting", "value"], rows)
+    return tag("details", tag("summary", f"All {len(rows)} settings"), shown)
+
+
+def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
+    """What ran, what it read and what it left, so that it can be told whether something is the same."""
+    used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
+    lines = [", ".join(f"{name} {version}" for name, version in each) for each in used]
+    parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []
+    if manifests:
+        rows: list[list[Content]] = [
+            [
+                f"{manifest.kind}/{manifest.name}",
+                f"{manifest.num_parameters:,}",
+                str(manifest.seed),
+                manifest.created.partition(".")[0].replace("T", " "),
+                tag("span", manifest.digest, class_="code"),
+            ]
+            for manifest in manifests
+        ]
+        caption = "Stored artefacts; SHA-256 over the parameters."
+        parts.append(
+            table(["artefact", "parameters", "seed", "saved (UTC)", "digest"], rows, numbers=(1, 2), caption=caption)
+        )
+    else:
+        parts.append(tag("p", "The store no longer has what these runs saved; give --store where it is."))
+    if experiment.inputs:
+        digests: list[list[Content]] = [
+            [name, tag("span", str(digest), class_="code")] for name, digest in experiment.inputs.items()
+        ]
+        parts.append(table(["read", "digest"], digests, caption="What the runs read; SHA-256 over its contents."))
+    return parts
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _memory(size: Any) -> str:
+    return f"{size / 2**30:.2f} GiB" if size else "–"

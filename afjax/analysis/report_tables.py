@@ -1,0 +1,132 @@
+"""The report's tables of what was trained, and how well."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from afjax.analysis.dev_rows import DevLook
+from afjax.analysis.page import Content, Markup, table, tag
+from afjax.analysis.workdirs import ExperimentRecord, differing_settings
+from afjax.store import Manifest
+from afjax.train.experiment import Result
+from afjax.train.workdir import TARGET
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """A result, its model and its dev rows, as far as they are still there.
+
+    Attributes:
+      result: What the run gave.
+      parameters: (trained, all) numbers of parameters; None: the model cannot be loaded.
+      look: What the model makes of its dev rows; None: they, or the model, are not there.
+      missing: Why not, in a sentence.
+    """
+
+    result: Result
+    parameters: tuple[int, int] | None = None
+    look: DevLook | None = None
+    missing: str = ""
+
+
+def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: Sequence[Manifest]) -> Markup:
+    sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
+    fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
+    known = {id(each.result): each.parameters for each in looked}
+    totals = [each.parameters[1] for each in looked if each.parameters]
+    rows: list[list[Content]] = []
+    for run in best.runs:
+        for result in run.results if run.title != TARGET else best.results.values():
+            trained, total = known.get(id(result)) or (None, None)
+            if trained is None and run.title != TARGET and ("heads", result.name) in sizes:
+                # A source trains its adapter and its head.
+                trained = sizes.get(("adapters", result.name), 0) + sizes["heads", result.name]
+            share = f"{trained / total:.2%}" if trained and total else "–"
+            task = _task(best.config, result.task)
+            of = f" of {fused[result.name]}" if result.kind == "fusion" and result.name in fused else ""
+            rows.append(
+                [
+                    result.name,
+                    f"{result.kind}{of}",
+                    result.task,
+                    str(task.get("source", "")),
+                    _whole(trained),
+                    _whole(total),
+                    share,
+                    _whole(result.metrics.get("step")),
+                ]
+            )
+    header = ["name", "kind", "task", "data", "trained parameters", "all parameters", "share", "kept from step"]
+    shown = table(header, rows, numbers=(4, 5, 6, 7))
+    if totals:
+        return shown
+    return Markup(shown.html + tag("p", f"All parameters are not known: {looked[0].missing}").html)
+
+
+def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked]) -> list[Markup]:
+    parts = []
+    if len(finished) > 1:
+        varying = differing_settings([experiment.settings for experiment in finished], ("seed",))
+        groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
+        for place, experiment in enumerate(finished):
+            groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)
+        rows = [
+            [*(values or ("all runs",)), task, metric, spread, seeds]
+            for values, of_group in sorted(groups.items(), key=lambda item: -statistics.fmean(e.score for e in item[1]))
+            for task, metric, spread, seeds in _spreads(of_group)
+        ]
+        header = [*(varying or ("setting",)), "task", "dev metric", "mean ± std", "seeds"]
+        caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
+        parts.append(table(header, rows, numbers=(len(header) - 2,), caption=caption))
+    rows = []
+    names = list(dict.fromkeys(name for each in looked for name in each.result.metrics if name != "step"))
+    for each in looked:
+        result = each.result
+        rows.append([result.name, result.main_metric, *(_score(result.metrics.get(name)) for name in names)])
+        if each.look:
+            scores = [_score(each.look.scores.get(name)) for name in names]
+            rows.append([f"{result.name}, scored again", f"on {each.look.num_rows} rows", *scores])
+    caption = (
+        "Every dev metric of the kept parameters, as in training, and as the stored model scores its dev rows now."
+    )
+    parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
+    return parts
+
+
+def other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]:
+    """Tells of dev rows that are not those of training."""
+    parts = []
+    for each in looked:
+        known = best.inputs.get(f"task {each.result.task}'s dev rows")
+        if each.look and known and known != each.look.digest:
+            words = f"The dev rows of {each.result.task} are not those that training chose by: their digests differ."
+            parts.append(tag("p", tag("strong", words)))
+    return parts
+
+
+def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, str, str]]:
+    """Task, main metric, mean ± std and the seeds, of runs of one setting."""
+    found = []
+    for task, result in experiments[0].results.items():
+        of_task = [(each, each.results[task]) for each in experiments if task in each.results]
+        scores = [float(of.metrics[of.main_metric]) for _, of in of_task]
+        spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+        seeds = ", ".join(str(seed) for seed in sorted(each.config["seed"] for each, _ in of_task))
+        found.append((task, result.main_metric, f"{statistics.fmean(scores):.4f}{spread}", seeds))
+    return found
+
+
+def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The settings of a task by its name."""
+    sources = (source.get("task") for source in config.get("sources") or ())
+    tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
+    return next((task for task in tasks if task and task.get("name") == name), {})
+
+
+def _whole(value: Any) -> str:
+    return "–" if value is None else f"{int(value):,}"
+
+
+def _score(value: Any) -> str:
+    return "–" if value is None else f"{value:.4f}"

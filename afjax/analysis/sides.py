@@ -1,0 +1,105 @@
+"""What is to be compared, by name: models of a store, or workdirs."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from etils import epath
+
+from afjax.analysis.workdirs import differing_settings, find_experiments, load_result
+from afjax.errors import UserError, did_you_mean
+from afjax.paths import open_path
+from afjax.task_model import TaskModel, load_task_model
+from afjax.trunk import Trunk
+
+_MODEL = re.compile(r"(adapter|fusion|head):([^:]+)(?::([^:]+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One of several runs of what is compared.
+
+    Attributes:
+      title: What it is called.
+      model: What it computes.
+      config: The settings of a run, by dotted path; None of a model of a store.
+    """
+
+    title: str
+    model: TaskModel
+    config: Mapping[str, Any] | None = None
+
+
+def open_sides(
+    text: str, load_trunk: Callable[[str], Trunk], *, store_folder: str = "", trunk: str = "", task: str = ""
+) -> list[Side]:
+    """What ``afjax compare`` is to compare.
+
+    Args:
+      text: With commas between them: models of a store, ``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``, perhaps
+        with ``:HEAD`` behind; or workdirs, where a sweep of one setting stands for its runs, by their seeds.
+      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
+      store_folder: The store; of workdirs empty: their own.
+      trunk: Name of the trunk; of workdirs empty: their own.
+      task: Which task of a run on several.
+
+    Raises:
+      UserError: Neither of both, or what it names is not there.
+    """
+    sides = []
+    for word in split_words(text):
+        if match := _MODEL.fullmatch(word):
+            sides.append(_stored(word, match, load_trunk, store_folder, trunk))
+        elif open_path(word).is_dir():
+            sides += _of_runs(epath.Path(word), load_trunk, store_folder, trunk, task)
+        else:
+            raise UserError(
+                f'"{word}" is neither a workdir nor a model; give a folder that afjax train wrote, or adapter:NAME, '
+                "fusion:NAME or head:NAME of --store."
+            )
+    return sides
+
+
+def split_words(text: str) -> list[str]:
+    """What stands between the commas; a folder may have commas in its name, as those of a sweep's runs have."""
+    pieces, words = text.split(","), []
+    while pieces:
+        ends = range(len(pieces), 0, -1)
+        end = next(end for end in ends if end == 1 or open_path(",".join(pieces[:end]).strip()).is_dir())
+        words.append(",".join(pieces[:end]).strip())
+        pieces = pieces[end:]
+    return words
+
+
+def _stored(word: str, match: re.Match[str], load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str) -> Side:
+    if not store_folder or not trunk:
+        raise UserError(f'"{word}" is a model of a store; give --store and --trunk.')
+    kind, name, head = match.groups()
+    parts = {} if kind == "head" else {kind: name}
+    model = load_task_model(store_folder, load_trunk(trunk), head=head or name, **parts)
+    return Side(word, model)
+
+
+def _of_runs(
+    folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
+) -> list[Side]:
+    finished = [experiment for experiment in find_experiments(folder) if experiment.results]
+    swept = differing_settings([experiment.settings for experiment in finished], ("seed",))
+    if swept:
+        raise UserError(
+            f"{folder} holds runs of several settings ({', '.join(swept)} differ); give the workdirs of those to "
+            "compare, with commas between."
+        )
+    sides = []
+    for experiment in sorted(finished, key=lambda experiment: experiment.config["seed"]):
+        results = experiment.results
+        if task not in results and (task or len(results) > 1):
+            raise UserError(
+                f"{experiment.workdir} has the tasks {', '.join(results)}; give one of them as --task."
+                f"{did_you_mean(task, results)}"
+            )
+        result = results[task] if task else next(iter(results.values()))
+        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+        sides.append(Side(str(experiment.workdir), model, experiment.settings))
+    return sides

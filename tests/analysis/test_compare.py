@@ -1,0 +1,87 @@
+"""What models of every kind are scored by in a comparison, and how A and B are named."""
+
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax import metrics
+from afjax.analysis import compare
+from afjax.analysis.paired import Paired
+from afjax.analysis.sides import split_words
+from afjax.config import TaskConfig
+from afjax.data.rows import rows_from_lists
+
+
+def model(kind: str, labels: tuple[str, ...] = ()) -> Any:
+    return types.SimpleNamespace(task=TaskConfig(name="made", source="made", kind=kind), labels=labels)
+
+
+def given(logits: list, labels: list[str] | None = None) -> Any:
+    return types.SimpleNamespace(logits=np.array(logits, np.float32), labels=labels)
+
+
+def test_values() -> None:
+    rows = rows_from_lists(["a", "b", "c"], [1.0, 2.0, 4.0], kind="regression")
+    logits = [[1.5], [2.0], [3.0]]
+    weighted, errors = compare.row_scores(model("regression"), rows, given(logits))
+    np.testing.assert_allclose(errors, [0.5, 0, 1])
+    expected = metrics.scores(np.array(logits), np.array([1.0, 2.0, 4.0]), "regression")
+    found = weighted(np.ones((1, 3)))
+    assert found["pearson"][0] == pytest.approx(expected["pearson"])
+    assert found["spearman"][0] == pytest.approx(expected["spearman"])
+    counts = compare._row_counts(errors, np.array([0.25, 0.0, 2.0]), "regression")
+    assert counts == {"nearer_a": 1, "nearer_b": 1, "equal": 1}
+
+
+def test_choices() -> None:
+    rows = rows_from_lists([("x", ["a", "b"]), ("y", ["a", "b", "c"])], [0, 2], kind="multiple_choice")
+    lowest = np.finfo(np.float32).min
+    weighted, errors = compare.row_scores(model("multiple_choice"), rows, given([[0, 1, lowest], [0, 1, 2]]))
+    assert errors.tolist() == [1, 0]
+    np.testing.assert_allclose(weighted(np.array([[2.0, 0.0], [1.0, 1.0]]))["accuracy"], [0, 0.5])
+
+
+def test_spans() -> None:
+    texts = [("who", "the black cat sat"), ("what", "a dog ran")]
+    answers = [{"text": ["black cat"], "answer_start": [4]}, {"text": ["dog"], "answer_start": [2]}]
+    rows = rows_from_lists(texts, answers, kind="span")
+    predictions = given([[0], [0]], ["cat", "a dog"])
+    weighted, errors = compare.row_scores(model("span"), rows, predictions)
+    assert errors.tolist() == [1, 0]
+    found = weighted(np.array([[1.0, 1.0], [0.0, 2.0]]))
+    np.testing.assert_allclose(found["f1"], [(2 / 3 + 1) / 2, 1])
+    np.testing.assert_allclose(found["exact_match"], [0.5, 1])
+
+
+def test_commas_in_folders(tmp_path: Path) -> None:
+    """The folders of a sweep's runs have them."""
+    first, second = (tmp_path / f"rate=0.1,seed={seed}" for seed in (0, 1))
+    for folder in (first, second):
+        folder.mkdir()
+    assert split_words(f"{first}, {second},adapter:a") == [str(first), str(second), "adapter:a"]
+    assert split_words("adapter:a,no/such") == ["adapter:a", "no/such"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.1, 0.3, "B is better by 0.2000 f1"),
+        (-0.1, 0.5, "No significant difference in f1"),
+    ],
+)
+def test_lines(low: float, high: float, words: str) -> None:
+    paired = Paired(0.5, 0.7, 0.2, low, high, 0.04, 0.01)
+    rows = {"both_right": 1.5, "only_a": 0.0, "only_b": 2.0, "both_wrong": 0.5}
+    found = compare.Comparison(
+        (("x", "y"), ("u", "v")), "made", "f1", 4, 99, {"accuracy": paired, "f1": paired}, rows, {"seed": ("0", "1")}
+    )
+    lines = compare.to_lines(found)
+    assert lines[:2] == ["A  x, y", "B  u, v"]
+    assert "4 rows of made, 2 pairs of runs" in lines
+    assert [line.split()[0] for line in lines[4:7]] == ["metric", "f1", "accuracy"]
+    assert any(line.startswith(words) for line in lines)
+    assert "Rows: both right 1.5, A alone 0, B alone 2, both wrong 0.5" in lines
+    assert compare.to_json(found)["models"] == {"a": ["x", "y"], "b": ["u", "v"]}

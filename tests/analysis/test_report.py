@@ -1,0 +1,276 @@
+"""The report's page: every section, nothing from outside, and nothing of the data that a browser takes for markup."""
+
+import base64
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from etils import epath
+
+from afjax.analysis.dev_rows import DevLook, Mistake
+from afjax.analysis.page import Markup, tag
+from afjax.analysis.report import SECTIONS, Looked, check_page, make_page
+from afjax.analysis.workdirs import ExperimentRecord, find_experiments
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from afjax.train.experiment import Result
+
+HOSTILE = "<script>alert(1)</script>\"'&$x_$ \x00\u202eeslaf"
+SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+class Elements(html.parser.HTMLParser):
+    """The names, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((name, dict(attributes)))
+        if name not in ("meta", "link", "img", "br"):
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: str = "target") -> None:
+    """A workdir as training leaves it, of a fusion, without its store."""
+    config = ExperimentConfig(
+        recipe="fusion",
+        trunk=f"no/such/trunk {HOSTILE}",
+        task=TaskConfig(name=task, source=HOSTILE),
+        sources=(SourceConfig(task=TaskConfig(name="b", source="builtin:entail")),),
+        seed=seed,
+    )
+    target = folder / "target"
+    target.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(to_dict(config)))
+    (folder / "inputs.json").write_text(json.dumps({f"task {task}'s dev rows": HOSTILE}))
+    steps = [{"step": step, "loss": 1 / step, "gradient_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 30)]
+    looks = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
+    lines = sorted([*steps, *looks], key=lambda line: line["step"])
+    # A run that was killed while it wrote leaves half a line.
+    (target / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
+    (target / "usage.json").write_text(json.dumps({"step": 29, "seconds": 75.0, "starts": 2, "devices": HOSTILE}))
+    metrics = {"accuracy": accuracy, "f1": 0.5, "step": 29}
+    result = {"name": name, "kind": "fusion", "task": task, "metrics": metrics, "main_metric": "accuracy"}
+    (target / "result.json").write_text(json.dumps([result]))
+
+
+def hostile_look(num_layers: int = 2) -> DevLook:
+    mistake = Mistake(7, (("first text", HOSTILE), ("second text", "plain")), HOSTILE, HOSTILE, 0.875)
+    return DevLook(
+        num_rows=10,
+        digest="other",
+        scores={"accuracy": 0.7, "f1": 0.5},
+        labels=(HOSTILE, "other"),
+        confusion=np.array([[3, 2], [1, 4]]),
+        values=None,
+        mistakes=(mistake,),
+        num_wrong=3,
+        activations={"ffn": np.array([[0.25, 0.75]] * num_layers)},
+        layers=tuple(range(num_layers)),
+        members=(HOSTILE.replace("\x00", ""), "b"),
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("hostile") / "<b>name"
+    write_run(folder, name=HOSTILE, accuracy=0.75)
+    experiments = find_experiments(epath.Path(folder))
+    (result,) = experiments[0].results.values()
+    looked = [Looked(result, (10, 1000), hostile_look())]
+    return make_page("<b>name", experiments, experiments[0], looked, str(folder / "store"))
+
+
+def test_sections_and_structure(page: str) -> None:
+    elements = Elements(page)
+    assert elements.open == []
+    names = [name for name, _ in elements.found]
+    identifiers = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert [name for name in identifiers if not name.endswith("-title")] == list(SECTIONS)
+    assert len(set(identifiers)) == len(identifiers)
+    assert names.count("h1") == names.count("main") == names.count("title") == 1
+    assert {attributes["href"] for name, attributes in elements.found if name == "a"} == {f"#{key}" for key in SECTIONS}
+    assert names.count("img") == 4
+    assert all(attributes.get("alt") for name, attributes in elements.found if name == "img")
+    assert ("viewport", "width=device-width, initial-scale=1") in [
+        (attributes.get("name"), attributes.get("content")) for name, attributes in elements.found if name == "meta"
+    ]
+    for name, attributes in elements.found:
+        assert name != "th" or attributes["scope"] in ("row", "col")
+
+
+def pictures(page: str) -> list[str]:
+    return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)]
+
+
+def test_nothing_from_outside(page: str) -> None:
+    for name, attributes in Elements(page).found:
+        assert name not in ("script", "iframe", "object", "embed", "base", "form")
+        assert not any(key.startswith("on") for key in attributes)
+        for key in ("src", "href"):
+            assert re.match(r"#|data:", attributes.get(key) or "#")
+    outside = r"url\((?!#)|@import"
+    assert not re.search(outside, page)
+    for picture in pictures(page):
+        assert not re.search(outside, picture)
+        assert all(re.match("#|data:", reference) for reference in re.findall(r'href="([^"]*)"', picture))
+        assert "<script" not in picture
+
+
+def test_hostile_texts_show_as_text(page: str) -> None:
+    elements = Elements(page)
+    assert "<script" not in page
+    # Name, data, trunk, label, texts, digest, devices: wherever something has a say.
+    assert sum(SHOWN in text for text in elements.texts) >= 12
+    assert "<b>name" in elements.texts
+    assert any("&lt;script&gt;alert(1)" in picture for picture in pictures(page))
+
+
+def test_what_the_page_says(page: str) -> None:
+    words = " ".join(Elements(page).texts)
+    for part in ("0.7500", "1.00%", "1 min 15 s", "3 of 10 dev rows are wrong (30.0%)", "87.5% sure", "not those that"):
+        assert part in words
+
+
+def test_what_is_gone_is_said_in_words(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", name="fused", accuracy=0.75)
+    experiments = find_experiments(epath.Path(tmp_path / "run"))
+    (result,) = experiments[0].results.values()
+    looked = [Looked(result, missing='The store has no head "fused".')]
+    page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
+    text = " ".join(Elements(page).texts)
+    assert text.count('The store has no head "fused".') == 3
+    assert "The store no longer has what these runs saved" in text
+    assert "Training loss" in text
+
+
+def test_several_runs(tmp_path: Path) -> None:
+    for rate, seed, accuracy in (("a", 0, 0.5), ("a", 1, 0.7), ("b", 0, 0.65)):
+        write_run(tmp_path / "runs" / f"{rate}{seed}", name="fused", accuracy=accuracy, seed=seed)
+        path = tmp_path / "runs" / f"{rate}{seed}" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "top_k": ord(rate)}))
+    begun = tmp_path / "runs" / "c"
+    shutil.copytree(tmp_path / "runs" / "a0", begun)
+    (begun / "target" / "result.json").unlink()
+    experiments = find_experiments(epath.Path(tmp_path))
+    finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
+    best = max(finished, key=lambda experiment: experiment.score)
+    assert best.workdir.name == "a1"
+    page = make_page("<b>name", experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
+    words = " ".join(Elements(page).texts)
+    assert "3 of 4 runs are finished" in words
+    assert (
+        "top_k task dev metric mean ± std seeds 98 target accuracy 0.6500 0 97 target accuracy 0.6000 ± 0.1414 0, 1"
+        in (words)
+    )
+
+
+def test_tasks_in_a_sequence(tmp_path: Path) -> None:
+    """Each has a run and a log of its own, and of a task that was scored again and again the last score counts."""
+    tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
+    config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
+    write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))
+    target = tmp_path / "target"
+    for number, task in enumerate(tasks, start=1):
+        (target / f"{number}-{task.name}").mkdir()
+        shutil.copy(target / "metrics.jsonl", target / f"{number}-{task.name}")
+    (target / "metrics.jsonl").unlink()
+    (first,) = json.loads((target / "result.json").read_text())
+    later = [{**first, "metrics": {"accuracy": value}} for value in (0.5, 0.7)]
+    later[1] |= {"name": "paraphrase", "task": "paraphrase"}
+    (target / "result.json").write_text(json.dumps([first, *later]))
+    (experiment,) = find_experiments(epath.Path(tmp_path))
+    assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
+    assert experiment.score == pytest.approx(0.6)
+    looked = [Looked(result, (10, 20), hostile_look()) for result in experiment.results.values()]
+    elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
+    assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
+    assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
+
+
+def test_values_and_many_labels(tmp_path: Path) -> None:
+    from afjax.analysis.report_sections import confusion, mistakes
+
+    result = Result("sts", "adapter", "sts", {"pearson": 0.5}, "pearson")
+    shared = {"num_rows": 3, "digest": "", "activations": {}, "layers": (), "members": (), "mistakes": ()}
+    values = (np.array([0.0, 1.0, 5.0]), np.array([0.5, 1.0, 4.0]))
+    look = DevLook(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
+    (picture,) = confusion(result, look)
+    assert "pearson 0.9800" in picture.html
+    assert "farthest off" in mistakes(result, look)[0].html
+    counts = np.diag(np.full(50, 2))
+    counts[3, 4] = 9
+    names = tuple(f"label {number}" for number in range(50))
+    look = DevLook(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
+    (pairs,) = confusion(result, look)
+    assert pairs.html.count("<tr>") == 2
+    assert "label 3" in pairs.html
+    assert "gets all 3 dev rows right" in mistakes(result, look)[0].html
+
+
+def test_attributes_are_escaped() -> None:
+    assert tag("p", "a<b", Markup("<br>"), title='"><i>').html == '<p title="&quot;&gt;&lt;i&gt;">a&lt;b<br></p>'
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no finished run;"):
+        find_experiments(epath.Path(tmp_path))
+    write_run(tmp_path / "run", name="fused", accuracy=0.75)
+    (tmp_path / "run" / "target" / "result.json").unlink()
+    with pytest.raises(UserError, match=r"has no finished run \(1 begun\);"):
+        find_experiments(epath.Path(tmp_path / "run"))
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="damaged"):
+        find_experiments(epath.Path(tmp_path / "run"))
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        find_experiments(epath.Path(tmp_path / "run"))
+    with pytest.raises(UserError, match="is a folder"):
+        check_page(tmp_path)
+    with pytest.raises(UserError, match="no folder that can be written to"):
+        check_page(tmp_path / "run" / "config.json" / "report.html")
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
+def test_in_a_browser(page: str, tmp_path: Path) -> None:
+    """No console message, no network request, every section, hostile text as text."""
+    assert CHROMIUM is not None
+    file = tmp_path / "report.html"
+    file.write_text(page, encoding="utf-8")
+    log = tmp_path / "net.json"
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
+    # What the browser itself would fetch goes to no host; what the page would fetch is seen in the log.
+    words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
+    done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    requested = re.findall(r'"url":"([^"]*)"', log.read_text())
+    # Whatever the browser asks its maker for is not the page's.
+    own = r"(file|data|devtools|chrome[\w-]*):|https?://[\w.-]*(google|gvt1|gstatic)[\w.-]*[/:]"
+    assert [url for url in requested if not re.match(own, url)] == []
+    elements = Elements(done.stdout)
+    assert {attributes.get("id") for _, attributes in elements.found} >= SECTIONS.keys()
+    assert "<script" not in done.stdout
+    assert sum(SHOWN in text for text in elements.texts) >= 12

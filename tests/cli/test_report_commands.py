@@ -1,0 +1,101 @@
+"""`afjax report` and `afjax compare` on a run that was trained: what they write, and what they refuse."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from afjax.cli.main import main
+
+Refused = Callable[..., str]
+
+
+def test_report(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new" / "report.html"
+    assert main(["report", f"--workdir={trained / 'run'}", f"--output={output}", "--mistakes=2"]) == 0
+    assert capsys.readouterr().out == f"{output}\n"
+    page = output.read_text(encoding="utf-8")
+    for part in (
+        "scored again",
+        "fusion of first, second",
+        "Mean attention of target-fusion",
+        "GiB",
+        "adapters/second",
+    ):
+        assert part in page
+    assert "not those that training chose by" not in page
+    assert page.count("<li><dl>") <= 2
+    usage = json.loads((trained / "run" / "target" / "usage.json").read_text())
+    assert usage["step"] == 2
+    assert usage["starts"] == 1
+    assert 0 < usage["seconds"] < 600
+    assert usage["host_memory"] > 1e7
+
+
+def test_report_of_what_is_gone(trained: Path, tmp_path: Path) -> None:
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    config = workdir / "config.json"
+    config.write_text(config.read_text().replace(str(trained / "data"), str(tmp_path / "gone")))
+    for manifest_kind in ("fusion", "heads"):
+        shutil.rmtree(workdir / "store" / manifest_kind)
+    output = tmp_path / "report.html"
+    assert main(["report", f"--workdir={workdir}", f"--output={output}"]) == 0
+    assert "has no head &quot;target-fusion&quot;" in output.read_text(encoding="utf-8")
+    words = ["report", f"--workdir={trained / 'run'}", f"--output={output}", f"--source={tmp_path / 'nowhere'}"]
+    assert main(words) == 0
+    page = output.read_text(encoding="utf-8")
+    assert "The dev rows cannot be looked at: " in page
+    assert "nowhere" in page
+
+
+def test_report_refuses(trained: Path, tmp_path: Path, refused: Refused) -> None:
+    workdir = f"--workdir={trained / 'run'}"
+    assert "has no finished run" in refused("report", f"--workdir={tmp_path}", f"--output={tmp_path / 'x.html'}")
+    assert "is a folder" in refused("report", workdir, f"--output={tmp_path}")
+    (tmp_path / "file").write_text("")
+    assert "can be written to" in refused("report", workdir, f"--output={tmp_path / 'file' / 'x.html'}")
+    assert "--mistakes is -1" in refused("report", workdir, f"--output={tmp_path / 'x.html'}", "--mistakes=-1")
+
+
+def test_compare(trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = [f"--store={trained / 'run' / 'store'}", f"--trunk={tiny_trunk_folder}", f"--source={trained / 'data'}"]
+    words = ["adapter:first", "fusion:target-fusion", *where, "--resamples=50", "--json"]
+    assert main(["compare", *words]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert lines[0] == "A  adapter:first"
+    assert (found["task"], found["metric"], found["rows"], found["pairs"], found["resamples"]) == (
+        "first",
+        "accuracy",
+        8,
+        1,
+        50,
+    )
+    assert sum(found["rows_by_who_is_right"].values()) == 8
+    only = found["rows_by_who_is_right"]
+    assert found["difference"] == pytest.approx((only["only_b"] - only["only_a"]) / 8)
+    assert found["low"] <= found["difference"] <= found["high"]
+    assert found["settings"]["adapters"] == ["['first']", "['first', 'second']"]
+    # A run, twice, as pairs of runs: its own store, trunk and rows.
+    run = trained / "run"
+    assert main(["compare", f"{run},{run}", f"{run},{run}", "--resamples=50", "--metric=matthews", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert (found["difference"], found["p_value"], found["spread"], found["pairs"]) == (0, 1, 0, 2)
+    assert "No setting differs." in lines
+
+
+def test_compare_refuses(trained: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Refused) -> None:
+    run = trained / "run"
+    where = [f"--store={run / 'store'}", f"--trunk={tiny_trunk_folder}", f"--source={trained / 'data'}"]
+    assert "neither a workdir nor a model" in refused("compare", "adaptor:first", "adapter:first", *where)
+    assert "give --store and --trunk" in refused("compare", "adapter:first", "adapter:second")
+    assert '"frist"' in refused("compare", "adapter:frist:first", "adapter:second", *where)
+    assert "A has 2 runs and B 1" in refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
+    assert "not one of accuracy" in refused("compare", "adapter:first", "adapter:first", *where, "--metric=bleu")
+    assert "--resamples is 0" in refused("compare", "adapter:first", "adapter:first", *where, "--resamples=0")
+    assert "--seed is -1" in refused("compare", "adapter:first", "adapter:first", *where, "--seed=-1")
+    assert "has no finished run" in refused("compare", str(tmp_path), str(run))
+    assert "give one of them as --task" in refused("compare", str(run), str(run), "--task=other")

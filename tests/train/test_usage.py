@@ -1,0 +1,30 @@
+"""What a run took is added up over its starts, up to its last checkpoint."""
+
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from afjax.train import usage
+
+
+def test_starts_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 25.0, 100.0, 104.0])
+    monkeypatch.setattr(usage.time, "monotonic", lambda: next(clock))
+    folder = epath.Path(tmp_path)
+    first = usage.Usage(folder, 0)
+    first.write(5)
+    first.write(8)
+    assert (usage.read_usage(folder)["seconds"], usage.read_usage(folder)["starts"]) == (25, 1)
+    second = usage.Usage(folder, 8)
+    second.write(8)  # It has done nothing yet.
+    second.write(9)
+    found = usage.read_usage(folder)
+    assert (found["step"], found["seconds"], found["starts"]) == (9, 29, 2)
+    assert found["host_memory"] > 1e7
+
+
+def test_what_cannot_be_read_is_as_nothing(tmp_path: Path) -> None:
+    assert usage.read_usage(epath.Path(tmp_path)) == {}
+    (tmp_path / usage.USAGE).write_text("[")
+    assert usage.read_usage(epath.Path(tmp_path)) == {}
