@@ -53,8 +53,8 @@ def import_adapterhub(
 ) -> list[Imported]:
     """Takes adapters, fusions and heads that the ``adapters`` library has saved over into a store: all or nothing.
 
-    What the store has already, the same to the bit, stays: a fusion's adapters that came with another fusion, or what an
-    import had brought that was killed.
+    What the store has already, the same to the bit, stays: a fusion's adapters that came with another fusion, or what
+    an import had brought that was killed.
 
     Args:
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
