@@ -481,6 +481,18 @@ def _import_bert_n_pals(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _table(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_tables
+
+    return analysis_tables.table(arguments)
+
+
+def _plot_runs(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_tables
+
+    return analysis_tables.plot(arguments)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
@@ -499,6 +511,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "data": _data,
     "submit": _submit,
     "export stablehlo": _export_stablehlo,
+    "table": _table,
+    **{f"plot {figure}": _plot_runs for figure in ("differences", "tradeoff", "robustness", "search")},
     "tpu": _tpu,
     "bench": _bench,
     "import adapter-bert": _import_adapter_bert,
