@@ -9,7 +9,18 @@ from afjax.architecture import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
 # In this order they stand in tables; "top-K" by K, and others behind them by name.
-METHODS = ("head", "full", "layernorm", "top-", "pfeiffer", "bottleneck", "houlsby", "mt-full", "mt-pfeiffer", "mt-")
+METHODS: tuple[str, ...] = (
+    "head",
+    "full",
+    "layernorm",
+    "top-",
+    "pfeiffer",
+    "bottleneck",
+    "houlsby",
+    "mt-full",
+    "mt-pfeiffer",
+    "mt-",
+)
 METHODS += ("fusion", "fusion-mt")
 
 

@@ -4,10 +4,11 @@ Figures are legible at the size of a paper's column. Colours are told apart with
 Okabe and Ito's for kinds), and kinds by their markers too.
 """
 
+import contextlib
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,15 @@ _STYLE: Any = {
 }
 
 
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """The common style for what is drawn within, or by the function that this decorates: lines, legends, titles."""
+    from matplotlib import rc_context
+
+    with rc_context(_STYLE):
+        yield
+
+
 def new_figure(
     width: float = COLUMN_WIDTH, height: float = 2.6, *, rows: int = 1, columns: int = 1, **options: Any
 ) -> "tuple[Figure, list[Axes]]":
@@ -52,10 +62,9 @@ def new_figure(
       rows, columns: Of axes.
       options: Of matplotlib's ``Figure.subplots``, such as ``sharey``.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with style():
         # Without pyplot: no window system, and no figures kept by the library.
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
@@ -93,8 +102,6 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     Raises:
       UserError: There is nothing to show, or a file cannot be written.
     """
-    from matplotlib import rc_context
-
     lines = [list(row) for row in rows]
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
@@ -103,7 +110,7 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     contents = {".csv": _csv(header, lines).encode()}
     for suffix, options in ((".png", {"dpi": 300}), (".svg", {"metadata": {"Date": None}})):
         buffer = io.BytesIO()
-        with rc_context(_STYLE):
+        with style():
             figure.savefig(buffer, format=suffix[1:], **options)
         contents[suffix] = buffer.getvalue()
     stem.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from afjax.analysis.cells import Cell, order
-from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure
+from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
 from afjax.analysis.tables import Grid, difference_methods, task_difference
 from afjax.errors import UserError
 
@@ -80,6 +80,7 @@ def task_points(grid: Grid, task: str) -> list[Point]:
     return _checked(points, grid)
 
 
+@style()
 def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full: Cell | None = None) -> list[Path]:
     """Draws points, a line a family.
 
@@ -106,7 +107,9 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
             name, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
             fontsize=7, color="0.35",
         )  # fmt: skip
-    figure.legend(loc="outside upper center", ncols=min(len(families), 3), handlelength=1.6, columnspacing=1.2)
+    figure.legend(
+        loc="outside upper center", ncols=2 if len(families) in (2, 4) else 3, handlelength=1.6, columnspacing=1.2
+    )
     names = ("mean_minus_std", "mean", "mean_plus_std", "seeds") if task else ("p20", "p50", "p80", "tasks")
     rows = [dataclasses.astuple(point) for point in points]
     if full:
@@ -117,6 +120,7 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
     return save_figure(figure, output, ("family", "method", "trained_parameters", *names), rows)
 
 
+@style()
 def draw_differences(grid: Grid, output: Path) -> list[Path]:
     """Bars of every method's difference to full fine-tuning, a group a task (AdapterFusion, figure 3).
 
@@ -193,7 +197,7 @@ def _trained(cell: Cell) -> int:
 def _checked(points: list[Point], grid: Grid) -> list[Point]:
     if not points:
         raise UserError(
-            "There are no runs of adapters, top layers or LayerNorms to draw (on tasks with full fine-tuning); there are "
-            f"{', '.join(grid.methods)}."
+            "There are no runs of adapters, top layers or LayerNorms to draw (on tasks with full fine-tuning); there "
+            f"are {', '.join(grid.methods)}."
         )
     return points

@@ -17,7 +17,7 @@ import jax
 from etils import epath
 
 from afjax import partition, store
-from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig
+from afjax.architecture import ADAPTER_PRESETS, Adapter
 from afjax.config import ExperimentConfig, HeadConfig, TaskConfig
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
@@ -33,7 +33,7 @@ from afjax.trunk import SIZES
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
 _DEPTH = 4
 # What tells one architecture of adapters from another; sizes and starts do not.
-_ARCHITECTURE = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
+_ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
 _ARCHITECTURE += ("shared_projections", "placement")
 # Settings on which results do not depend, or that only name them.
 _NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
@@ -237,16 +237,18 @@ class _Shelf:
         self.trained: dict[str, RunRecord] = {}
 
     def find(
-        self, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
+        self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
-        """The store that has what a run saved, and the manifests; empty: none has."""
-        for folder in self._stores:
+        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has."""
+        found: tuple[str, list[Manifest]] = ("", [])
+        for folder in sorted(self._stores, key=lambda folder: folder != own):
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
+                    # A store may have been copied: a run's artefacts are no other's.
                     self._taken.update((str(folder), kind, name) for kind in kinds)
-                    return str(folder), manifests
-        return "", []
+                    found = found if found[0] else (str(folder), manifests)
+        return found
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
         """``{digest: parameters}`` of what a fusion fuses, as far as the store has it."""
@@ -338,7 +340,7 @@ def _record(
     shelf: _Shelf,
 ) -> RunRecord:
     kinds = target_kinds(config)
-    place, manifests = shelf.find(kinds, config.artefact_name(task), config.seed, result["metrics"])
+    place, manifests = shelf.find(workdir / "store", kinds, config.artefact_name(task), config.seed, result["metrics"])
     architecture = _trunk_config(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained = _count(config, architecture) if config.trains_trunk else 0
     own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
@@ -425,8 +427,13 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
             # Of a store alone, adapters on such a trunk are taken for those that were trained with it.
             alone = record.config is None and not record.method.startswith("fusion")
             method = f"mt-{record.method}" if alone else f"{record.method}-mt"
-            known = {"trunk_name": origin.trunk_name, "trunk_parameters": origin.trunk_parameters}
-            record = dataclasses.replace(record, method=method, trunk=origin.trunk, **known)
+            record = dataclasses.replace(
+                record,
+                method=method,
+                trunk=origin.trunk,
+                trunk_name=origin.trunk_name,
+                trunk_parameters=origin.trunk_parameters,
+            )
         found.append(record)
     by_trunk = {record.trunk: record for record in found}
     if len(by_trunk) > 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.analysis.cells import task_metrics
-from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure
+from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
 from afjax.analysis.runs import RunRecord
 from afjax.architecture import AdapterConfig
 from afjax.errors import UserError
@@ -22,6 +22,8 @@ SETTINGS = {
     "size": "Bottleneck size",
     "reduction_factor": "Reduction factor",
 }
+# In this order they stand in the search's legends, and have their colours.
+OPTIONS = ("none", "attention", "before", "ffn", "after", "both")
 # The search's steps (AdapterFusion, appendix A.2), each with the best of the one before.
 STEPS = {
     "position": "(a) Position",
@@ -57,7 +59,7 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores against each of ``SETTINGS`` that was swept, all else equal (Houlsby 2019, section 3.6 and figure 6 right).
+    """Scores against each of ``SETTINGS`` that was swept, all else equal (Houlsby 2019, section 3.6, figure 6 right).
 
     Of each task the runs count that differ in that setting and the seed alone; where there are several such groups, the
     one with the most values, and among these the best.
@@ -82,12 +84,13 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
                 scores += found if len(found) > 1 else []
     if not scores:
         raise UserError(
-            "No runs of adapters differ in adapter.init_scale, adapter.size or adapter.reduction_factor alone; sweep one "
-            "of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
+            "No runs of adapters differ in adapter.init_scale, adapter.size or adapter.reduction_factor alone; sweep "
+            "one of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
         )
     return scores
 
 
+@style()
 def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     """Draws scores of :func:`robustness`: a panel a setting, a line a task, the standard deviation over seeds."""
     settings = [setting for setting in SETTINGS if any(score.setting == setting for score in scores)]
@@ -140,7 +143,7 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                 continue
             found = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))
-                for option, by_value in options.items()
+                for option, by_value in sorted(options.items(), key=lambda item: OPTIONS.index(item[0]))
                 for value, settings in sorted(by_value.items())
             ]
             scores += found
@@ -154,6 +157,7 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
     return scores
 
 
+@style()
 def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
     """Draws scores of :func:`search`: a row of panels a task, a panel a step, a line an option; the best is ringed."""
     tasks = list(dict.fromkeys(score.task for score in scores))
@@ -166,27 +170,33 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
     # Sizes below zero stand for shares of the trunk's width.
     names = [f"{abs(value):g}" for value in values]
     kinds = {value < 0 for value in values}
-    label = {(True,): "Reduction factor", (False,): "Bottleneck size"}.get(tuple(kinds), "Reduction factor or size")
+    label = "Bottleneck size" if kinds == {False} else "Reduction factor" if kinds == {True} else "Factor or size"
+    lines: dict[str, dict[str, Any]] = {step: {} for step in steps}
     for index, axes in enumerate(all_axes):
         task, step = tasks[index // len(steps)], steps[index % len(steps)]
         own = [score for score in scores if (score.task, score.setting) == (task, step)]
-        options = list(dict.fromkeys(score.option for score in own))
-        for number, option in enumerate(options):
+        there = {score.option for score in scores if score.setting == step}
+        for number, option in enumerate(option for option in OPTIONS if option in there):
             line = [score for score in own if score.option == option]
-            _draw(axes, [values.index(of.value) for of in line], line, option, number)
+            if line:
+                lines[step][option] = _draw(axes, [values.index(of.value) for of in line], line, option, number)
         if own:
             best = max(own, key=lambda score: score.mean)
             place = values.index(best.value), best.mean
-            axes.plot(*place, marker="o", markersize=9, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
-            axes.legend(loc="best", handlelength=1.5)
+            axes.plot(*place, marker="o", markersize=8, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
         axes.set_xticks(range(len(values)), names)
         axes.set_xlim(-0.3, len(values) - 0.7)
-        if index < len(steps):
-            axes.set_title(STEPS[step])
         if index // len(steps) == len(tasks) - 1:
             axes.set_xlabel(label)
         if index % len(steps) == 0:
             axes.set_ylabel(f"Dev score on {task}")
+    for axes, step in zip(all_axes, steps, strict=False):
+        axes.set_title(STEPS[step], pad=18)
+        options = [option for option in OPTIONS if option in lines[step]]
+        axes.legend(
+            [lines[step][option] for option in options], options, ncols=len(options), loc="lower center",
+            bbox_to_anchor=(0.5, 0.99), columnspacing=1.0, handlelength=1.4, handletextpad=0.4,
+        )  # fmt: skip
     rows = [
         (of.task, of.setting, of.option, abs(of.value), _kind(of.value), of.mean, of.std, of.seeds) for of in scores
     ]
@@ -235,12 +245,13 @@ def _score(task: str, setting: str, option: str, value: float, by_seed: Mapping[
     return Score(task, setting, option, value, _mean(by_seed), spread, len(by_seed))
 
 
-def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> None:
-    """A line with the standard deviation over seeds as a band."""
+def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
+    """A line, which is given back, with the standard deviation over seeds as a band."""
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     means = [score.mean for score in scores]
     spreads = [score.std or 0.0 for score in scores]
     lows = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
     highs = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
     axes.fill_between(places, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
-    axes.plot(places, means, color=colour, marker=marker, label=label, zorder=3)
+    (line,) = axes.plot(places, means, color=colour, marker=marker, label=label, zorder=3)
+    return line

@@ -130,8 +130,8 @@ def arrows(grid: Grid) -> Table:
     pairs = [pair for pair in pairs if set(pair) <= set(grid.methods)]
     if not pairs:
         raise UserError(
-            "There are no fusions to compare with adapters: the layout arrows needs runs of fusion or fusion-mt, and of "
-            f"pfeiffer or mt-pfeiffer; there are {', '.join(grid.methods)}."
+            "There are no fusions to compare with adapters: the layout arrows needs runs of fusion or fusion-mt, and "
+            f"of pfeiffer or mt-pfeiffer; there are {', '.join(grid.methods)}."
         )
     rows, data = [], []
     ups = dict.fromkeys(pairs, 0)

@@ -169,8 +169,8 @@ examples:
   afjax plot tradeoff --runs=runs --output=tradeoff
   afjax plot tradeoff --runs=runs --task=rte --output=rte
 
-Over all tasks: the median and the 20th and 80th percentiles of the scores minus full fine-tuning's; of one task: mean and
-standard deviation over seeds."""
+Over all tasks: the median and the 20th and 80th percentiles of the scores minus full fine-tuning's; of one task: mean
+and standard deviation over seeds."""
 
 ROBUSTNESS_EXAMPLE = """\
 example:
