@@ -107,9 +107,7 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
             name, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
             fontsize=7, color="0.35",
         )  # fmt: skip
-    figure.legend(
-        loc="outside upper center", ncols=2 if len(families) in (2, 4) else 3, handlelength=1.6, columnspacing=1.2
-    )
+    figure.legend(loc="outside upper center", ncols=2, handlelength=1.6, columnspacing=1.2)
     names = ("mean_minus_std", "mean", "mean_plus_std", "seeds") if task else ("p20", "p50", "p80", "tasks")
     rows = [dataclasses.astuple(point) for point in points]
     if full:

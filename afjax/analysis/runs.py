@@ -125,12 +125,20 @@ class Collection:
     Attributes:
       records: Of the finished runs; at least one.
       unfinished: The others.
-      notes: What was left out and why, a sentence each.
+      scoreless: Finished runs without a dev score; no records of these are above.
     """
 
     records: tuple[RunRecord, ...]
     unfinished: tuple[Unfinished, ...] = ()
-    notes: tuple[str, ...] = ()
+    scoreless: tuple[RunRecord, ...] = ()
+
+    def left_out(self, tasks: Sequence[str]) -> list[str]:
+        """What was left out of the runs on these tasks and why, a sentence each."""
+        return [
+            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
+            for each in self.unfinished
+            if each.task in tasks
+        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]
 
 
 def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
@@ -156,7 +164,6 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     records = [record for one in read for record in one.records]
     records += shelf.left()
     unfinished = tuple(each for one in read for each in one.unfinished)
-    notes = [f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished" for each in unfinished]
     given = ", ".join(str(folder) for folder in folders)
     if not records:
         told = f" ({len(unfinished)} begun and not finished)" if unfinished else ""
@@ -165,8 +172,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
         where = next(record.folder for record in records if record.task == task)
         raise UserError(f'No run on "{task}" has a dev score (as {where}); leave these runs out, or train them again.')
-    notes += [f"{record.folder} has no dev score on {record.task}" for record in records if record not in scored]
-    return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, tuple(notes))
+    scoreless = tuple(record for record in records if record not in scored)
+    return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
 
 
 def method_of(config: ExperimentConfig) -> str:

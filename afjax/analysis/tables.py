@@ -324,7 +324,7 @@ def _notes(grid: Grid) -> list[str]:
     picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in shown if cell.num_settings > 1]
     if picked:
         notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
-    return notes + [f"Left out: {note}." for note in grid.collection.notes]
+    return notes + [f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)]
 
 
 def _task(task: str, grid: Grid) -> str:

@@ -74,7 +74,7 @@ def plot(arguments: argparse.Namespace) -> int:
             paths = sweep_figures.draw_search(scores, arguments.output)
     else:
         paths = _plot_grid(name, arguments, found)
-    for note in found.notes:
+    for note in found.left_out(tasks):
         print(f"Left out: {note}.", file=sys.stderr)
     print("\n".join(map(str, paths)))
     return 0
@@ -90,11 +90,12 @@ def _plot_grid(name: str, arguments: argparse.Namespace, found: "Collection") ->
     grid = tables.make_grid(found, by_size=True, **shared)
     if not arguments.task:
         points = run_figures.tradeoff_points(grid)
-        few = [point for point in points if point.count < len(grid.tasks)]
+        # Percentiles over other tasks are not to be compared.
+        most = max(point.count for point in points)
+        few = [f"{point.method} ({point.count})" for point in points if point.count < most]
         if few:
-            told = ", ".join(f"{point.method} ({point.count})" for point in few)
-            print(f"Of {len(grid.tasks)} tasks these have fewer: {told}.", file=sys.stderr)
-        return run_figures.draw_tradeoff(points, arguments.output)
+            print(f"Left out, as they have fewer than {most} tasks: {', '.join(few)}.", file=sys.stderr)
+        return run_figures.draw_tradeoff([point for point in points if point.count == most], arguments.output)
     (task,) = cells.chosen(arguments.task, "--task", grid.tasks)[:1]
     metric = grid.metrics[task]
     points = run_figures.task_points(grid, task)
