@@ -51,7 +51,19 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
 def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("afjax ")]
     run = [line for line in lines if "DATA" not in line]
-    commands = {"train", "eval", "predict", "adapterdrop", "prune", "store", "bench", "data", "export", "import"}
+    commands = {
+        "train",
+        "eval",
+        "predict",
+        "adapterdrop",
+        "prune",
+        "store",
+        "bench",
+        "data",
+        "export",
+        "import",
+        "table",
+    }
     assert {shlex.split(line)[1] for line in run} == commands
     for line in run:
         words = shlex.split(line.replace("minilm", str(tiny_trunk_folder)))[1:]

@@ -9,7 +9,7 @@ import csv
 import io
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,15 @@ _STYLE: Any = {
 }
 
 
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """The common style for what is drawn within, or by the function that this decorates: lines, legends, titles."""
+    from matplotlib import rc_context
+
+    with rc_context(_STYLE):
+        yield
+
+
 def new_figure(
     width: float = COLUMN_WIDTH, height: float = 2.6, *, rows: int = 1, columns: int = 1, **options: Any
 ) -> "tuple[Figure, list[Axes]]":
@@ -62,13 +71,6 @@ def new_figure(
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.ravel())
-
-
-def style() -> contextlib.AbstractContextManager[None]:
-    """The common style, for what takes its looks when it is made: legends, colour bars."""
-    from matplotlib import rc_context
-
-    return rc_context(_STYLE)
 
 
 def check_output(output: Path) -> None:

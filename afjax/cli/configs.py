@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import runpy
 import traceback
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentCon
     """Runs a config file's ``get_config`` and applies overrides.
 
     Args:
-      config: ``FILE.py`` or ``FILE.py:key=value,key=value``; the keys are arguments of ``get_config``.
+      config: ``FILE.py`` or ``FILE.py:key=value,key=value``; the keys are arguments of ``get_config``. Or
+        ``WORKDIR/config.json``, the experiment of a workdir.
       overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
         are Python literals; what is none is a string.
 
@@ -92,6 +94,8 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    if path.suffix == ".json":
+        return _read_config(path, arguments)
     if not path.is_file():
         near = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise UserError(f"The config {path} does not exist; give a Python file.{did_you_mean(str(path), near)}")
@@ -119,6 +123,24 @@ def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"get_config of {path} returns {type(config).__name__}; it must return a ConfigDict.")
     return config
+
+
+def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a workdir's ``config.json`` holds, sources and tasks by the task's name."""
+    if arguments:
+        raise UserError(f"The config {path} takes no arguments; write --config={path} --config.SETTING=VALUE.")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["sources"] = {source["task"]["name"]: source for source in values.get("sources", ())}
+        values["tasks"] = {task["name"]: task for task in values.get("tasks", ())}
+    except FileNotFoundError:
+        raise UserError(f"The config {path} does not exist; give a Python file, or a workdir's config.json.") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"The config {path} is no workdir's config.json ({type(error).__name__}: {error}); give one, or a Python "
+            "file."
+        ) from None
+    return values
 
 
 def _line(error: BaseException, path: Path) -> str:

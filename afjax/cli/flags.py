@@ -172,6 +172,39 @@ example:
 The tasks stand in the order in which the authors' code has them, which for --tasks=all is the one above."""
 
 
+TABLE_EXAMPLE = """\
+examples:
+  afjax table adapterfusion --runs=runs
+  afjax table houlsby --runs=runs/rte-full,runs/rte-sizes,runs/store --by_size --format=markdown
+  afjax table arrows --runs=runs --format=latex --output=arrows.tex
+
+Layouts: adapterfusion (tasks by methods), arrows and differences (AdapterFusion's table 2 and figure 3), pals (methods
+and samplers), houlsby (parameters, scores). Below the table stand the commands that train what it lacks."""
+
+TRADEOFF_EXAMPLE = """\
+examples:
+  afjax plot tradeoff --runs=runs --output=tradeoff
+  afjax plot tradeoff --runs=runs --task=rte --output=rte
+
+Over all tasks: the median and the 20th and 80th percentiles of the scores minus full fine-tuning's; of one task: mean
+and standard deviation over seeds."""
+
+ROBUSTNESS_EXAMPLE = """\
+example:
+  afjax sweep --config=configs/baselines.py:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
+      --grid.train.learning_rate=3e-4 --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0 --seeds=0,1,2
+  afjax plot robustness --runs=runs/rte-scales --output=robustness"""
+
+SEARCH_EXAMPLE = """\
+example:
+  afjax sweep --config=configs/pfeiffer_search.py:task=rte,data=DATA --workdir=runs/search
+  afjax plot search --runs=runs/search --output=search"""
+
+DIFFERENCES_EXAMPLE = """\
+example:
+  afjax plot differences --runs=runs --output=differences"""
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; it gives ``command``, the name of the one that was called, with its flags."""
     parser = argparse.ArgumentParser(
@@ -180,7 +213,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = _command(commands, "train", "run an experiment's config, or go on with it", TRAIN_EXAMPLE)
-    train.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
+    train.add_argument(
+        "--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment; or a workdir's config.json"
+    )
     train.add_argument("--workdir", required=True, type=epath.Path, help="the run's own folder, or gs://...")
     train.add_argument("--store", help="where adapters, fusions and heads are kept, or gs://... (WORKDIR/store)")
     train.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
@@ -298,6 +333,18 @@ def make_parser() -> argparse.ArgumentParser:
         "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
     )
 
+    table = _command(commands, "table", "the papers' tables, from finished runs", TABLE_EXAMPLE)
+    table.add_argument("layout", metavar="LAYOUT", help="adapterfusion, arrows, differences, pals or houlsby")
+    _add_runs_flags(table)
+    table.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
+    table.add_argument("--seeds", default="", metavar="SEED,...", help="what each cell should have (what any has)")
+    table.add_argument("--by_size", action="store_true", help="adapters of each size are a method of their own")
+    table.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
+    table.add_argument("--output", type=Path, help="the file (the terminal)")
+
+    plots = _group(commands, "plot", "draw what trained models do and score", metavar="FIGURE")
+    _add_run_plots(plots)
+
     tpu = _command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     tpu.add_argument("--config", metavar="FILE.py[:key=value,...]", help="an experiment; else a method:")
@@ -394,6 +441,30 @@ def _add_paper_imports(imports: Any) -> None:
     _add_vocabulary_flags(pals, "--config")
     _add_length_flag(pals)
     _add_overwrite_flag(pals)
+
+
+def _add_runs_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", required=True, metavar="DIR,...", help="workdirs, sweeps, stores, or folders of them")
+    parser.add_argument("--tasks", default="", metavar="NAME,...", help="which, in this order (all)")
+    parser.add_argument("--metric", default="", help="in place of each task's main metric, where a task has it")
+
+
+def _add_run_plots(plots: Any) -> None:
+    """The figures that are drawn from several finished runs."""
+    of = {
+        "differences": ("scores minus full fine-tuning's, a task a group", DIFFERENCES_EXAMPLE),
+        "tradeoff": ("score against trained parameters", TRADEOFF_EXAMPLE),
+        "robustness": ("score against the adapters' start and size, from a sweep", ROBUSTNESS_EXAMPLE),
+        "search": ("the search for the adapter's architecture, from its sweep", SEARCH_EXAMPLE),
+    }
+    for name, (summary, example) in of.items():
+        plot = _command(plots, name, summary, example, group="plot")
+        _add_runs_flags(plot)
+        plot.add_argument("--output", required=True, type=Path, help="the name of the files .png, .svg and .csv")
+        if name == "differences":
+            plot.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
+        if name == "tradeoff":
+            plot.add_argument("--task", default="", help="one task, in place of percentiles over all")
 
 
 def _group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:

@@ -495,6 +495,18 @@ def _import_bert_n_pals(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _table(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_tables
+
+    return analysis_tables.table(arguments)
+
+
+def _plot_runs(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_tables
+
+    return analysis_tables.plot(arguments)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
@@ -515,6 +527,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "export stablehlo": _export_stablehlo,
     "report": _report,
     "compare": _compare,
+    "table": _table,
+    **{f"plot {figure}": _plot_runs for figure in ("differences", "tradeoff", "robustness", "search")},
     "tpu": _tpu,
     "bench": _bench,
     "import adapter-bert": _import_adapter_bert,

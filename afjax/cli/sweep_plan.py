@@ -157,6 +157,8 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
 def _file_grid(config: str, overrides: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """What the config file's ``get_sweep`` returns; empty: it has none."""
     path = config.partition(":")[0]
+    if path.endswith(".json"):
+        return {}
     try:
         get_sweep = runpy.run_path(path).get("get_sweep")
     except Exception:

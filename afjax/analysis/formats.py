@@ -1,0 +1,132 @@
+"""Tables as plain text, Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from afjax.analysis.tables import Table
+from afjax.errors import UserError, did_you_mean
+
+# What LaTeX reads as commands, and signs that its default fonts lack.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "→": r"$\rightarrow$",
+}
+
+
+def to_text(table: Table) -> str:
+    """Columns side by side, and notes and commands below."""
+    widths = _widths([table.header, *table.rows])
+    lines = [table.title, ""]
+    lines += ["  ".join(_aligned(row, widths)).rstrip() for row in (table.header, *table.rows)]
+    lines += ["", *table.notes]
+    if table.commands:
+        lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
+    return "\n".join(lines) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """A table of GitHub's Markdown, aligned in the source too."""
+    rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
+    widths = [max(width, 4) for width in _widths(rows)]
+    lines = [f"| {' | '.join(_aligned(row, widths))} |" for row in rows]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines.insert(1, f"| {' | '.join(rule)} |")
+    lines = [f"**{_markdown(table.title)}**", "", *lines, "", *(_markdown(note) for note in table.notes)]
+    if table.commands:
+        lines += ["", "These fill the gaps:", "", "```bash", *table.commands, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""A ``tabular`` with booktabs' rules; notes and commands are comments."""
+    rows = [[_latex(cell) for cell in row] for row in (table.header, *table.rows)]
+    widths = _widths(rows)
+    lines = [f"{' & '.join(_aligned(row, widths))} \\\\" for row in rows]
+    lines = [
+        f"% {table.title}; \\usepackage{{booktabs}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+        "\\toprule",
+        lines[0],
+        "\\midrule",
+        *lines[1:],
+        "\\bottomrule",
+        "\\end{tabular}",
+        *(f"% {note}" for note in table.notes),
+        *(f"%   {command}" for command in table.commands),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """A line a number, in full; gaps are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.data_header)
+    writer.writerows(["" if value is None else value for value in row] for row in table.data)
+    return text.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "text": to_text,
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+}
+
+
+def write(table: Table, form: str) -> str:
+    """The table in one of the ``FORMATS``.
+
+    Raises:
+      UserError: There is no such format.
+    """
+    check_choice(form, FORMATS, "format")
+    return FORMATS[form](table)
+
+
+def check_choice(given: str, allowed: Iterable[str], what: str) -> None:
+    """Raises UserError unless ``given`` is one of the allowed names."""
+    names = list(allowed)
+    if given not in names:
+        raise UserError(f'There is no {what} "{given}"; take {", ".join(names)}.{did_you_mean(given, names)}')
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
+
+
+def _markdown(text: str) -> str:
+    # What would end a cell, or begin emphasis, code, a link or a tag.
+    return "".join(f"\\{sign}" if sign in "\\|*_`[]<>" else sign for sign in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: wide signs take two, combining ones none."""
+    return sum(0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF") for sign in text)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The first column to the left, numbers to the right."""
+    padded = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+    return [row[0] + padded[0], *(space + cell for cell, space in zip(row[1:], padded[1:], strict=True))]

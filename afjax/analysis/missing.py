@@ -1,0 +1,150 @@
+"""The command that makes a run which a table lacks: that of the nearest finished run, with what differs overridden."""
+
+import ast
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from afjax.analysis.cells import Cell
+from afjax.analysis.runs import Collection, RunRecord
+from afjax.config import ExperimentConfig, TaskConfig
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.train.workdir import CONFIG, source_folder
+
+# What configs/baselines.py trains, and can where no run of it is there to follow.
+BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
+
+
+def command(
+    collection: Collection, cells: Mapping[tuple[str, str], Cell], task: str, method: str, seed: int
+) -> str | None:
+    """What to type for a run that is not there; None: nothing tells how its method is trained.
+
+    In this order: a run that was begun goes on; the method's own run on that task with another seed; its run on
+    another task with the task exchanged; ``configs/baselines.py``.
+    """
+    for begun in collection.unfinished:
+        if (begun.task, begun.method, begun.seed) == (task, method, seed):
+            return _line([f"--config={begun.folder / CONFIG}", f"--workdir={begun.folder}"])
+    same = [cells[task, method]] if (task, method) in cells else []
+    same += [cell for (_, name), cell in cells.items() if name == method]
+    donors = [record for cell in same for record in cell.records if record.config is not None]
+    like = next(record for record in collection.records if record.task == task)
+    if donors:
+        return _follow(donors[0], like.task_config, method, seed)
+    if not is_baseline(method):
+        return None
+    known = [record for record in collection.records if record.config is not None]
+    return _baseline(like, known[0].config if known else None, method, seed)
+
+
+def is_baseline(method: str) -> bool:
+    """Whether ``configs/baselines.py`` trains a method."""
+    return method in BASELINES or (method.startswith("top-") and method[4:].isdecimal())
+
+
+def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
+    """Each ``--config.a.b=value`` that makes one config the other, which has no source that is not there."""
+    words = []
+    old, new = _by_name(there), _by_name(wanted)
+    if old["sources"] and not new["sources"]:
+        words.append("--config.sources=()")
+        old["sources"] = {}
+    for name in new["tasks"].keys() - old["tasks"].keys():
+        old["tasks"][name] = to_dict(TaskConfig(name=name))
+    for path, value in _leaves(new):
+        if dict(_leaves(old)).get(path, ...) != value:
+            words.append(f"--config.{path}={_text(value)}")
+    return words
+
+
+def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
+    assert donor.config is not None
+    path = donor.folder / CONFIG
+    there: ExperimentConfig = from_dict(ExperimentConfig, json.loads(path.read_text(encoding="utf-8")))
+    wanted = dataclasses.replace(donor.config, seed=seed)
+    if wanted.tasks:
+        if task.name not in [each.name for each in wanted.tasks]:
+            wanted = dataclasses.replace(wanted, tasks=(*wanted.tasks, task))
+    elif wanted.task != task and donor.task != task.name:
+        name = wanted.name.replace(donor.task, task.name)
+        wanted = dataclasses.replace(wanted, task=task, name=name)
+    flags: list[str] = []
+    name = f"{task.name}-{method}"
+    if wanted.recipe == "fusion" and not _trained_sources(donor) and donor.store:
+        # Its adapters came from a store: they are fused again, under another name.
+        flags = [f"--store={donor.store}"]
+        wanted = dataclasses.replace(wanted, name=f"{wanted.artefact_name(wanted.target)}-seed{seed}")
+    workdir = _new_workdir(donor.folder, f"{name}-seed{seed}")
+    return _line([f"--config={path}", *overrides(there, wanted), f"--workdir={workdir}", *flags])
+
+
+def _baseline(like: RunRecord, known: ExperimentConfig | None, method: str, seed: int) -> str:
+    name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
+    plain = to_dict(TaskConfig(name=like.task))
+    # The file's own default stands in the way of an empty source.
+    words = [f"--config.task.source={_text(like.task_config.source)}"]
+    words += [
+        f"--config.task.{path}={_text(value)}"
+        for path, value in _leaves(to_dict(like.task_config))
+        if dict(_leaves(plain))[path] != value and path != "source"
+    ]
+    if known is not None:
+        words += [f"--config.trunk={_text(known.trunk)}", f"--config.train.max_length={known.train.max_length}"]
+    else:
+        words.append(f"--config.trunk={_text(like.trunk_name)}")
+    workdir = _new_workdir(like.folder, f"{like.task}-{method}-seed{seed}")
+    config = f"--config=configs/baselines.py:method={name},task={like.task}{layers}"
+    return _line([config, *words, f"--config.seed={seed}", f"--workdir={workdir}"])
+
+
+def _trained_sources(donor: RunRecord) -> bool:
+    assert donor.config is not None
+    return any(source_folder(donor.folder, source.task.name).exists() for source in donor.config.sources)
+
+
+def _new_workdir(beside: epath.Path, name: str) -> epath.Path:
+    """A folder that is not there, beside another workdir, or beside the sweep that it belongs to."""
+    parent = beside.parent
+    if parent.name == "runs" and (parent.parent / "sweep.json").exists():
+        parent = parent.parent.parent
+    name = name.replace("1/", "r").replace(":", "-")
+    names = [name, *(f"{name}-{number}" for number in range(2, 1000))]
+    for each in names:
+        if not (parent / each).exists():
+            return parent / each
+    raise UserError(f"{parent} has {name} a thousand times; move these runs elsewhere.")
+
+
+def _by_name(config: ExperimentConfig) -> dict[str, Any]:
+    values = to_dict(config)
+    values["tasks"] = {task["name"]: task for task in values["tasks"]}
+    values["sources"] = {source["task"]["name"]: source for source in values["sources"]}
+    return values
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return found
+
+
+def _text(value: Any) -> str:
+    """A value as it stands behind ``--config.SETTING=``."""
+    if not isinstance(value, str):
+        return repr(value)
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return repr(value)
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join(["afjax", "train", *words])

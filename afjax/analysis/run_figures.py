@@ -1,0 +1,201 @@
+"""Figures of scores, from finished runs: differences to full fine-tuning, and score against trained parameters."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from afjax.analysis.cells import Cell, order
+from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
+from afjax.analysis.tables import Grid, difference_methods, task_difference
+from afjax.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Those that Houlsby 2019 draws.
+PERCENTILES = (20, 50, 80)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One method, at one size, of the trade-off between score and trained parameters.
+
+    Attributes:
+      family: ``top layers``, ``layernorm``, or the adapters' architecture.
+      method: With its size.
+      parameters: Trained for a task, heads included; the median over tasks.
+      low, middle, high: Percentiles over tasks of the score minus full fine-tuning's; of one task the mean score, and
+        that with the standard deviation over seeds taken off and put on.
+      count: Of the tasks; of one task, of the seeds.
+    """
+
+    family: str
+    method: str
+    parameters: float
+    low: float
+    middle: float
+    high: float
+    count: int
+
+
+def tradeoff_points(grid: Grid) -> list[Point]:
+    """Over the tasks that have a run of full fine-tuning, which is taken off (Houlsby 2019, figures 1 and 3).
+
+    Args:
+      grid: By size.
+
+    Raises:
+      UserError: No run of full fine-tuning, nothing to compare with it, or a run whose parameters are unknown.
+    """
+    difference_methods(grid)
+    points = []
+    for method in order(grid.methods):
+        cells = [cell for cell in grid.row(method) if (cell.task, "full") in grid.cells]
+        if not cells or not _family(method):
+            continue
+        changes = [cell.mean - grid.cells[cell.task, "full"].mean for cell in cells]
+        low, middle, high = np.percentile(changes, PERCENTILES).tolist()
+        parameters = statistics.median(_trained(cell) for cell in cells)
+        points.append(Point(_family(method), method, parameters, low, middle, high, len(cells)))
+    return _checked(points, grid)
+
+
+def task_points(grid: Grid, task: str) -> list[Point]:
+    """Of one task, as it is scored (Houlsby 2019, figures 4 and 5).
+
+    Raises:
+      UserError: Nothing to draw, or a run whose parameters are unknown.
+    """
+    points = []
+    for method in order(grid.methods):
+        if (task, method) in grid.cells and _family(method):
+            cell = grid.cells[task, method]
+            spread, mean = cell.std or 0.0, cell.mean
+            sizes = float(_trained(cell)), mean - spread, mean, mean + spread
+            points.append(Point(_family(method), method, *sizes, len(cell.seeds)))
+    return _checked(points, grid)
+
+
+@style()
+def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full: Cell | None = None) -> list[Path]:
+    """Draws points, a line a family.
+
+    Args:
+      points: Of :func:`tradeoff_points`, or of :func:`task_points`.
+      output: See :func:`afjax.analysis.figures.save_figure`.
+      task: With its metric, where it is one.
+      full: That task's full fine-tuning.
+    """
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
+    axes.set_xscale("log")
+    level = full.mean if full else 0.0
+    if full or not task:
+        axes.axhline(level, color="0.35", linewidth=0.8, linestyle="--", zorder=1)
+    families = list(dict.fromkeys(point.family for point in points))
+    for index, family in enumerate(families):
+        own = sorted((point for point in points if point.family == family), key=lambda point: point.parameters)
+        _draw_family(axes, family, own, index)
+    axes.set_xlabel("Trained parameters per task, head included")
+    axes.set_ylabel(f"Dev score on {task}" if task else "Dev score minus full\nfine-tuning (points)")
+    if full or not task:
+        name = "full fine-tuning"
+        axes.annotate(
+            name, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
+            fontsize=7, color="0.35",
+        )  # fmt: skip
+    figure.legend(loc="outside upper center", ncols=2, handlelength=1.6, columnspacing=1.2)
+    names = ("mean_minus_std", "mean", "mean_plus_std", "seeds") if task else ("p20", "p50", "p80", "tasks")
+    rows = [dataclasses.astuple(point) for point in points]
+    if full:
+        parameters = full.records[0].trained_parameters
+        spread = full.std or 0.0
+        sizes = (full.mean - spread, full.mean, full.mean + spread, len(full.seeds))
+        rows.append(("full", "full", "" if parameters is None else float(parameters), *sizes))
+    return save_figure(figure, output, ("family", "method", "trained_parameters", *names), rows)
+
+
+@style()
+def draw_differences(grid: Grid, output: Path) -> list[Path]:
+    """Bars of every method's difference to full fine-tuning, a group a task (AdapterFusion, figure 3).
+
+    Raises:
+      UserError: No run of full fine-tuning, or none to compare with it on the same task.
+    """
+    methods = difference_methods(grid)
+    rows = [
+        (task, method, change, grid.cells[task, method].std, grid.cells[task, "full"].std)
+        for task in grid.tasks
+        for method in methods
+        if (change := task_difference(grid, task, method)) is not None
+    ]
+    if not rows:
+        raise UserError(
+            "No task has finished runs of full fine-tuning and of another method; there is nothing to draw."
+        )
+    tasks = [task for task in grid.tasks if any(row[0] == task for row in rows)]
+    drawn = [method for method in methods if any(row[1] == method for row in rows)]
+    wide = len(tasks) * len(drawn) > 12
+    figure, (axes,) = new_figure(PAGE_WIDTH if wide else COLUMN_WIDTH, 2.5)
+    width = 0.8 / len(drawn)
+    for index, method in enumerate(drawn):
+        own = [(tasks.index(row[0]), row[2]) for row in rows if row[1] == method]
+        places = [place - 0.4 + (index + 0.5) * width for place, _ in own]
+        # Methods beyond the colours differ by their hatching.
+        hatch = ("", "////", "....")[index // len(COLOURS) % 3]
+        colour = COLOURS[index % len(COLOURS)]
+        axes.bar(places, [change for _, change in own], width * 0.9, color=colour, label=method, hatch=hatch, zorder=2)
+    axes.axhline(0, color="0.2", linewidth=0.8, zorder=3)
+    for place in range(1, len(tasks)):
+        axes.axvline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
+    axes.set_xlim(-0.5, len(tasks) - 0.5)
+    slanted = max(map(len, tasks)) * len(tasks) > (90 if wide else 40)
+    axes.set_xticks(range(len(tasks)), tasks, rotation=30 if slanted else 0, ha="right" if slanted else "center")
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel("Dev score minus full\nfine-tuning (points)")
+    figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if wide else 3), handlelength=1.2)
+    return save_figure(figure, output, ("task", "method", "difference_to_full", "std", "std_of_full"), rows)
+
+
+def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:
+    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    places, middles = [point.parameters for point in points], [point.middle for point in points]
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    if len(points) > 1:
+        axes.fill_between(places, lows, highs, color=colour, alpha=0.18, linewidth=0, zorder=2)
+    else:
+        spread = [[middles[0] - lows[0]], [highs[0] - middles[0]]]
+        axes.errorbar(places, middles, yerr=spread, fmt="none", ecolor=colour, capsize=2, elinewidth=1, zorder=3)
+    axes.plot(places, middles, color=colour, marker=marker, label=family, zorder=4)
+
+
+def _family(method: str) -> str:
+    """What is drawn as one line; empty: the figure does not show it."""
+    name, colon, _ = method.partition(":")
+    if name.startswith("top-"):
+        return "top layers"
+    if name == "layernorm":
+        return "LayerNorm only"
+    return f"{name} adapters" if colon and not name.startswith(("mt-", "fusion", "sequential")) else ""
+
+
+def _trained(cell: Cell) -> int:
+    record = cell.records[0]
+    if record.trained_parameters is None:
+        raise UserError(
+            f"How many parameters the run in {record.folder} has trained cannot be counted: its artefacts or its trunk "
+            "were not found; add its store to --runs."
+        )
+    return record.trained_parameters
+
+
+def _checked(points: list[Point], grid: Grid) -> list[Point]:
+    if not points:
+        raise UserError(
+            "There are no runs of adapters, top layers or LayerNorms to draw (on tasks with full fine-tuning); there "
+            f"are {', '.join(grid.methods)}."
+        )
+    return points

@@ -1,0 +1,475 @@
+"""Finished runs as plain records, read from workdirs, folders of sweeps, and stores.
+
+What a run's record says is what its workdir (``config.json``, ``inputs.json``, ``result.json``) and the manifests of
+its artefacts say; see :func:`method_of` and :func:`_count` for what follows from them by a rule.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+
+from afjax import partition, store
+from afjax.architecture import ADAPTER_PRESETS, Adapter
+from afjax.config import ExperimentConfig, HeadConfig, TaskConfig
+from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.errors import UserError
+from afjax.hugging_face import read_trunk_config
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.paths import is_remote, open_path
+from afjax.store import Manifest
+from afjax.train.checks import target_kinds
+from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, source_folder
+from afjax.trees import flatten
+from afjax.trunk import SIZES
+
+# Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
+_DEPTH = 4
+# What tells one architecture of adapters from another; sizes and starts do not.
+_ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
+_ARCHITECTURE += ("shared_projections", "placement")
+# Settings on which results do not depend, or that only name them.
+_NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What one finished run has given on one task.
+
+    Attributes:
+      task_config: The task.
+      method: See :func:`method_of`.
+      seed: Of the run.
+      metrics: On dev, finite numbers only.
+      config: The experiment that trains it. Of a fusion's source: the one that would train it on its own. None: only
+        its artefacts were found, in a store.
+      adapter: The adapters' architecture; None: it has none.
+      adapters: ``{digest: parameters}`` of the frozen adapters that it needs beside its own leaves.
+      own_parameters: How many are trained for this task alone; None: unknown, as its artefacts were not found.
+      shared_parameters: How many are trained for this task and the run's others together.
+      trunk: SHA-256 of the pretrained trunk that all began with.
+      trunk_name: What that is called.
+      trunk_parameters: How many it has; None: unknown.
+      folder: The workdir, or the store.
+      store: Where its artefacts are; empty: they were not found.
+    """
+
+    task_config: TaskConfig
+    method: str
+    seed: int
+    metrics: Mapping[str, float]
+    config: ExperimentConfig | None
+    adapter: Adapter | None
+    adapters: Mapping[str, int]
+    own_parameters: int | None
+    shared_parameters: int
+    trunk: str
+    trunk_name: str
+    trunk_parameters: int | None
+    folder: epath.Path
+    store: str
+
+    @property
+    def task(self) -> str:
+        return self.task_config.name
+
+    @property
+    def main_metric(self) -> str:
+        """The one that early stopping followed."""
+        return self.task_config.main_metric
+
+    @property
+    def trained_parameters(self) -> int | None:
+        return None if self.own_parameters is None else self.own_parameters + self.shared_parameters
+
+    @property
+    def replaces_trunk(self) -> bool:
+        """Whether the task has a whole trunk of its own, and the pretrained one is not needed beside it."""
+        return self.method == "full"
+
+    @property
+    def sampler(self) -> str:
+        """Of a run on several tasks; empty: there was one."""
+        return self.config.sampling.sampler if self.config and self.config.recipe == "multitask" else ""
+
+    @property
+    def settings(self) -> str:
+        """All that the result follows from but the seed, in a form that can be compared."""
+        if self.config is None:
+            return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
+        values = {key: value for key, value in to_dict(self.config).items() if key not in _NO_MATTER}
+        return json.dumps(values, sort_keys=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unfinished:
+    """A run that was begun and not brought to its end."""
+
+    task: str
+    method: str
+    seed: int
+    folder: epath.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """What :func:`collect` found.
+
+    Attributes:
+      records: Of the finished runs; at least one.
+      unfinished: The others.
+      scoreless: Finished runs without a dev score; no records of these are above.
+    """
+
+    records: tuple[RunRecord, ...]
+    unfinished: tuple[Unfinished, ...] = ()
+    scoreless: tuple[RunRecord, ...] = ()
+
+    def left_out(self, tasks: Sequence[str]) -> list[str]:
+        """What was left out of the runs on these tasks and why, a sentence each."""
+        return [
+            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
+            for each in self.unfinished
+            if each.task in tasks
+        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]
+
+
+def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
+    """Reads all finished runs.
+
+    Args:
+      folders: Workdirs, folders of sweeps, stores, or folders of any of these; local or ``gs://``.
+
+    Raises:
+      UserError: A folder that is not there or without a finished run; a damaged file; a task none of whose runs has a
+        dev score; runs that began with different trunks.
+    """
+    workdirs: dict[str, epath.Path] = {}
+    stores: dict[str, epath.Path] = {}
+    for given in folders:
+        folder = open_path(given)
+        if not folder.is_dir():
+            raise UserError(f"There is no folder {given}; give --runs workdirs, sweeps' folders or stores.")
+        for is_workdir, found in _search(folder, _DEPTH):
+            (workdirs if is_workdir else stores)[_identity(found)] = found
+    shelf = _Shelf(list(stores.values()))
+    read = [_read_workdir(workdir, shelf) for workdir in workdirs.values()]
+    records = [record for one in read for record in one.records]
+    records += shelf.left()
+    unfinished = tuple(each for one in read for each in one.unfinished)
+    given = ", ".join(str(folder) for folder in folders)
+    if not records:
+        told = f" ({len(unfinished)} begun and not finished)" if unfinished else ""
+        raise UserError(f"There is no finished run in {given}{told}; give workdirs that afjax train has finished.")
+    scored = [record for record in records if record.main_metric in record.metrics]
+    for task in sorted({record.task for record in records} - {record.task for record in scored}):
+        where = next(record.folder for record in records if record.task == task)
+        raise UserError(f'No run on "{task}" has a dev score (as {where}); leave these runs out, or train them again.')
+    scoreless = tuple(record for record in records if record not in scored)
+    return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
+
+
+def method_of(config: ExperimentConfig) -> str:
+    """What a run's method is called.
+
+    * One task: ``head``, ``full``, ``layernorm``, ``top-K`` after the partition; adapters after their architecture:
+      ``pfeiffer``, ``houlsby`` and the other presets' names, whatever their sizes, activation and start, else
+      ``bottleneck``. With the trunk trained as well ``-trunk`` stands behind it.
+    * Several tasks at once: the same with ``mt-`` in front (``mt-full`` is *BERT and PALs*' shared BERT); one after the
+      other: with ``sequential-``.
+    * Fusions: ``fusion`` of Pfeiffer's adapters, else ``fusion-`` and the adapters' name.
+    * On a trunk that was trained on several tasks at once, ``-mt`` stands behind it: ``fusion-mt``. That is not for the
+      config to tell but for the trunk's digest, see :func:`collect`.
+    """
+    if config.recipe == "fusion":
+        name = architecture_name(config.adapter)
+        return "fusion" if name == "pfeiffer" else f"fusion-{name}"
+    several = {"multitask": "mt-", "sequential": "sequential-"}.get(config.recipe, "")
+    if config.has_adapter:
+        alone = "-trunk" if config.partition == "adapter+trunk" and config.recipe != "multitask" else ""
+        return several + architecture_name(config.adapter) + alone
+    return several + (f"top-{config.top_k}" if config.partition == "top_k" else config.partition)
+
+
+def architecture_name(adapter: Adapter) -> str:
+    """The preset that an adapter is but for its sizes, activation and start; else its kind."""
+    same = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
+    return same[0] if same else adapter.kind
+
+
+def _architecture(adapter: Adapter) -> tuple[Any, ...]:
+    # One hidden layer or two are two of the presets.
+    depth = len(getattr(adapter, "hidden_sizes", ()))
+    return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))
+
+
+# Where they are
+
+
+def _identity(folder: epath.Path) -> str:
+    return str(folder) if is_remote(folder) else str(Path(folder).resolve())
+
+
+def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
+    """The workdirs (True) and stores (False) in a folder; it may be one itself."""
+    if (folder / CONFIG).exists() and (folder / INPUTS).exists():
+        yield True, folder
+        if (folder / "store").is_dir():
+            yield False, folder / "store"
+    elif any((folder / kind).is_dir() for kind in store.KINDS):
+        yield False, folder
+    elif depth:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir() and not child.name.startswith("."):
+                yield from _search(child, depth - 1)
+
+
+class _Shelf:
+    """The stores, and which of their artefacts belong to runs that were read.
+
+    Attributes:
+      trained: ``{digest: record}`` of trunks that runs on several tasks have trained.
+    """
+
+    def __init__(self, stores: Sequence[epath.Path]) -> None:
+        self._stores = stores
+        self._taken: set[tuple[str, str, str]] = set()
+        self.trained: dict[str, RunRecord] = {}
+
+    def find(
+        self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
+    ) -> tuple[str, list[Manifest]]:
+        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has."""
+        found: tuple[str, list[Manifest]] = ("", [])
+        for folder in sorted(self._stores, key=lambda folder: folder != own):
+            if all(name in store.names(folder, kind) for kind in kinds):
+                manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
+                if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
+                    # A store may have been copied: a run's artefacts are no other's.
+                    self._taken.update((str(folder), kind, name) for kind in kinds)
+                    found = found if found[0] else (str(folder), manifests)
+        return found
+
+    def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
+        """``{digest: parameters}`` of what a fusion fuses, as far as the store has it."""
+        there = store.names(folder, "adapters")
+        found = [store.read_manifest(folder, "adapters", of["name"]) for of in manifest.adapters if of["name"] in there]
+        return {of.digest: of.num_parameters for of in found}
+
+    def left(self) -> list[RunRecord]:
+        """Records of the adapters and fusions that belong to no workdir."""
+        records = []
+        for folder in self._stores:
+            for kind in ("adapters", "fusion"):
+                for name in store.names(folder, kind):
+                    manifest = store.read_manifest(folder, kind, name)
+                    if (str(folder), kind, name) not in self._taken and manifest.task:
+                        records.append(self._record(folder, manifest))
+        return records
+
+    def _record(self, folder: epath.Path, manifest: Manifest) -> RunRecord:
+        task: TaskConfig = from_dict(TaskConfig, manifest.task, "task")
+        adapter, method, adapters = None, "fusion", {}
+        if manifest.kind == "adapters":
+            adapter = from_dict(Adapter, manifest.config, "adapter")
+            method = architecture_name(adapter)
+        else:
+            adapters = self.adapters(str(folder), manifest)
+        has_head = manifest.name in store.names(folder, "heads")
+        head = store.read_manifest(folder, "heads", manifest.name).num_parameters if has_head else 0
+        return RunRecord(
+            task_config=task,
+            method=method,
+            seed=manifest.seed,
+            metrics=_finite(manifest.metrics),
+            config=None,
+            adapter=adapter,
+            adapters=adapters,
+            own_parameters=manifest.num_parameters + head,
+            shared_parameters=0,
+            trunk=manifest.trunk["sha256"],
+            trunk_name=manifest.trunk["name"],
+            trunk_parameters=_trunk_size(manifest.trunk["name"], None),
+            folder=folder,
+            store=str(folder),
+        )
+
+
+# A workdir
+
+
+def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
+    """The runs of one workdir: that of the target (on each of its tasks), and those of a fusion's sources."""
+    config: ExperimentConfig = from_dict(ExperimentConfig, _read_json(workdir / CONFIG), str(workdir / CONFIG))
+    inputs = _read_json(workdir / INPUTS)
+    if not isinstance(inputs, Mapping) or "the trunk" not in inputs:
+        raise UserError(f'{workdir / INPUTS} is damaged (it names no "the trunk"); leave {workdir} out.')
+    runs = [(config, workdir / TARGET)]
+    for source in config.sources:
+        folder = source_folder(workdir, source.task.name)
+        # A source without a folder came from the store.
+        runs += [(_source_config(config, source.task.name), folder)] if folder.exists() else []
+    records, unfinished = [], []
+    for each, folder in runs:
+        tasks = each.tasks or (each.target,)
+        if not (folder / RESULT).exists():
+            unfinished += [Unfinished(task.name, method_of(each), each.seed, workdir) for task in tasks]
+            continue
+        # Of a sequence's scores of a task, the last counts.
+        results = {result["task"]: result for result in _read_results(folder / RESULT)}
+        for task in tasks:
+            if task.name not in results:
+                raise UserError(f'{folder / RESULT} has no result on "{task.name}"; leave {workdir} out.')
+            records.append(_record(each, task, results[task.name], workdir, inputs["the trunk"], shelf))
+    return Collection(tuple(records), tuple(unfinished))
+
+
+def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
+    """The experiment that trains a fusion's source on its own."""
+    source = next(source for source in config.sources if source.task.name == name)
+    alone: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
+    return dataclasses.replace(config, **alone, sources=(), fused=(), name="", partition="adapter", top_k=0)
+
+
+def _record(
+    config: ExperimentConfig,
+    task: TaskConfig,
+    result: Mapping[str, Any],
+    workdir: epath.Path,
+    trunk: str,
+    shelf: _Shelf,
+) -> RunRecord:
+    kinds = target_kinds(config)
+    place, manifests = shelf.find(workdir / "store", kinds, config.artefact_name(task), config.seed, result["metrics"])
+    architecture = _trunk_config(config.trunk, workdir / "trunk" if config.trains_trunk else None)
+    trained = _count(config, architecture) if config.trains_trunk else 0
+    own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
+    together = config.recipe in ("multitask", "sequential")
+    if trained is None:
+        own = None
+    elif own is not None and not together:
+        own += trained
+    record = RunRecord(
+        task_config=task,
+        method=method_of(config),
+        seed=config.seed,
+        metrics=_finite(result["metrics"]),
+        config=config,
+        adapter=config.adapter if config.has_adapter or config.recipe == "fusion" else None,
+        adapters=shelf.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
+        own_parameters=own,
+        shared_parameters=(trained or 0) if together else 0,
+        trunk=trunk,
+        trunk_name=config.trunk,
+        trunk_parameters=_trunk_size(config.trunk, architecture),
+        folder=workdir,
+        store=place,
+    )
+    if together and config.trains_trunk and manifests:
+        shelf.trained[manifests[0].trunk["sha256"]] = record
+    return record
+
+
+def _count(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
+    """How many of a trunk's parameters a run trains, by the rules that training itself goes by; None: unknown.
+
+    The rest of what is trained is what the store holds of the run: adapters or a fusion, and the head.
+    """
+    return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
+
+
+@functools.cache
+def _trained(architecture: TrunkConfig, name: str, top_k: int, head: HeadConfig) -> int:
+    def trunk() -> Any:
+        tree = init_trunk(jax.random.key(0), architecture)
+        return partition.split_layers(tree, top_k) if top_k else tree
+
+    leaves = flatten({"trunk": jax.eval_shape(trunk)})
+    ours = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
+    labels = partition.label({"trunk": jax.eval_shape(trunk)}, ours)
+    return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
+
+
+@functools.cache
+def _size(architecture: TrunkConfig) -> int:
+    leaves = flatten(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
+    return sum(math.prod(leaf.shape) for leaf in leaves.values())
+
+
+def _trunk_config(name: str, kept: epath.Path | None) -> TrunkConfig | None:
+    """The architecture of a trunk: of the trained one that a workdir keeps, of a known size, or of a local folder."""
+    folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
+    for folder in folders:
+        if (folder / "config.json").is_file():
+            return read_trunk_config(folder)
+    return SIZES.get(name)
+
+
+def _trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
+    architecture = architecture or _trunk_config(name, None)
+    return None if architecture is None else _size(architecture)
+
+
+def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
+    """The records, with those on jointly trained trunks as of the trunk that these began with.
+
+    Raises:
+      UserError: They began with different trunks.
+    """
+    found = []
+    for record in records:
+        origin = record
+        seen: set[str] = set()
+        while origin.trunk in trained and origin.trunk not in seen:
+            seen.add(origin.trunk)
+            origin = trained[origin.trunk]
+        if origin is not record:
+            # Of a store alone, adapters on such a trunk are taken for those that were trained with it.
+            alone = record.config is None and not record.method.startswith("fusion")
+            method = f"mt-{record.method}" if alone else f"{record.method}-mt"
+            record = dataclasses.replace(
+                record,
+                method=method,
+                trunk=origin.trunk,
+                trunk_name=origin.trunk_name,
+                trunk_parameters=origin.trunk_parameters,
+            )
+        found.append(record)
+    by_trunk = {record.trunk: record for record in found}
+    if len(by_trunk) > 1:
+        told = "; ".join(f"{of.folder}: {of.trunk_name} ({sha[:12]})" for sha, of in by_trunk.items())
+        raise UserError(
+            f"The runs began with different trunks ({told}); give runs of one, and beside runs on a jointly trained "
+            "trunk the workdir and store of the run that trained it."
+        )
+    return found
+
+
+def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value) and name != "step"
+    }
+
+
+def _read_json(path: epath.Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); leave this workdir out, or train it again.") from None
+
+
+def _read_results(path: epath.Path) -> list[dict[str, Any]]:
+    results = _read_json(path)
+    wanted = {"task", "metrics"}
+    if not isinstance(results, list) or not all(isinstance(of, dict) and wanted <= of.keys() for of in results):
+        raise UserError(f"{path} is no list of results; delete the run's folder to train it again.")
+    return results

@@ -1,0 +1,257 @@
+"""Figures of how scores depend on adapters' settings, from sweeps: their start, their size, their architecture."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afjax.analysis.cells import task_metrics
+from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
+from afjax.analysis.runs import RunRecord
+from afjax.architecture import AdapterConfig
+from afjax.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# What a setting is called on an axis.
+SETTINGS = {
+    "init_scale": "Standard deviation of the adapters' start",
+    "size": "Bottleneck size",
+    "reduction_factor": "Reduction factor",
+}
+# In this order they stand in the search's legends, and have their colours.
+OPTIONS = ("none", "attention", "before", "ffn", "after", "both")
+# The search's steps (AdapterFusion, appendix A.2), each with the best of the one before.
+STEPS = {
+    "position": "(a) Position",
+    "pretrained_layer_norm": "(b) Pretrained LayerNorm",
+    "new_layer_norm": "(c) New LayerNorm",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A setting over its seeds.
+
+    Attributes:
+      task: The task.
+      setting: Its name.
+      option: What a line stands for, in the search; else empty.
+      value: On the axis.
+      mean: In points.
+      std: The sample standard deviation; None: there is one seed.
+      seeds: How many.
+    """
+
+    task: str
+    setting: str
+    option: str
+    value: float
+    mean: float
+    std: float | None
+    seeds: int
+
+
+# Robustness
+
+
+def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
+    """Scores against each of ``SETTINGS`` that was swept, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+
+    Of each task the runs count that differ in that setting and the seed alone; where there are several such groups, the
+    one with the most values, and among these the best.
+
+    Raises:
+      UserError: No setting with two values.
+    """
+    metrics = task_metrics(records, metric)
+    adapters = [record for record in records if record.adapter is not None and record.config is not None]
+    scores: list[Score] = []
+    for setting in SETTINGS:
+        for task in dict.fromkeys(record.task for record in adapters):
+            groups: dict[str, dict[float, dict[int, float]]] = {}
+            for record in adapters:
+                value = _value(record, setting)
+                if record.task == task and value is not None and record.method.partition("-")[0] != "fusion":
+                    by_value = groups.setdefault(_without(record, setting), {})
+                    by_value.setdefault(value, {})[record.seed] = 100 * record.metrics[metrics[task]]
+            if groups:
+                best = max(groups.values(), key=lambda group: (len(group), max(map(_mean, group.values()))))
+                found = [_score(task, setting, "", value, best[value]) for value in sorted(best)]
+                scores += found if len(found) > 1 else []
+    if not scores:
+        raise UserError(
+            "No runs of adapters differ in adapter.init_scale, adapter.size or adapter.reduction_factor alone; sweep "
+            "one of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
+        )
+    return scores
+
+
+@style()
+def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
+    """Draws scores of :func:`robustness`: a panel a setting, a line a task, the standard deviation over seeds."""
+    settings = [setting for setting in SETTINGS if any(score.setting == setting for score in scores)]
+    tasks = list(dict.fromkeys(score.task for score in scores))
+    width = COLUMN_WIDTH if len(settings) == 1 else PAGE_WIDTH
+    figure, all_axes = new_figure(width, 2.6, columns=len(settings), sharey=True)
+    for axes, setting in zip(all_axes, settings, strict=True):
+        for index, task in enumerate(tasks):
+            # Zero has no place on a logarithmic axis; the data have it.
+            own = [of for of in scores if (of.setting, of.task) == (setting, task) and of.value > 0]
+            _draw(axes, [of.value for of in own], own, task, index)
+        if setting == "init_scale":
+            axes.set_xscale("log")
+        else:
+            values = sorted({score.value for score in scores if score.setting == setting})
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(values, [f"{value:g}" for value in values])
+            axes.minorticks_off()
+        axes.set_xlabel(SETTINGS[setting])
+    all_axes[0].set_ylabel("Dev score")
+    lines = all_axes[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper center", ncols=min(len(tasks), 4 if len(settings) == 1 else 8))
+    rows = [(of.setting, of.task, of.value, of.mean, of.std, of.seeds) for of in scores]
+    return save_figure(figure, output, ("setting", "task", "value", "mean", "std", "seeds"), rows)
+
+
+# The search for the adapter's architecture
+
+
+def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
+    """The search's steps (AdapterFusion, appendix A.2, figures 7 to 9), a task after the other.
+
+    At each reduction factor (or size) an option has the score of its best setting of everything else, chosen by the
+    mean over seeds, within what the steps before have chosen.
+
+    Raises:
+      UserError: No runs of single adapters that differ in a step's setting.
+    """
+    metrics = task_metrics(records, metric)
+    scores: list[Score] = []
+    for task in dict.fromkeys(record.task for record in records):
+        runs = [of for of in records if of.task == task and _searched(of)]
+        for step in STEPS:
+            options: dict[str, dict[float, dict[str, dict[int, float]]]] = {}
+            for record in runs:
+                assert isinstance(record.adapter, AdapterConfig)
+                at = options.setdefault(getattr(record.adapter, step), {}).setdefault(_bottleneck(record.adapter), {})
+                at.setdefault(record.settings, {})[record.seed] = 100 * record.metrics[metrics[task]]
+            if len(options) < 2:
+                continue
+            found = [
+                _score(task, step, option, value, max(settings.values(), key=_mean))
+                for option, by_value in sorted(options.items(), key=lambda item: OPTIONS.index(item[0]))
+                for value, settings in sorted(by_value.items())
+            ]
+            scores += found
+            best = max(found, key=lambda score: score.mean).option
+            runs = [record for record in runs if getattr(record.adapter, step) == best]
+    if not scores:
+        raise UserError(
+            f"No runs of single adapters differ in adapter.{', adapter.'.join(STEPS)}; make some with "
+            "afjax sweep --config=configs/pfeiffer_search.py."
+        )
+    return scores
+
+
+@style()
+def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
+    """Draws scores of :func:`search`: a row of panels a task, a panel a step, a line an option; the best is ringed."""
+    tasks = list(dict.fromkeys(score.task for score in scores))
+    steps = [step for step in STEPS if any(score.setting == step for score in scores)]
+    width = COLUMN_WIDTH if len(steps) == 1 else PAGE_WIDTH
+    figure, all_axes = new_figure(
+        width, 0.4 + 2.1 * len(tasks), rows=len(tasks), columns=len(steps), sharey="row", sharex=True
+    )
+    values = sorted({score.value for score in scores}, key=abs)
+    # Sizes below zero stand for shares of the trunk's width.
+    names = [f"{abs(value):g}" for value in values]
+    kinds = {value < 0 for value in values}
+    label = "Bottleneck size" if kinds == {False} else "Reduction factor" if kinds == {True} else "Factor or size"
+    lines: dict[str, dict[str, Any]] = {step: {} for step in steps}
+    for index, axes in enumerate(all_axes):
+        task, step = tasks[index // len(steps)], steps[index % len(steps)]
+        own = [score for score in scores if (score.task, score.setting) == (task, step)]
+        there = {score.option for score in scores if score.setting == step}
+        for number, option in enumerate(option for option in OPTIONS if option in there):
+            line = [score for score in own if score.option == option]
+            if line:
+                lines[step][option] = _draw(axes, [values.index(of.value) for of in line], line, option, number)
+        if own:
+            best = max(own, key=lambda score: score.mean)
+            place = values.index(best.value), best.mean
+            axes.plot(*place, marker="o", markersize=8, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
+        axes.set_xticks(range(len(values)), names)
+        axes.set_xlim(-0.3, len(values) - 0.7)
+        if index // len(steps) == len(tasks) - 1:
+            axes.set_xlabel(label)
+        if index % len(steps) == 0:
+            axes.set_ylabel(f"Dev score on {task}")
+    for axes, step in zip(all_axes, steps, strict=False):
+        axes.set_title(STEPS[step], pad=18)
+        options = [option for option in OPTIONS if option in lines[step]]
+        axes.legend(
+            [lines[step][option] for option in options], options, ncols=len(options), loc="lower center",
+            bbox_to_anchor=(0.5, 0.99), columnspacing=1.0, handlelength=1.4, handletextpad=0.4,
+        )  # fmt: skip
+    rows = [
+        (of.task, of.setting, of.option, abs(of.value), _kind(of.value), of.mean, of.std, of.seeds) for of in scores
+    ]
+    header = ("task", "setting", "option", "value", "value_is", "mean", "std", "seeds")
+    return save_figure(figure, output, header, rows)
+
+
+def _searched(record: RunRecord) -> bool:
+    alone = record.config is None or (record.config.recipe == "single" and record.config.partition == "adapter")
+    return alone and isinstance(record.adapter, AdapterConfig)
+
+
+def _bottleneck(adapter: AdapterConfig) -> float:
+    """Its size; below zero: its reduction factor."""
+    return float(adapter.size) if adapter.size is not None else -adapter.reduction_factor
+
+
+def _kind(value: float) -> str:
+    return "reduction_factor" if value < 0 else "size"
+
+
+# What both need
+
+
+def _value(record: RunRecord, setting: str) -> float | None:
+    """A setting of the run's adapters; None: they have none such."""
+    if setting == "reduction_factor" and getattr(record.adapter, "size", None) is not None:
+        return None
+    value = getattr(record.adapter, setting, None)
+    return None if value is None else float(value)
+
+
+def _without(record: RunRecord, setting: str) -> str:
+    """All settings of a run but one, in a form that can be compared."""
+    values: dict[str, Any] = json.loads(record.settings)
+    values["adapter"].pop(setting)
+    return json.dumps(values, sort_keys=True)
+
+
+def _mean(by_seed: Mapping[int, float]) -> float:
+    return statistics.fmean(by_seed.values())
+
+
+def _score(task: str, setting: str, option: str, value: float, by_seed: Mapping[int, float]) -> Score:
+    spread = statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
+    return Score(task, setting, option, value, _mean(by_seed), spread, len(by_seed))
+
+
+def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
+    """A line, which is given back, with the standard deviation over seeds as a band."""
+    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    means = [score.mean for score in scores]
+    spreads = [score.std or 0.0 for score in scores]
+    lows = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+    highs = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+    axes.fill_between(places, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    (line,) = axes.plot(places, means, color=colour, marker=marker, label=label, zorder=3)
+    return line

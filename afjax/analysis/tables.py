@@ -1,0 +1,368 @@
+"""The papers' tables of scores, from finished runs.
+
+A :class:`Table` is text in cells and the same in full numbers; :mod:`afjax.analysis.formats` writes it.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
+from afjax.analysis.missing import command, is_baseline
+from afjax.analysis.runs import Collection
+from afjax.errors import UserError
+
+GAP = "-"
+# Points by which scores must differ for an arrow that is not level (AdapterFusion, table 2).
+LEVEL = 0.3
+UP, DOWN, SAME = "↑", "↓", "→"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table, and all that belongs below it.
+
+    Attributes:
+      title: What it shows.
+      header, rows: Text; the first column names the row.
+      notes: Sentences: what scores are, seeds, what was chosen, what was left out.
+      commands: Those that would fill the gaps.
+      data_header, data: A line a number, in full.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    commands: tuple[str, ...]
+    data_header: tuple[str, ...]
+    data: tuple[tuple[Any, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What every layout is made from.
+
+    Attributes:
+      collection: The runs.
+      tasks, methods: What is shown, in order.
+      cells: ``{(task, method): cell}``, those that are there.
+      metrics: ``{task: metric}``.
+      seeds: ``{task: seeds}`` that each of its cells should have.
+    """
+
+    collection: Collection
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]
+    metrics: Mapping[str, str]
+    seeds: Mapping[str, tuple[int, ...]]
+
+    def row(self, method: str) -> list[Cell]:
+        """A method's cells, of the tasks that have one."""
+        return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
+
+
+def make_grid(
+    collection: Collection,
+    *,
+    tasks: str = "",
+    methods: str = "",
+    seeds: str = "",
+    metric: str = "",
+    by_size: bool = False,
+    by_sampler: bool = False,
+) -> Grid:
+    """The cells of a table.
+
+    Args:
+      collection: The runs.
+      tasks, methods: Names with commas between; empty: all there are. Methods of ``configs/baselines.py`` may be
+        named that no run has; they show as gaps.
+      seeds: Whole numbers with commas between, that each cell should have; empty: those that any of a task's has.
+      metric, by_size, by_sampler: See :func:`afjax.analysis.cells.make_cells`.
+
+    Raises:
+      UserError: A name of which there is no run.
+    """
+    records = collection.records
+    shown_tasks = chosen(tasks, "--tasks", sorted({record.task for record in records}))
+    records = tuple(record for record in records if record.task in shown_tasks)
+    cells = make_cells(records, metric=metric, by_size=by_size, by_sampler=by_sampler)
+    there = order(method for _, method in cells)
+    wanted = [name.strip() for name in methods.split(",")]
+    shown = chosen(methods, "--methods", there, also=[method for method in wanted if is_baseline(method)])
+    own = {task: {seed for method in shown for seed in _seeds_of(cells, task, method)} for task in shown_tasks}
+    every = _numbers(seeds) if seeds else None
+    needed = {task: every or tuple(sorted(own[task])) or (0,) for task in shown_tasks}
+    return Grid(collection, tuple(shown_tasks), tuple(shown), cells, task_metrics(records, metric), needed)
+
+
+def make_table(layout: str, grid: Grid) -> Table:
+    """A table of one of the ``LAYOUTS``.
+
+    Raises:
+      UserError: The runs lack all that it is about.
+    """
+    return LAYOUTS[layout](grid)
+
+
+# AdapterFusion
+
+
+def adapterfusion(grid: Grid) -> Table:
+    """Tasks by methods, mean and standard deviation over seeds (AdapterFusion, tables 1, 3 and 4)."""
+    rows = []
+    for task in grid.tasks:
+        seeds = grid.seeds[task]
+        texts = [_score(grid.cells.get((task, method)), seeds) for method in grid.methods]
+        rows.append((_task(task, grid), *texts, str(len(seeds))))
+    means = [_mean(grid, method) for method in grid.methods]
+    if len(grid.tasks) > 1 and means != [GAP] * len(means):
+        rows.append(("mean", *means, ""))
+    return _table("Dev scores", ("task", *grid.methods, "seeds"), rows, grid)
+
+
+def arrows(grid: Grid) -> Table:
+    """Fusions against the adapters they could replace, as arrows (AdapterFusion, table 2)."""
+    pairs = [(one, other) for one in ("fusion", "fusion-mt") for other in ("pfeiffer", "mt-pfeiffer")]
+    pairs = [pair for pair in pairs if set(pair) <= set(grid.methods)]
+    if not pairs:
+        raise UserError(
+            "There are no fusions to compare with adapters: the layout arrows needs runs of fusion or fusion-mt, and "
+            f"of pfeiffer or mt-pfeiffer; there are {', '.join(grid.methods)}."
+        )
+    rows, data = [], []
+    ups = dict.fromkeys(pairs, 0)
+    for task in grid.tasks:
+        texts = []
+        for one, other in pairs:
+            change = _difference(grid, task, one, other)
+            texts.append(GAP if change is None else arrow(change))
+            ups[one, other] += texts[-1] == UP
+            data.append((task, one, other, change, texts[-1] if change is not None else ""))
+        rows.append((_task(task, grid), *texts))
+    counts = [
+        sum((task, one) in grid.cells and (task, other) in grid.cells for task in grid.tasks) for one, other in pairs
+    ]
+    rows.append(("better", *(f"{ups[pair]}/{count}" for pair, count in zip(pairs, counts, strict=True))))
+    used = [method for method in grid.methods if any(method in pair for pair in pairs)]
+    note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
+    header = ("task", *(f"{one} vs {other}" for one, other in pairs))
+    table = _table("Changes of dev scores", header, rows, dataclasses.replace(grid, methods=tuple(used)), first=note)
+    return dataclasses.replace(
+        table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
+    )
+
+
+def arrow(change: float) -> str:
+    """Of a difference in points; one of ``LEVEL`` itself is level."""
+    # Two scores such as 80.3 and 80 differ by a little more or less than 0.3 in binary.
+    change = round(change, 9)
+    return UP if change > LEVEL else DOWN if change < -LEVEL else SAME
+
+
+def differences(grid: Grid) -> Table:
+    """What every method is above or below full fine-tuning, in points (AdapterFusion, figure 3)."""
+    others = difference_methods(grid)
+    rows, data = [], []
+    for task in grid.tasks:
+        changes = [_difference(grid, task, method, "full") for method in others]
+        rows.append((_task(task, grid), *(GAP if change is None else f"{change:+.2f}" for change in changes)))
+        data += [(task, method, change) for method, change in zip(others, changes, strict=True)]
+    table = _table("Dev scores minus full fine-tuning's", ("task", *others), rows, grid)
+    return dataclasses.replace(table, data_header=("task", "method", "difference_to_full"), data=tuple(data))
+
+
+def difference_methods(grid: Grid) -> tuple[str, ...]:
+    """The methods that are compared with full fine-tuning.
+
+    Raises:
+      UserError: No run of ``full``, or of nothing else.
+    """
+    others = tuple(method for method in grid.methods if method != "full")
+    if "full" not in grid.methods or not grid.row("full") or not others:
+        raise UserError(
+            "Differences to full fine-tuning need finished runs of the method full and of another; there are "
+            f"{', '.join(grid.methods)}: train one with configs/baselines.py:method=full."
+        )
+    return others
+
+
+def task_difference(grid: Grid, task: str, method: str) -> float | None:
+    """A method's mean minus full fine-tuning's, in points; None: one of them has no run."""
+    return _difference(grid, task, method, "full")
+
+
+# BERT and PALs
+
+
+def pals(grid: Grid) -> Table:
+    """Methods, and samplers of those on several tasks, by tasks (Stickland & Murray 2019, tables 2 and 3)."""
+    rows, sizes = [], {}
+    for method in grid.methods:
+        cells, total = grid.row(method), _relative(grid, method)
+        sampler = cells[0].records[0].sampler if cells else ""
+        texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
+        shown = GAP if total is None else f"{total:.2f}×"
+        name = method.removesuffix(f":{sampler}")
+        rows.append((name, sampler or GAP, shown, *texts, _mean(grid, method)))
+        sizes[method] = (name, sampler, total)
+    header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
+    table = _table("Parameters of all tasks together, and dev scores", header, rows, grid, first=_PARAMETERS)
+    return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
+
+
+def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tuple[Any, ...]]) -> Table:
+    """The table with more columns of data a method in front, in the place of the method's own."""
+    data = sorted(table.data, key=lambda row: list(columns).index(row[1]))
+    rows = tuple((*columns[row[1]], row[0], *row[2:]) for row in data)
+    return dataclasses.replace(table, data_header=(*names, _DATA[0], *_DATA[2:]), data=rows)
+
+
+_PARAMETERS = (
+    "Parameters are those of all the tasks' models together, heads included, relative to the pretrained trunk; trained "
+    "are those of one task, relative to it."
+)
+
+
+# Houlsby 2019
+
+
+def houlsby(grid: Grid) -> Table:
+    """Methods by tasks, with parameters of all tasks and trained for each (Houlsby 2019, tables 1 and 2)."""
+    rows, columns = [], {}
+    for method in grid.methods:
+        total, trained = _relative(grid, method), _trained_share(grid, method)
+        texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
+        sizes = (GAP if total is None else f"{total:.2f}×", GAP if trained is None else f"{100 * trained:.2f}%")
+        rows.append((method, *sizes, *texts, _mean(grid, method)))
+        columns[method] = (method, total, trained)
+    header = ("method", "total", "trained/task", *(_task(task, grid) for task in grid.tasks), "mean")
+    table = _table("Parameters and dev scores", header, rows, grid, first=_PARAMETERS)
+    return _with_columns(table, ("method", "total_relative", "trained_per_task_relative"), columns)
+
+
+def _relative(grid: Grid, method: str) -> float | None:
+    """What all tasks take with a method, relative to the pretrained trunk; None: a task lacks it, or it is unknown."""
+    records = [cell.records[0] for cell in grid.row(method)]
+    sizes = [record.own_parameters for record in records]
+    if len(records) < len(grid.tasks) or None in sizes or not records[0].trunk_parameters:
+        return None
+    # A jointly trained trunk takes the pretrained one's place; one of a task's own comes with its own parameters.
+    base = 0 if all(record.replaces_trunk for record in records) else records[0].trunk_parameters
+    frozen = {digest: size for record in records for digest, size in record.adapters.items()}
+    return (base + sum(size or 0 for size in sizes) + sum(frozen.values())) / records[0].trunk_parameters
+
+
+def _trained_share(grid: Grid, method: str) -> float | None:
+    """What is trained for a task, relative to the pretrained trunk, in the mean over tasks."""
+    records = [cell.records[0] for cell in grid.row(method)]
+    sizes = [record.trained_parameters for record in records]
+    if not records or None in sizes or not records[0].trunk_parameters:
+        return None
+    return statistics.fmean(size or 0 for size in sizes) / records[0].trunk_parameters
+
+
+LAYOUTS: Mapping[str, Callable[[Grid], Table]] = {
+    "adapterfusion": adapterfusion,
+    "arrows": arrows,
+    "differences": differences,
+    "pals": pals,
+    "houlsby": houlsby,
+}
+
+
+# Cells and what stands below
+
+
+_DATA = ("task", "method", "metric", "mean", "std", "seeds", "settings", "runs", "command")
+
+
+def _table(
+    title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], grid: Grid, *, first: str = ""
+) -> Table:
+    gaps = missing(grid)
+    data: list[tuple[Any, ...]] = []
+    for task in grid.tasks:
+        for method in grid.methods:
+            line = " && ".join(gaps.get((task, method), []))
+            if (task, method) in grid.cells:
+                cell = grid.cells[task, method]
+                data.append((task, method, *_numbers_of(cell, grid), line))
+            else:
+                data.append((task, method, grid.metrics[task], *[None] * 5, line))
+    notes = ([first] if first else []) + _notes(grid)
+    commands = tuple(dict.fromkeys(line for lines in gaps.values() for line in lines))
+    return Table(title, header, tuple(rows), tuple(notes), commands, _DATA, tuple(data))
+
+
+def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
+    """``{(task, method): commands}`` of all runs that a table lacks."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for task in grid.tasks:
+        for method in grid.methods:
+            there = _seeds_of(grid.cells, task, method)
+            lacking = [seed for seed in grid.seeds[task] if seed not in there]
+            lines = [command(grid.collection, grid.cells, task, method, seed) for seed in lacking]
+            if told := [line for line in lines if line is not None]:
+                found[task, method] = told
+    return found
+
+
+def _notes(grid: Grid) -> list[str]:
+    shown = [grid.cells[key] for key in grid.cells if key[0] in grid.tasks and key[1] in grid.methods]
+    seeds = sorted({seed for cell in shown for seed in cell.seeds})
+    record = next(cell for cell in shown).records[0] if shown else grid.collection.records[0]
+    runs = sum(cell.num_runs for cell in shown)
+    notes = [
+        "Scores are dev metrics times 100: mean ± sample standard deviation over seeds, (n): of n seeds alone.",
+        f"{runs} {'run' if runs == 1 else 'runs'} on the trunk {record.trunk_name}, "
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
+    ]
+    picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in shown if cell.num_settings > 1]
+    if picked:
+        notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
+    return notes + [f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)]
+
+
+def _task(task: str, grid: Grid) -> str:
+    metric = grid.metrics[task]
+    return task if metric == "accuracy" else f"{task} ({metric})"
+
+
+def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
+    if cell is None:
+        return GAP
+    spread = "" if cell.std is None else f" ± {cell.std:.2f}"
+    few = "" if set(seeds) <= set(cell.seeds) else f" ({len(cell.seeds)})"
+    return f"{cell.mean:.2f}{spread}{few}"
+
+
+def _mean(grid: Grid, method: str) -> str:
+    """Over the tasks, where a method has all of them."""
+    cells = grid.row(method)
+    return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
+
+
+def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
+    """As ``_DATA`` names them, from the metric to the runs."""
+    seeds = " ".join(map(str, cell.seeds))
+    return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
+
+
+def _difference(grid: Grid, task: str, one: str, other: str) -> float | None:
+    cells = [grid.cells.get((task, method)) for method in (one, other)]
+    return None if cells[0] is None or cells[1] is None else cells[0].mean - cells[1].mean
+
+
+def _seeds_of(cells: Mapping[tuple[str, str], Cell], task: str, method: str) -> tuple[int, ...]:
+    return cells[task, method].seeds if (task, method) in cells else ()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise UserError(f'--seeds is "{text}"; give whole numbers with commas between, as in --seeds=0,1,2.') from None

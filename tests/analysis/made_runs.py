@@ -1,0 +1,112 @@
+"""Workdirs of runs that were never made: the project's own writers write them, and nothing is trained."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from afjax import store
+from afjax.architecture import ADAPTER_PRESETS, Adapter
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder, write_json
+
+# A digest, as of a trunk.
+PRETRAINED = "a" * 64
+
+
+def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> ExperimentConfig:
+    """The config of ``method``: a partition, ``top-K``, or a preset of adapters; ``of`` is another task's config."""
+    own: dict[str, Any] = {"partition": method}
+    if method.startswith("top-"):
+        own = {"partition": "top_k", "top_k": int(method[4:])}
+    elif method in ADAPTER_PRESETS:
+        own = {"partition": "adapter", "adapter": ADAPTER_PRESETS[method]}
+    config = {"task": TaskConfig(name=task, source=f"data/{task}"), "seed": seed, "name": f"{task}-{method}"}
+    if "of" in settings:
+        config["task"] = settings.pop("of")
+    return ExperimentConfig(**{**config, **own, **settings})
+
+
+def adapter(preset: str, **settings: Any) -> Adapter:
+    return dataclasses.replace(ADAPTER_PRESETS[preset], **settings)
+
+
+def fusion(task: str, sources: tuple[str, ...], *, seed: int = 0, **settings: Any) -> ExperimentConfig:
+    configs = tuple(SourceConfig(task=TaskConfig(name=name, source=f"data/{name}")) for name in sources)
+    own = TaskConfig(name=task, source=f"data/{task}")
+    return ExperimentConfig(recipe="fusion", task=own, sources=configs, seed=seed, **settings)
+
+
+def finish(
+    workdir: Path,
+    config: ExperimentConfig,
+    scores: dict[str, float] | float,
+    *,
+    trunk: str = PRETRAINED,
+    saved: int = 0,
+    trained_trunk: str = "",
+    metric: str = "",
+) -> Path:
+    """Writes a finished run.
+
+    Args:
+      workdir: Its folder.
+      config: What it ran.
+      scores: Of the task's main metric on dev; ``{task: score}`` of several tasks.
+      trunk: The digest of the trunk that it began with.
+      saved: Parameters of each artefact in its store; 0: there is none.
+      trained_trunk: The digest of the trunk in manifests; empty: ``trunk``.
+      metric: The scores' name; empty: the main metric.
+    """
+    begin(workdir, config, trunk=trunk)
+    results = []
+    for task in config.tasks or (config.target,):
+        score = scores[task.name] if isinstance(scores, dict) else scores
+        metrics = {metric or task.main_metric: score, "step": 7}
+        kind = config.partition if config.recipe == "single" else config.recipe
+        name = config.artefact_name(task)
+        results.append(
+            {"name": name, "kind": kind, "task": task.name, "metrics": metrics, "main_metric": task.main_metric}
+        )
+        if saved:
+            identity = {"name": config.trunk, "sha256": trained_trunk or trunk}
+            kinds = ("fusion",) if config.recipe == "fusion" else ("adapters",) if config.has_adapter else ()
+            for each in (*kinds, "heads"):
+                own = config.fusion if each == "fusion" else config.adapter if each == "adapters" else config.head
+                store.save(
+                    workdir / "store", each, name, {"leaf": np.zeros(saved)}, config=to_dict(own), trunk=identity,
+                    task=to_dict(task), metrics=metrics, seed=config.seed,
+                )  # fmt: skip
+    write_json(epath.Path(workdir / TARGET / RESULT), results)
+    return workdir
+
+
+def begin(workdir: Path, config: ExperimentConfig, *, trunk: str = PRETRAINED) -> Path:
+    """Writes a run that was begun and not finished."""
+    claim_workdir(epath.Path(workdir), config, {"the trunk": trunk})
+    (workdir / TARGET).mkdir(exist_ok=True)
+    return workdir
+
+
+def finish_source(workdir: Path, name: str, score: float) -> None:
+    """Adds the run of a fusion's source."""
+    folder = source_folder(epath.Path(workdir), name)
+    folder.mkdir(parents=True)
+    metrics = {"accuracy": score}
+    write_json(
+        folder / RESULT,
+        [{"name": name, "kind": "adapter", "task": name, "metrics": metrics, "main_metric": "accuracy"}],
+    )
+
+
+def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
+    """Writes a run for every seed, ``{(task, method): scores}``."""
+    numbers = itertools.count()
+    for (task, method), values in scores.items():
+        for seed, score in enumerate(values):
+            finish(folder / f"run{next(numbers):02}", experiment(task, method, seed=seed), score, **options)
+    return folder

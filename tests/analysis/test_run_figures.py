@@ -1,0 +1,152 @@
+"""Figures of runs that were never made, their numbers reckoned by hand."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import adapter, experiment, finish, finish_all, fusion
+
+from afjax.analysis.run_figures import draw_differences, draw_tradeoff, task_points, tradeoff_points
+from afjax.analysis.runs import RunRecord, collect
+from afjax.analysis.sweep_figures import draw_robustness, draw_search, robustness, search
+from afjax.analysis.tables import make_grid
+from afjax.errors import UserError
+
+TASKS = ("cb", "mrpc", "rte")
+
+
+def read(paths: list[Path]) -> list[dict[str, str]]:
+    assert [path.suffix for path in paths] == [".png", ".svg", ".csv"]
+    with paths[-1].open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_tradeoff(tmp_path: Path) -> None:
+    """Percentiles over tasks of the differences to full fine-tuning; of the sizes and layers, parameters grow."""
+    changes = {"houlsby": (-1.0, 0.0, 4.0), "layernorm": (-3.0, -2.0, -8.0), "top-2": (-2.0, 1.0, -5.0)}
+    for number, task in enumerate(TASKS):
+        full = 0.7 + number / 10
+        finish(tmp_path / f"{task}-full", experiment(task, "full"), full)
+        for method, points in changes.items():
+            score = full + points[number] / 100
+            finish(tmp_path / f"{task}-{method}", experiment(task, method), score, saved=1000 + number)
+    points = tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
+    assert [(point.family, point.method, point.count) for point in points] == [
+        ("LayerNorm only", "layernorm", 3),
+        ("top layers", "top-2", 3),
+        ("houlsby adapters", "houlsby:64", 3),
+    ]
+    for point, values in zip(points, (changes["layernorm"], changes["top-2"], changes["houlsby"]), strict=True):
+        # Between the sorted values at 0.4, 1 and 1.6.
+        low, middle, high = sorted(values)
+        expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
+        np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
+    # The median over tasks: an adapter and a head of 1001, LayerNorms with a head of 1001.
+    assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
+    rows = read(draw_tradeoff(points, tmp_path / "picture"))
+    assert [row["p50"] for row in rows] == [repr(point.middle) for point in points]
+
+
+def test_tradeoff_of_one_task(tmp_path: Path) -> None:
+    for seed, score in enumerate((0.5, 0.6)):
+        finish(tmp_path / f"{seed}", experiment("rte", "houlsby", seed=seed), score, saved=10)
+    grid = make_grid(collect([tmp_path]), by_size=True)
+    (point,) = task_points(grid, "rte")
+    assert (point.parameters, point.middle, point.count) == (20, 55.0, 2)
+    assert point.high - point.middle == pytest.approx(50**0.5)
+    assert len(read(draw_tradeoff([point], tmp_path / "picture", task="rte (accuracy)"))) == 1
+    with pytest.raises(UserError, match="need finished runs of the method full"):
+        tradeoff_points(grid)
+
+
+def test_tradeoff_that_cannot_be_drawn(tmp_path: Path) -> None:
+    finish_all(tmp_path, {("rte", "full"): (0.5,), ("rte", "head"): (0.5,)})
+    with pytest.raises(UserError, match=r"no runs of adapters, top layers or LayerNorms .* there are head, full"):
+        tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
+    finish(tmp_path / "adapter", experiment("rte", "houlsby"), 0.5)
+    with pytest.raises(
+        UserError, match=r"parameters the run in .*adapter has trained cannot be counted.*add its store"
+    ):
+        tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
+
+
+def test_differences(tmp_path: Path) -> None:
+    scores = {("rte", "full"): (0.5, 0.6), ("rte", "head"): (0.4,), ("cb", "head"): (0.4,), ("cb", "pfeiffer"): (0.9,)}
+    grid = make_grid(collect([finish_all(tmp_path, scores)]))
+    (row,) = read(draw_differences(grid, tmp_path / "picture"))
+    assert (row["task"], row["method"]) == ("rte", "head")
+    assert float(row["difference_to_full"]) == pytest.approx(-15)
+    with pytest.raises(UserError, match="No task has finished runs of full fine-tuning and of another"):
+        draw_differences(dataclasses.replace(grid, methods=("full", "pfeiffer")), tmp_path / "other")
+    assert not list(tmp_path.glob("other*"))
+
+
+def records(folder: Path) -> tuple[RunRecord, ...]:
+    return collect([folder]).records
+
+
+def test_robustness(tmp_path: Path) -> None:
+    """All else equal: the sizes' runs are no part of the scales' line, nor the other way round."""
+
+    def add(score: float, seed: int = 0, **settings: object) -> None:
+        config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", **settings))
+        finish(tmp_path / f"{score}", config, score)
+
+    for scale, score in ((1e-7, 0.50), (1e-2, 0.62), (1.0, 0.40)):
+        add(score, init_scale=scale)
+    add(0.60, seed=1, init_scale=1e-2)
+    add(0.81, size=8, init_scale=0.5)
+    add(0.82, size=16, init_scale=0.5)
+    finish(tmp_path / "fused", fusion("rte", ("cb",)), 0.99)
+    scores = robustness(records(tmp_path))
+    assert [(of.setting, of.value, of.mean, of.seeds) for of in scores] == [
+        ("init_scale", 1e-7, 50.0, 1),
+        ("init_scale", 1e-2, 61.0, 2),
+        ("init_scale", 1.0, 40.0, 1),
+        ("size", 8.0, pytest.approx(81.0), 1),
+        ("size", 16.0, pytest.approx(82.0), 1),
+    ]
+    assert scores[1].std == pytest.approx(2**0.5)
+    assert next(row["std"] for row in read(draw_robustness(scores, tmp_path / "picture"))) == ""
+
+
+def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
+    finish_all(tmp_path, {("rte", "houlsby"): (0.5, 0.6), ("rte", "head"): (0.5,)})
+    with pytest.raises(UserError, match=r"No runs of adapters differ in .*--grid.adapter.init_scale="):
+        robustness(records(tmp_path))
+    with pytest.raises(UserError, match=r"No runs of single adapters differ in .*pfeiffer_search.py"):
+        search(records(tmp_path))
+
+
+def test_search(tmp_path: Path) -> None:
+    """Step (b) has runs of the best position alone, and each point is the best activation's mean over seeds."""
+    runs = [
+        ("ffn", "both", "relu", 16.0, (0.80, 0.84)),
+        ("ffn", "both", "tanh", 16.0, (0.81, 0.81)),
+        ("ffn", "both", "relu", 2.0, (0.79,)),
+        ("ffn", "before", "relu", 16.0, (0.60,)),
+        ("attention", "both", "relu", 16.0, (0.70,)),
+        ("attention", "none", "relu", 16.0, (0.75,)),
+    ]
+    for number, (position, norm, activation, factor, values) in enumerate(runs):
+        settings = {"position": position, "pretrained_layer_norm": norm, "activation": activation}
+        own = adapter("pfeiffer", **settings, reduction_factor=factor)
+        for seed, score in enumerate(values):
+            finish(tmp_path / f"{number}-{seed}", experiment("rte", "pfeiffer", seed=seed, adapter=own), score)
+    scores = search(records(tmp_path))
+    found = {(of.setting, of.option, of.value): of.mean for of in scores}
+    assert found == {
+        ("position", "ffn", -16.0): pytest.approx(82.0),
+        ("position", "ffn", -2.0): pytest.approx(79.0),
+        ("position", "attention", -16.0): pytest.approx(75.0),
+        ("pretrained_layer_norm", "both", -16.0): pytest.approx(82.0),
+        ("pretrained_layer_norm", "both", -2.0): pytest.approx(79.0),
+        ("pretrained_layer_norm", "before", -16.0): pytest.approx(60.0),
+    }
+    rows = read(draw_search(scores, tmp_path / "picture"))
+    assert {(row["value"], row["value_is"]) for row in rows} == {
+        ("16.0", "reduction_factor"),
+        ("2.0", "reduction_factor"),
+    }

@@ -1,0 +1,274 @@
+"""What is read from workdirs, sweeps and stores, and what a command does that makes what is missing."""
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import PRETRAINED, adapter, begin, experiment, finish, finish_all, finish_source, fusion
+
+from afjax import store
+from afjax.analysis.cells import make_cells, order, task_metrics
+from afjax.analysis.missing import command
+from afjax.analysis.runs import collect, method_of
+from afjax.architecture import HeadConfig
+from afjax.cli.configs import load_experiment
+from afjax.cli.flags import make_parser
+from afjax.config import ExperimentConfig, SamplingConfig, TaskConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+
+OTHER = "b" * 64
+
+
+def jointly(method: str, tasks: tuple[str, ...], **settings: object) -> ExperimentConfig:
+    configs = tuple(TaskConfig(name=task, source=f"data/{task}") for task in tasks)
+    own = experiment("unused", method)
+    values = {"tasks": configs, "partition": own.partition, "adapter": own.adapter, **settings}
+    return ExperimentConfig(recipe="multitask", **values)
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        (experiment("rte", "head"), "head"),
+        (experiment("rte", "top-3"), "top-3"),
+        (
+            experiment("rte", "pfeiffer", adapter=adapter("pfeiffer", reduction_factor=2.0, activation="tanh")),
+            "pfeiffer",
+        ),
+        (experiment("rte", "houlsby", adapter=adapter("houlsby", size=8, init_scale=1.0)), "houlsby"),
+        (experiment("rte", "pfeiffer", adapter=adapter("pfeiffer", position="both")), "bottleneck"),
+        (experiment("rte", "pals"), "pals"),
+        (experiment("rte", "top_ffn_2"), "top_ffn_2"),
+        (experiment("rte", "pfeiffer", partition="adapter+trunk"), "pfeiffer-trunk"),
+        (jointly("full", ("rte", "cb")), "mt-full"),
+        (jointly("pals_unshared", ("rte", "cb"), partition="adapter+trunk"), "mt-pals_unshared"),
+        (dataclasses.replace(jointly("full", ("rte", "cb")), recipe="sequential"), "sequential-full"),
+        (fusion("rte", ("cb", "mnli")), "fusion"),
+        (fusion("rte", ("cb",), adapter=adapter("houlsby")), "fusion-houlsby"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_method(config: ExperimentConfig, method: str) -> None:
+    assert method_of(config) == method
+
+
+def test_order_of_methods() -> None:
+    given = ["zeta", "fusion-mt", "fusion", "mt-pals", "houlsby:64", "houlsby:8", "top-12", "top-2", "full", "head"]
+    expected = ["head", "full", "top-2", "top-12", "houlsby:8", "houlsby:64", "mt-pals", "fusion", "fusion-mt", "zeta"]
+    assert order(given) == expected
+
+
+def test_parameters_are_those_that_training_counts(tmp_path: Path) -> None:
+    """``minilm``: 22 713 216 parameters, of which a layer has 1 774 464, a LayerNorm 768 and the pooler 147 840."""
+    own = HeadConfig(pooler="head")
+    for method, pooler in (
+        ("full", "trunk"),
+        ("layernorm", "trunk"),
+        ("top-2", "head"),
+        ("houlsby", "head"),
+        ("head", "head"),
+    ):
+        head = dataclasses.replace(own, pooler=pooler)
+        finish(tmp_path / method, experiment("rte", method, head=head), 0.5, saved=10)
+    of = {record.method: record for record in collect([tmp_path]).records}
+    assert {record.trunk_parameters for record in of.values()} == {22_713_216}
+    assert of["full"].trained_parameters == 22_713_216 + 10
+    assert of["layernorm"].trained_parameters == 13 * 768 + 10
+    assert of["top-2"].trained_parameters == 2 * 1_774_464 + 10
+    assert of["houlsby"].trained_parameters == 10 + 10
+    assert of["head"].trained_parameters == 10
+
+
+def test_without_its_store_parameters_are_unknown(tmp_path: Path) -> None:
+    finish(tmp_path / "run", experiment("rte", "full"), 0.5)
+    # Another run's artefact of that name, with another score.
+    store.save(
+        tmp_path / "store", "heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}
+    )
+    assert [record.trained_parameters for record in collect([tmp_path]).records] == [None]
+
+
+def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
+    """A fusion's sources are runs too; a sweep's runs lie deeper; a store alone gives records, but each run one."""
+    finish(tmp_path / "fused", fusion("rte", ("cb", "mnli"), seed=3), 0.7)
+    finish_source(tmp_path / "fused", "cb", 0.6)
+    finish(tmp_path / "sweep" / "runs" / "seed=1", experiment("rte", "head", seed=1), 0.4)
+    finish(tmp_path / "single", experiment("cb", "pfeiffer"), 0.5, saved=4)
+    (tmp_path / "single" / "store").rename(tmp_path / "store")
+    task, identity = TaskConfig(name="sick", source="data/sick"), {"name": "minilm", "sha256": PRETRAINED}
+    config = to_dict(adapter("houlsby"))
+    alone = {"task": to_dict(task), "trunk": identity, "metrics": {"accuracy": 0.8}, "seed": 2}
+    store.save(tmp_path / "store", "adapters", "sick", {"leaf": np.zeros(5)}, config=config, **alone)
+    begin(tmp_path / "begun", experiment("rte", "full"))
+    found = collect([tmp_path, str(tmp_path / "single")])
+    assert sorted((each.task, each.method, each.seed) for each in found.records) == [
+        ("cb", "pfeiffer", 0),
+        ("cb", "pfeiffer", 3),
+        ("rte", "fusion", 3),
+        ("rte", "head", 1),
+        ("sick", "houlsby", 2),
+    ]
+    assert {each.own_parameters for each in found.records} == {None, 8, 5}
+    assert found.left_out(["rte"]) == [f"{tmp_path / 'begun'} (full on rte, seed 0) is not finished"]
+    assert found.left_out(["cb"]) == []
+    (cell,) = [cell for key, cell in make_cells(found.records).items() if key == ("cb", "pfeiffer")]
+    # A source counts as the run that trains it on its own, here with another seed.
+    assert (cell.seeds, cell.num_settings) == ((0, 3), 1)
+
+
+def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path: Path) -> None:
+    joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm")
+    joint = dataclasses.replace(joint, adapter=adapter("pfeiffer"))
+    finish(tmp_path / "joint", joint, {"rte": 0.6, "cb": 0.7}, saved=2, trained_trunk=OTHER)
+    fused = fusion("rte", ("cb",), trunk="somewhere/joint/trunk")
+    finish(tmp_path / "fused", fused, 0.8, trunk=OTHER)
+    of = {(each.task, each.method): each for each in collect([tmp_path]).records}
+    assert set(of) == {("rte", "mt-pfeiffer"), ("cb", "mt-pfeiffer"), ("rte", "fusion-mt")}
+    assert of["rte", "fusion-mt"].trunk_name == "minilm"
+    assert of["cb", "mt-pfeiffer"].shared_parameters == 22_713_216 - 147_840
+    finish(tmp_path / "head", experiment("rte", "head"), 0.5)
+    with pytest.raises(UserError, match=r"different trunks .*somewhere/joint/trunk.*minilm.* the run that trained it"):
+        collect([tmp_path / "fused", tmp_path / "head"])
+
+
+def test_what_cannot_be_collected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no folder"):
+        collect([tmp_path / "none"])
+    with pytest.raises(UserError, match=r"no finished run in .*give workdirs"):
+        collect([tmp_path])
+    begin(tmp_path / "begun", experiment("rte", "head"))
+    with pytest.raises(UserError, match=r"no finished run in .*\(1 begun and not finished\)"):
+        collect([tmp_path])
+    finish(tmp_path / "scoreless", experiment("rte", "full"), float("nan"))
+    with pytest.raises(UserError, match='No run on "rte" has a dev score'):
+        collect([tmp_path])
+    finish(tmp_path / "scored", experiment("rte", "full", seed=1), 0.5)
+    assert f"{tmp_path / 'scoreless'} has no dev score on rte" in collect([tmp_path]).left_out(["rte"])
+    (tmp_path / "scored" / "target" / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"result.json cannot be read"):
+        collect([tmp_path])
+
+
+def test_dev_chooses_among_settings(tmp_path: Path) -> None:
+    """More seeds count before a better mean; a run that was made twice counts once."""
+    for name, rate, scores in (("a", 1e-3, (0.5, 0.7)), ("b", 1e-4, (0.6, 0.62)), ("c", 1e-5, (0.9,))):
+        config = experiment("rte", "head")
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate))
+        for seed, score in enumerate(scores):
+            finish(tmp_path / f"{name}{seed}", dataclasses.replace(config, seed=seed), score)
+            finish(tmp_path / f"{name}{seed}-again", dataclasses.replace(config, seed=seed, name="other"), score)
+    (cell,) = make_cells(collect([tmp_path]).records).values()
+    assert cell.scores == (60.0, 62.0)
+    assert cell.std == pytest.approx(2**0.5)
+    assert (cell.num_settings, cell.num_runs) == (3, 5)
+
+
+def test_metrics(tmp_path: Path) -> None:
+    f1 = TaskConfig(name="rte", source="data/rte", metric="f1")
+    finish(tmp_path / "a", experiment("rte", "head"), 0.5)
+    finish(tmp_path / "b", experiment("rte", "full", of=f1), 0.5)
+    records = collect([tmp_path]).records
+    with pytest.raises(UserError, match=r'"rte" follow different metrics \(accuracy in .*, f1 in .*--metric'):
+        make_cells(records)
+    with pytest.raises(UserError, match=r'No run has the metric "acuracy"; there are accuracy.* "accuracy"'):
+        task_metrics(records[:1], "acuracy")
+
+
+# Commands
+
+
+def config_of(line: str) -> tuple[ExperimentConfig, Path]:
+    """The experiment and the workdir of a command, as ``afjax train`` reads them."""
+    program, *words = shlex.split(line)
+    assert program == "afjax"
+    arguments, rest = make_parser().parse_known_args(words)
+    assert all(word.startswith("--config.") for word in rest)
+    config = load_experiment(arguments.config, [word.removeprefix("--config.") for word in rest])
+    return config, Path(arguments.workdir)
+
+
+def filled(folder: Path, task: str, method: str, seed: int) -> tuple[ExperimentConfig, Path]:
+    found = collect([folder])
+    line = command(found, make_cells(found.records), task, method, seed)
+    assert line is not None
+    return config_of(line)
+
+
+def test_a_missing_seed_is_the_same_run_with_it(tmp_path: Path) -> None:
+    config = experiment("rte", "pfeiffer", adapter=adapter("pfeiffer", layers=(0, 1)))
+    finish(tmp_path / "a", config, 0.5)
+    (tmp_path / "rte-pfeiffer-seed2").mkdir()
+    wanted = dataclasses.replace(config, seed=2)
+    assert filled(tmp_path, "rte", "pfeiffer", 2) == (wanted, tmp_path / "rte-pfeiffer-seed2-2")
+
+
+def test_a_missing_task_is_the_methods_run_on_it(tmp_path: Path) -> None:
+    task = TaskConfig(name="stsb", source="da ta/it's", kind="regression", scale=5.0, labels=("1", "None"))
+    finish(tmp_path / "a", experiment("rte", "full", seed=1), 0.5)
+    finish(tmp_path / "b", experiment("stsb", "head", of=task), 0.5)
+    config, workdir = filled(tmp_path, "stsb", "full", 1)
+    assert config == experiment("stsb", "full", of=task, seed=1)
+    assert workdir == tmp_path / "stsb-full-seed1"
+
+
+def test_a_fusions_source_is_trained_on_its_own(tmp_path: Path) -> None:
+    config = fusion("rte", ("cb", "mnli"))
+    finish(tmp_path / "a", config, 0.7)
+    finish_source(tmp_path / "a", "cb", 0.6)
+    found, _ = filled(tmp_path, "cb", "pfeiffer", 1)
+    assert (found.recipe, found.target.name, found.sources, found.seed) == ("single", "cb", (), 1)
+
+
+def test_a_joint_run_gets_the_task(tmp_path: Path) -> None:
+    sampling = SamplingConfig(sampler="round_robin")
+    finish(tmp_path / "a", jointly("full", ("rte", "cb"), sampling=sampling), {"rte": 0.5, "cb": 0.5})
+    finish(tmp_path / "b", experiment("sick", "full"), 0.5)
+    config, _ = filled(tmp_path, "sick", "mt-full", 0)
+    assert config == jointly("full", ("rte", "cb", "sick"), sampling=sampling)
+
+
+def test_a_fusion_of_stored_adapters_uses_them_again(tmp_path: Path) -> None:
+    finish(tmp_path / "a", fusion("rte", ("cb",)), 0.7, saved=2)
+    found = collect([tmp_path])
+    line = command(found, make_cells(found.records), "rte", "fusion", 1)
+    assert line is not None
+    assert f"--store={tmp_path / 'a' / 'store'}" in shlex.split(line)
+    assert config_of(line)[0].artefact_name(TaskConfig(name="rte")) == "rte-fusion-seed1"
+
+
+def test_what_was_begun_goes_on(tmp_path: Path) -> None:
+    config = experiment("rte", "full", seed=1)
+    finish(tmp_path / "a", experiment("rte", "full"), 0.5)
+    begin(tmp_path / "b", config)
+    assert filled(tmp_path, "rte", "full", 1) == (config, tmp_path / "b")
+
+
+@pytest.mark.parametrize("method", ["head", "full", "layernorm", "top-2", "pfeiffer", "houlsby"])
+def test_methods_without_any_run(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TaskConfig(name="rte", source="data,with:signs", kind="regression", scale=5.0)
+    finish(tmp_path / "a", experiment("rte", "pals", of=task), 0.5)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    config, _ = filled(tmp_path, "rte", method, 4)
+    assert (config.task, config.seed, config.trunk, method_of(config)) == (task, 4, "minilm", method)
+
+
+def test_nothing_tells_how_to_train_what_no_run_is(tmp_path: Path) -> None:
+    finish_all(tmp_path, {("rte", "head"): (0.5,)})
+    found = collect([tmp_path])
+    assert command(found, make_cells(found.records), "rte", "fusion-mt", 0) is None
+
+
+def test_config_json_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(UserError, match=r"does not exist; give a Python file, or a workdir's config.json"):
+        load_experiment(str(path))
+    for text in ("[]", "{", json.dumps({"sources": [{}]})):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"is no workdir's config.json"):
+            load_experiment(str(path))
+    with pytest.raises(UserError, match="takes no arguments"):
+        load_experiment(f"{path}:seed=1")

@@ -1,0 +1,61 @@
+"""``afjax table`` and ``afjax plot`` of runs: what they print and write, and what they refuse."""
+
+from pathlib import Path
+
+import pytest
+from made_runs import begin, experiment, finish, finish_all, fusion
+
+from afjax.cli.main import main
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    scores = {("rte", "full"): (0.6,), ("rte", "houlsby"): (0.5,), ("cb", "full"): (0.7,), ("cb", "pfeiffer"): (0.8,)}
+    return finish_all(tmp_path / "runs", scores, saved=2)
+
+
+def refused(capsys: Capsys, *words: str) -> str:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_table(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    words = ["table", "houlsby", f"--runs={runs}", "--format=markdown"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "| method   | total | trained/task |" in shown
+    assert main([*words, f"--output={tmp_path / 'table.md'}"]) == 0
+    assert (tmp_path / "table.md").read_text() == shown
+
+
+@pytest.mark.parametrize("figure", ["tradeoff", "differences"])
+def test_plot(figure: str, runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    begin(runs / "begun", experiment("rte", "head"))
+    assert main(["plot", figure, f"--runs={runs}", f"--output={tmp_path / 'new' / 'picture'}"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == [str(tmp_path / "new" / f"picture.{suffix}") for suffix in ("png", "svg", "csv")]
+    assert "begun (head on rte, seed 0) is not finished" in err
+
+
+def test_what_is_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    given, picture = f"--runs={runs}", f"--output={tmp_path / 'picture'}"
+    assert 'no layout "arows"; take' in refused(capsys, "table", "arows", given)
+    assert 'no format "html"; take text, markdown' in refused(capsys, "table", "arrows", given, "--format=html")
+    assert "no fusions to compare" in refused(capsys, "table", "arrows", given)
+    assert "There is no folder" in refused(capsys, "table", "pals", f"--runs={runs},{runs / 'none'}")
+    assert "--runs is" in refused(capsys, "plot", "search", f"--runs={runs},", picture)
+    for output in (tmp_path, tmp_path / "none" / "table.md"):
+        assert "cannot be written" in refused(capsys, "table", "pals", given, f"--output={output}")
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refused(capsys, "plot", "search", given, f"--output={tmp_path / 'file' / 'picture'}")
+    assert 'names "ret"' in refused(capsys, "plot", "tradeoff", given, picture, "--task=ret")
+    assert "adapter.init_scale" in refused(capsys, "plot", "robustness", given, picture)
+    finish(tmp_path / "other", fusion("rte", ("cb",)), 0.5, trunk="c" * 64)
+    assert "different trunks" in refused(capsys, "table", "pals", f"{given},{tmp_path / 'other'}")
+    assert "no finished run" in refused(capsys, "table", "pals", f"--runs={tmp_path / 'runs' / 'run00' / 'target'}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other", "runs"]

@@ -1,0 +1,192 @@
+"""Tables of runs that were never made, their numbers reckoned by hand, in every format."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from made_runs import adapter, experiment, finish, finish_all, fusion
+from test_runs import jointly
+
+from afjax.analysis import formats
+from afjax.analysis.runs import collect
+from afjax.analysis.tables import GAP, Grid, Table, arrow, make_grid, make_table
+from afjax.config import SamplingConfig, TaskConfig
+from afjax.errors import UserError
+
+
+def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in table.rows}
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    """Two tasks; of "cb" head lacks a seed and full all."""
+    scores = {
+        ("rte", "head"): (0.50, 0.52, 0.57),
+        ("rte", "full"): (0.60, 0.62, 0.58),
+        ("cb", "head"): (0.70, 0.74),
+        ("cb", "pfeiffer"): (0.80, 0.80, 0.80),
+    }
+    return make_grid(collect([finish_all(tmp_path, scores)]))
+
+
+def test_means_and_deviations(grid: Grid) -> None:
+    table = make_table("adapterfusion", grid)
+    assert table.header == ("task", "head", "full", "pfeiffer", "seeds")
+    # Of 50, 52, 57: 53, and (9 + 1 + 16) / 2 = 13; of 60, 62, 58: (0 + 4 + 4) / 2 = 4; of 70, 74: (4 + 4) / 1 = 8.
+    assert rows_of(table) == {
+        "cb": ("72.00 ± 2.83 (2)", GAP, "80.00 ± 0.00", "3"),
+        "rte": ("53.00 ± 3.61", "60.00 ± 2.00", GAP, "3"),
+        "mean": ("62.50", GAP, GAP, ""),
+    }
+    assert "11 runs on the trunk minilm, seeds 0, 1, 2." in table.notes
+    wanted = [
+        "cb-head-seed2",
+        *(f"cb-full-seed{seed}" for seed in range(3)),
+        *(f"rte-pfeiffer-seed{seed}" for seed in range(3)),
+    ]
+    assert [command.rpartition("/")[2] for command in table.commands] == wanted
+
+
+def test_seeds_tasks_and_methods_may_be_asked_for(tmp_path: Path) -> None:
+    found = collect([finish_all(tmp_path, {("rte", "head"): (0.5,), ("cb", "head"): (0.6,)})])
+    table = make_table("adapterfusion", make_grid(found, tasks="rte", methods="full,head", seeds="0,7"))
+    assert rows_of(table) == {"rte": (GAP, "50.00 (1)", "2")}
+    assert [command.rpartition("-")[2] for command in table.commands] == ["seed0", "seed7", "seed7"]
+    for wrong, sentence in (
+        ({"tasks": "ret"}, '--tasks names "ret".*there are cb, rte'),
+        ({"methods": "fusion"}, '--methods names "fusion", of which there is no finished run; there are head'),
+        ({"methods": "head,head"}, '"head" twice'),
+        ({"seeds": "a"}, '--seeds is "a"'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            make_grid(found, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "sign"),
+    [(80.3, 80.0, "→"), (80.0, 80.3, "→"), (80.31, 80.0, "↑"), (79.69, 80.0, "↓"), (80.0, 80.0, "→"), (0.3, 0.0, "→")],
+)
+def test_arrows_are_level_at_the_bounds(one: float, other: float, sign: str) -> None:
+    assert arrow(one - other) == sign
+
+
+def test_arrows(tmp_path: Path) -> None:
+    finish_all(tmp_path, {(task, "pfeiffer"): (score,) for task, score in (("rte", 0.5), ("cb", 0.8), ("sick", 0.6))})
+    finish(tmp_path / "f1", fusion("rte", ("cb",)), 0.51)
+    finish(tmp_path / "f2", fusion("cb", ("rte",)), 0.803)
+    table = make_table("arrows", make_grid(collect([tmp_path])))
+    assert table.header == ("task", "fusion vs pfeiffer")
+    assert rows_of(table) == {"cb": ("→",), "rte": ("↑",), "sick": (GAP,), "better": ("1/2",)}
+    assert [row[3] for row in table.data] == [pytest.approx(0.3), pytest.approx(1.0), None]
+    assert len(table.commands) == 1
+
+
+def test_differences(grid: Grid) -> None:
+    table = make_table("differences", grid)
+    assert table.header == ("task", "head", "pfeiffer")
+    assert rows_of(table) == {"cb": (GAP, GAP), "rte": ("-7.00", GAP)}
+
+
+def test_layouts_that_lack_what_they_are_about(tmp_path: Path) -> None:
+    grid = make_grid(collect([finish_all(tmp_path, {("rte", "head"): (0.5,)})]))
+    with pytest.raises(UserError, match=r"no fusions to compare.*there are head"):
+        make_table("arrows", grid)
+    with pytest.raises(UserError, match=r"need finished runs of the method full.*configs/baselines.py:method=full"):
+        make_table("differences", grid)
+
+
+def test_houlsby_counts_parameters(tmp_path: Path) -> None:
+    """A trunk of 22 713 216: twice of it for two tasks' full fine-tuning, once for any number of tasks' adapters."""
+    trunk, added = 22_713_216, 227_132
+    for task in ("cb", "rte"):
+        finish(tmp_path / f"{task}-full", experiment(task, "full"), 0.9, saved=1)
+        finish(tmp_path / f"{task}-adapter", experiment(task, "houlsby"), 0.8, saved=added // 2)
+    finish(tmp_path / "head", experiment("cb", "head"), 0.7)
+    table = make_table("houlsby", make_grid(collect([tmp_path])))
+    # All but the pooler, which the head brings, are trained.
+    assert rows_of(table) == {
+        "head": (GAP, GAP, "70.00", GAP, GAP),
+        "full": ("1.99×", f"{100 * (trunk - 147_840) / trunk:.2f}%", "90.00", "90.00", "90.00"),
+        "houlsby": ("1.02×", "1.00%", "80.00", "80.00", "80.00"),
+    }
+    houlsby = [dict(zip(table.data_header, row, strict=True)) for row in table.data if row[0] == "houlsby"]
+    assert [of["total_relative"] for of in houlsby] == [1 + 2 * added / trunk] * 2
+
+
+def test_pals_has_a_row_a_sampler(tmp_path: Path) -> None:
+    for sampler, score in (("annealed", 0.8), ("proportional", 0.6)):
+        sampling = SamplingConfig(sampler=sampler)
+        config = jointly("pals", ("cb", "rte"), partition="adapter+trunk", sampling=sampling)
+        finish(tmp_path / sampler, config, {"cb": score, "rte": 0.7}, saved=1_000_000, trained_trunk=sampler)
+    finish(tmp_path / "full", experiment("cb", "full"), 0.9, saved=1)
+    table = make_table("pals", make_grid(collect([tmp_path]), by_sampler=True))
+    assert table.header == ("method", "sampler", "parameters", "cb", "rte", "mean")
+    # An adapter and a head of a million each for both tasks.
+    assert table.rows == (
+        ("full", GAP, GAP, "90.00", GAP, GAP),
+        ("mt-pals", "annealed", "1.18×", "80.00", "70.00", "75.00"),
+        ("mt-pals", "proportional", "1.18×", "60.00", "70.00", "65.00"),
+    )
+
+
+def test_sizes_are_methods_where_they_are_asked_for(tmp_path: Path) -> None:
+    for size, score in ((8, 0.6), (64, 0.7)):
+        finish(tmp_path / f"{size}", experiment("rte", "houlsby", adapter=adapter("houlsby", size=size)), score)
+    finish(tmp_path / "p", experiment("rte", "pfeiffer"), 0.5)
+    found = collect([tmp_path])
+    assert make_table("adapterfusion", make_grid(found)).rows == (("rte", "50.00", "70.00", "1"),)
+    sized = make_table("adapterfusion", make_grid(found, by_size=True))
+    assert sized.header == ("task", "pfeiffer:1/16", "houlsby:8", "houlsby:64", "seeds")
+
+
+# Formats
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Table:
+    task = TaskConfig(name="a_b|50%&c$", source="data", metric="f1")
+    finish(tmp_path / "a", experiment("x", "head", of=task), 0.5)
+    finish(tmp_path / "b", experiment("x", "head", of=task, seed=1), 0.52)
+    finish_all(tmp_path, {("rte", "full"): (0.25,)})
+    return make_table("adapterfusion", make_grid(collect([tmp_path])))
+
+
+def test_text(grid: Grid) -> None:
+    lines = formats.to_text(make_table("adapterfusion", grid)).splitlines()
+    assert lines[:6] == [
+        "Dev scores",
+        "",
+        "task              head          full      pfeiffer  seeds",
+        "cb    72.00 ± 2.83 (2)             -  80.00 ± 0.00      3",
+        "rte       53.00 ± 3.61  60.00 ± 2.00             -      3",
+        "mean             62.50             -             -",
+    ]
+
+
+def test_markdown_is_aligned_and_escaped(hostile: Table) -> None:
+    lines = formats.to_markdown(hostile).splitlines()
+    assert lines[2:6] == [
+        "| task              |         head |  full | seeds |",
+        "| ----------------- | -----------: | ----: | ----: |",
+        "| a\\_b\\|50%&c$ (f1) | 51.00 ± 1.41 |     - |     2 |",
+        "| rte               |            - | 25.00 |     1 |",
+    ]
+    assert lines[-1] == "```"
+
+
+def test_latex_is_escaped(hostile: Table) -> None:
+    text = formats.to_latex(hostile)
+    assert "\\begin{tabular}{lrrr}\n\\toprule\ntask " in text
+    assert r"a\_b\textbar{}50\%\&c\$ (f1) & 51.00 $\pm$ 1.41 &" in text
+    assert all(line.startswith("%") for line in text.partition("\\end{tabular}\n")[2].splitlines())
+
+
+def test_csv_has_every_number_and_the_commands(grid: Grid) -> None:
+    rows = list(csv.DictReader(io.StringIO(formats.to_csv(make_table("adapterfusion", grid)))))
+    of = {(row["task"], row["method"]): row for row in rows}
+    assert float(of["cb", "head"]["std"]) == pytest.approx(8**0.5)
+    assert (of["cb", "head"]["seeds"], of["cb", "head"]["settings"], of["cb", "head"]["runs"]) == ("0 1", "1", "2")
+    assert of["rte", "pfeiffer"]["mean"] == ""
+    assert of["rte", "pfeiffer"]["command"].count(" && afjax train ") == 2
