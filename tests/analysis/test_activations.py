@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,7 +36,7 @@ def rows() -> Rows:
 
 def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
     """``[rows, layers, adapters]``, each row alone and without padding, in float64."""
-    architecture, params = model.model, {"trunk": model.trunk.params, **model.params}
+    architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
     data, found = model.tokenised(rows), []
     run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
     for begin, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):

@@ -60,9 +60,10 @@ def test_no_mask_is_no_operation(tiny_trunk: Trunk) -> None:
     def text(**mask: Any) -> str:
         return jax.jit(lambda params, batch: model(params, batch, **mask).logits).lower(params, batch).as_text()
 
-    assert "select" not in text()
     assert text() == text(layer_mask=None)
-    assert "select" in text(layer_mask=jax.numpy.ones(2, bool))
+    # A choice for each of the two slots that hold something.
+    selects = text(layer_mask=jax.numpy.ones(2, bool)).count("stablehlo.select")
+    assert selects >= text().count("stablehlo.select") + 2
 
 
 def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows) -> None:
