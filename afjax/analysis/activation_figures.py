@@ -60,13 +60,14 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
                 panels.append(_Panel(title, list(map(str, layers)), adapters, amounts[list(layers)]))
             continue
         for layer in layers:
-            rows, amounts = [], []
+            rows: list[str] = []
+            shares: list[list[float]] = []
             for of_fusion in found:
                 for group, means in of_fusion.means.get(slot, {}).items():
                     rows.append(of_fusion.fusion if group == ALL else f"{of_fusion.fusion}: {group}")
                     own = dict(zip(of_fusion.adapters, means[layer], strict=True))
-                    amounts.append([own.get(name, np.nan) for name in adapters])
-            panels.append(_Panel(f"layer {layer}{behind}", rows, adapters, np.array(amounts)))
+                    shares.append([own.get(name, np.nan) for name in adapters])
+            panels.append(_Panel(f"layer {layer}{behind}", rows, adapters, np.array(shares)))
     lines = [
         [of_fusion.fusion, group, of_fusion.num_rows[group], slot, layer, name, float(amount)]
         for of_fusion in found
@@ -126,14 +127,15 @@ def _draw(
         raise UserError("The layers that were asked for have no adapters: there is nothing to show.")
     first = panels[0]
     longest = max(map(len, first.rows)), max(map(len, first.columns))
-    # Names stand upright where they are wider than a column.
-    upright = longest[1] * 0.055 > cell[0]
     margin = 0.35 + 0.06 * longest[0]
     # No narrower than its title.
     wide = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
     high = cell[1] * len(first.rows)
+    # Names stand upright where they are wider than a column.
+    upright = longest[1] * 0.06 > wide / len(first.columns)
     across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (wide + 0.15))))
     down = math.ceil(len(panels) / across)
+    across = math.ceil(len(panels) / down)
     figure, axes = new_figure(
         margin + across * (wide + 0.15) + 0.7,
         down * (high + 0.28) + 0.35 + (0.06 * longest[1] if upright else 0.15),

@@ -137,7 +137,8 @@ def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = ""
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
     figure, (axes,) = new_figure(width, 0.86 * width)
     # Nothing lost is the bright end.
-    image = axes.imshow(change, cmap=AMOUNTS, vmin=min(np.nanmin(change), -1.0), vmax=max(np.nanmax(change), 0.0))
+    low, high = min(float(np.nanmin(change)), -1.0), max(float(np.nanmax(change)), 0.0)
+    image = axes.imshow(change, cmap=AMOUNTS, vmin=low, vmax=high)
     axes.set(
         xticks=range(count),
         yticks=range(count),
@@ -155,7 +156,7 @@ def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = ""
     size = min(7.0, 7.0 * (width / COLUMN_WIDTH) * 9 / count)
     for first, last in zip(*np.nonzero(np.isfinite(change)), strict=True):
         value = change[first, last]
-        ink = "white" if image.norm(value) < 0.5 else "black"
+        ink = "white" if value < (low + high) / 2 else "black"
         axes.text(last, first, f"{value:.0f}".replace("-0", "0"), ha="center", va="center", color=ink, fontsize=size)
     names = list(scores.whole)
     header = ["first_layer", "last_layer", f"relative_change_{metric}", *names]
