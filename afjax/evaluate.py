@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -13,7 +14,7 @@ from afjax.config import TaskConfig
 from afjax.data.batches import eval_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
-from afjax.sharding import own_rows, place_batch, whole
+from afjax.sharding import own_rows, place_batch, to_host, whole
 from afjax.trees import Tree
 
 
@@ -70,6 +71,52 @@ def over_rows(
     assert outputs, "an empty split reached the model"
     back = np.argsort(np.concatenate(order))
     return jax.tree.map(lambda *leaves: _joined(leaves)[back], *outputs)
+
+
+def sum_over_rows(
+    step: Callable[[Tree, Any], Any],
+    params: Tree,
+    data: TokenisedRows,
+    weights: np.ndarray,
+    *,
+    batch_size: int,
+    lengths: Sequence[int],
+    pad_id: int,
+    mesh: Mesh,
+) -> Any:
+    """The sum over all batches of ``step(params, {"tokens", "types", "mask", "weights"})``.
+
+    It is kept on the devices: memory does not grow with the number of rows.
+
+    Args:
+      step: Compiled; gives a tree of float arrays.
+      params, data, batch_size, lengths, pad_id, mesh: As in :func:`over_rows`.
+      weights: ``[rows, n]``, of which the step is given its batch's; zero for what fills a batch up.
+
+    Returns:
+      The tree; NumPy arrays.
+    """
+    part = own_rows(batch_size, mesh)
+    total: Any = None
+    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
+        rows = batch["rows"][part]
+        inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
+        inputs["weights"] = np.where(rows[:, None] >= 0, weights[rows], 0)
+        with jax.set_mesh(mesh):
+            # The next batch is built while the devices are at work on this one, and no more are waiting.
+            jax.block_until_ready(total)
+            found = step(params, place_batch(inputs, batch_size, mesh))
+            total = (found, jax.tree.map(jnp.zeros_like, found)) if total is None else _added(total, found)
+    assert total is not None, "an empty split reached the model"
+    return to_host(total[0])
+
+
+@jax.jit
+def _added(total: tuple[Any, Any], found: Any) -> tuple[Any, Any]:
+    """A sum and what rounding added to it, which the next addend makes good (Kahan): many batches lose no digits."""
+    addend = jax.tree.map(jnp.subtract, found, total[1])
+    new = jax.tree.map(jnp.add, total[0], addend)
+    return new, jax.tree.map(lambda new, old, more: (new - old) - more, new, total[0], addend)
 
 
 def _joined(leaves: Sequence[np.ndarray]) -> np.ndarray:

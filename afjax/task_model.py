@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.evaluate import over_rows, split_scores
+from afjax.evaluate import over_rows, split_scores, sum_over_rows
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model
@@ -31,6 +31,9 @@ from afjax.sharding import local_mesh, place
 from afjax.stored import load_adapter, load_unpruned_fusion
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk
+
+# ``step(model, parameters, batch)``.
+ModelStep = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,21 +184,55 @@ class TaskModel:
     def _run(
         self, data: TokenisedRows, batch_size: int, max_length: int | None, fusion_attention: bool
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        def step(model: Model, params: Tree, batch: Mapping[str, Any]) -> Any:
+            return _predict_step(model, fusion_attention, params, batch)
+
+        logits, attention = self.over_rows(step, data, batch_size=batch_size, max_length=max_length)
+        return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
+
+    def over_rows(
+        self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
+    ) -> Any:
+        """What ``step(model, params, batch)`` gives for every row, in order: :func:`afjax.evaluate.over_rows`.
+
+        Args:
+          step: Compiled, the model being static. It is given the model without its names, and a fusion folded.
+          data: Of :meth:`tokenised`.
+          batch_size, max_length: As in :meth:`predict`.
+        """
+        step = functools.partial(step, self._nameless)
+        return over_rows(step, self._device_params, data, **self._batches(batch_size, max_length))
+
+    def sum_over_rows(
+        self,
+        step: ModelStep,
+        data: TokenisedRows,
+        weights: np.ndarray,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> Any:
+        """The sum of what a step gives for the batches of all rows: :func:`afjax.evaluate.sum_over_rows`.
+
+        Args:
+          step, data, batch_size, max_length: As in :meth:`over_rows`.
+          weights: ``[rows, n]`` (of span: of windows), of which the step finds its batch's beside the tokens.
+        """
+        step = functools.partial(step, self._nameless)
+        return sum_over_rows(step, self._device_params, data, weights, **self._batches(batch_size, max_length))
+
+    def _batches(self, batch_size: int, max_length: int | None) -> dict[str, Any]:
+        """What :mod:`afjax.evaluate` makes batches from."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
-        max_length = self.max_length if max_length is None else max_length
-        # Each device takes as many rows as every other.
         devices = self._mesh.size
-        logits, attention = over_rows(
-            functools.partial(_predict_step, self._nameless, fusion_attention),
-            self._device_params,
-            data,
-            batch_size=-(-batch_size // devices) * devices,
-            lengths=TrainConfig(max_length=max_length).lengths,
-            pad_id=self.model.trunk.pad_id,
-            mesh=self._mesh,
-        )
-        return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
+        return {
+            # Each device takes as many rows as every other.
+            "batch_size": -(-batch_size // devices) * devices,
+            "lengths": TrainConfig(max_length=self.max_length if max_length is None else max_length).lengths,
+            "pad_id": self.model.trunk.pad_id,
+            "mesh": self._mesh,
+        }
 
     def for_inference(self) -> tuple[Model, Tree]:
         """What predicts: the model and all its parameters on the host, the trunk's included and a fusion folded.
@@ -398,14 +435,7 @@ def _predict_step(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The logits, and the attention over adapters averaged over each row's tokens."""
     outputs = model(params, batch, fusion_attention=fusion_attention)
-    if not fusion_attention:
-        return outputs.logits, {}
-    mask = batch["mask"].reshape(batch["mask"].shape[0], -1)  # the tokens of all choices, of multiple choice
-    present = mask / jnp.maximum(mask.sum(-1, keepdims=True), 1)
-    means = {
-        slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in outputs.fusion_attention.items()
-    }
-    return outputs.logits, means
+    return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}
 
 
 def load_task_model(

@@ -109,6 +109,26 @@ examples:
 
 A task's head is the store's of its name (see --names), with the fusion of that name, else the adapter, else alone."""
 
+ACTIVATIONS_EXAMPLE = """\
+examples:
+  afjax plot activations --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --by_label \\
+      --output=figures/target
+  afjax plot activations --store=store --trunk=minilm --fusion=rte-fusion,mrpc-fusion --data_dir=DATA --layers=0,3,5 \\
+      --output=figures/targets
+  afjax plot activations --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion \\
+      --text="All cats sleep." --text_b="Some cats sleep." --output=figures/sentence
+
+One fusion gives layers x adapters, several give fusions x adapters of each layer, a text gives adapters x tokens.
+Written are OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
+
+SPANS_EXAMPLE = """\
+example:
+  afjax plot spans --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
+      --source=builtin:entail --output=figures/spans
+
+Adapters alone are removed: LayerNorms that were trained with them stay. Written are OUTPUT.png, OUTPUT.svg and
+OUTPUT.csv, which has every metric of every span."""
+
 STABLEHLO_EXAMPLE = """\
 example:
   afjax export stablehlo --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
@@ -307,6 +327,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
     )
 
+    plots = _group(commands, "plot", "draw the papers' figures from what was trained", metavar="FIGURE")
+    _add_model_plots(plots)
+    _add_run_plots(plots)
+
     data = _command(commands, "data", "show a task's splits, or list the known tasks", DATA_EXAMPLE)
     data.add_argument("action", choices=("show", "list"))
     data.add_argument("task", nargs="?", metavar="TASK", help="of what to show: a name or a .toml file")
@@ -341,9 +365,6 @@ def make_parser() -> argparse.ArgumentParser:
     table.add_argument("--by_size", action="store_true", help="adapters of each size are a method of their own")
     table.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
     table.add_argument("--output", type=Path, help="the file (the terminal)")
-
-    plots = _group(commands, "plot", "draw what trained models do and score", metavar="FIGURE")
-    _add_run_plots(plots)
 
     tpu = _command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
@@ -407,6 +428,34 @@ def _add_report_commands(commands: Any) -> None:
     compare.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
     compare.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
     compare.add_argument("--json", action="store_true", help="print JSON on the last line")
+
+
+def _add_model_plots(plots: Any) -> None:
+    """Figures of stored models."""
+    summary = "what fusions listen to, over a split or at every token of a text"
+    activations = _command(plots, "activations", summary, ACTIVATIONS_EXAMPLE, group="plot")
+    activations.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    activations.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    activations.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one a target task")
+    activations.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (of the same names)")
+    source = activations.add_mutually_exclusive_group()
+    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each one's rows, as for eval (those it trained on)")
+    source.add_argument("--data_dir", help="the folder of all tasks, where each head's task is found by its name")
+    source.add_argument("--text", help="one text in place of rows")
+    activations.add_argument("--text_b", help="the second text of a pair")
+    activations.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which rows (dev)")
+    activations.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
+    activations.add_argument("--by_label", action="store_true", help="also over the rows of each label")
+    activations.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    activations.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
+
+    summary = "what is lost without the adapters of each span of layers"
+    spans = _command(plots, "spans", summary, SPANS_EXAMPLE, group="plot")
+    _add_model_flags(spans)
+    _add_source_flags(spans)
+    spans.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    spans.add_argument("--metric", default="", help="the one that is drawn (the task's)")
+    spans.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
 
 
 def _add_paper_imports(imports: Any) -> None:

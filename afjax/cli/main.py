@@ -507,6 +507,24 @@ def _plot_runs(arguments: argparse.Namespace) -> int:
     return analysis_tables.plot(arguments)
 
 
+def _plot_activations(arguments: argparse.Namespace) -> int:
+    from afjax.cli import analysis_plots
+
+    _set_up_libraries()
+    print("\n".join(analysis_plots.activations(arguments, _rows_of)))
+    return 0
+
+
+def _plot_spans(arguments: argparse.Namespace) -> int:
+    from afjax.analysis.figures import check_output
+    from afjax.cli import analysis_plots
+
+    check_output(arguments.output)
+    task_model = _load_task_model(arguments)
+    print("\n".join(analysis_plots.spans(arguments, task_model, _rows_of(task_model, arguments, arguments.split))))
+    return 0
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "sweep": _sweep,
@@ -529,6 +547,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "table": _table,
     **{f"plot {figure}": _plot_runs for figure in ("differences", "tradeoff", "robustness", "search")},
+    "plot activations": _plot_activations,
+    "plot spans": _plot_spans,
     "tpu": _tpu,
     "bench": _bench,
     "import adapter-bert": _import_adapter_bert,

@@ -89,6 +89,12 @@ def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
+def switched_slot(slot: Slot, on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
+    """A slot, or where it is switched off (a bool scalar) the empty one."""
+    output, attention = slot(sublayer)
+    return jnp.where(on, output, plain_slot(sublayer)[0]), attention
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and type embeddings, LayerNorm, dropout."""
 

@@ -25,7 +25,7 @@ from afjax.architecture import (
 from afjax.config import Remat, TrunkDtype
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode, part_layers
+from afjax.model.encoder import Slot, SlotMaker, Sublayer, TrunkConfig, encode, part_layers, switched_slot
 from afjax.model.heads import Reads, apply_head
 from afjax.model.layers import split_key
 from afjax.model.reduce import check_kept, keep_adapters, kept_config
@@ -47,6 +47,18 @@ class Outputs:
 
     logits: Array
     fusion_attention: dict[str, Array]
+
+    def row_attention(self, mask: Array) -> dict[str, Array]:
+        """The attention over adapters averaged over each row's tokens, ``{slot: [batch, layers, num_adapters]}``.
+
+        Args:
+          mask: The batch's, False at padding.
+        """
+        tokens = mask.reshape(mask.shape[0], -1)  # of all choices, of multiple choice
+        present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)
+        return {
+            slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in self.fusion_attention.items()
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +99,13 @@ class Model:
             assert len(self.adapters) <= 1, "several adapters need a fusion"
 
     def __call__(
-        self, params: Tree, batch: Mapping[str, Array], *, key: Array | None = None, fusion_attention: bool = False
+        self,
+        params: Tree,
+        batch: Mapping[str, Array],
+        *,
+        key: Array | None = None,
+        fusion_attention: bool = False,
+        layer_mask: Array | None = None,
     ) -> Outputs:
         """Runs the model, in the trunk's dtype but for softmax, LayerNorm and the head.
 
@@ -98,14 +116,19 @@ class Model:
           key: Dropout's key; None: no dropout.
           fusion_attention: Whether to return the attention over adapters. Without it the last layer is computed
             for the first token alone, where that is what the head reads.
+          layer_mask: bool ``[num_layers]``, False where a layer is to run as if its slots were empty (LayerNorms that
+            the adapter carries stay); what it says of layers without adapters is not read. None: all have them.
         """
         if batch["tokens"].ndim == 3:
-            return self._run_choices(params, batch, key, fusion_attention)
+            return self._run_choices(params, batch, key, fusion_attention, layer_mask)
         trunk_key, head_key = split_key(key, 2)
         trunk = self._trunk_with_layer_norms(params)
         all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
         contents, shared = self._slot_contents(params)
-        drawn = self._draw_adapters(key)
+        make_slots: SlotMaker = functools.partial(self._make_slots, shared, self._draw_adapters(key))
+        if layer_mask is not None and contents:
+            contents = {"on": layer_mask[jnp.array(self._layers())], "held": contents}
+            make_slots = functools.partial(_make_switched_slots, make_slots)
         hidden, attention = encode(
             trunk,
             self.trunk,
@@ -114,7 +137,7 @@ class Model:
             batch["mask"],
             contents=contents,
             layers=self._layers(),
-            make_slots=functools.partial(self._make_slots, shared, drawn),
+            make_slots=make_slots,
             key=trunk_key,
             dtype=self.dtype,
             scan=self.scan_layers,
@@ -142,12 +165,17 @@ class Model:
         return Outputs(logits, attention)
 
     def _run_choices(
-        self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool
+        self,
+        params: Tree,
+        batch: Mapping[str, Array],
+        key: Array | None,
+        fusion_attention: bool,
+        layer_mask: Array | None,
     ) -> Outputs:
         """Every choice is a row of its own, whose first logit is the choice's."""
         num_rows, num_choices, length = batch["tokens"].shape
         flat = {name: batch[name].reshape(num_rows * num_choices, length) for name in ("tokens", "types", "mask")}
-        outputs = self(params, flat, key=key, fusion_attention=fusion_attention)
+        outputs = self(params, flat, key=key, fusion_attention=fusion_attention, layer_mask=layer_mask)
         logits = outputs.logits[:, 0].reshape(num_rows, num_choices)
         there = batch["mask"].any(-1)  # [batch, choices]
         attention = {
@@ -254,6 +282,12 @@ class Model:
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
+
+
+def _make_switched_slots(make_slots: SlotMaker, contents: Any, key: Array | None) -> dict[str, Slot]:
+    """The slots of a layer that its entry of a layer mask switches on or off."""
+    slots = make_slots(contents["held"], key)
+    return {name: functools.partial(switched_slot, slot, contents["on"]) for name, slot in slots.items()}
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:

@@ -1,0 +1,173 @@
+"""Pictures of what fusions listen to, from the numbers of :mod:`afjax.analysis.activations`."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from afjax.analysis.activations import ALL, Activations, TokenActivations
+from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
+from afjax.errors import UserError
+
+_TOKENS_WITH_NUMBERS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Panel:
+    """One heatmap: ``amounts [rows, columns]``, NaN for gaps."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    amounts: np.ndarray
+
+
+def check_layers(layers: Sequence[int], num_layers: int) -> None:
+    """Raises UserError where a layer does not exist."""
+    for layer in layers:
+        if not 0 <= layer < num_layers:
+            raise UserError(f"There is no layer {layer}; the trunk has the layers 0 to {num_layers - 1}.")
+
+
+def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
+    """Draws layers x adapters of one fusion, or fusions x adapters of each layer, and writes all numbers as CSV.
+
+    Args:
+      found: Of one store's fusions. Adapters that one does not have are gaps.
+      output: The files' common name.
+      layers: Of the trunk, in the order in which they are shown; none: all.
+
+    Returns:
+      The files.
+
+    Raises:
+      UserError: A layer that does not exist, or a file that cannot be written.
+    """
+    assert found, "there is no picture of no fusion"
+    depth = len(next(iter(found[0].means.values()))[ALL])
+    check_layers(layers, depth)
+    layers = layers or range(depth)
+    adapters = list(dict.fromkeys(name for of_fusion in found for name in of_fusion.adapters))
+    slots = list(dict.fromkeys(slot for of_fusion in found for slot in of_fusion.means))
+    panels: list[_Panel] = []
+    for slot in slots:
+        behind = f", {slot}" if len(slots) > 1 else ""
+        if len(found) == 1:
+            for group, amounts in found[0].means[slot].items():
+                title = f"{group} ({found[0].num_rows[group]}){behind}"
+                panels.append(_Panel(title, list(map(str, layers)), adapters, amounts[list(layers)]))
+            continue
+        for layer in layers:
+            rows: list[str] = []
+            shares: list[list[float]] = []
+            for of_fusion in found:
+                for group, means in of_fusion.means.get(slot, {}).items():
+                    rows.append(of_fusion.fusion if group == ALL else f"{of_fusion.fusion}: {group}")
+                    own = dict(zip(of_fusion.adapters, means[layer], strict=True))
+                    shares.append([own.get(name, np.nan) for name in adapters])
+            panels.append(_Panel(f"layer {layer}{behind}", rows, adapters, np.array(shares)))
+    lines = [
+        [of_fusion.fusion, group, of_fusion.num_rows[group], slot, layer, name, float(amount)]
+        for of_fusion in found
+        for slot, groups in of_fusion.means.items()
+        for group, means in groups.items()
+        for layer in layers
+        for name, amount in zip(of_fusion.adapters, means[layer], strict=True)
+        if np.isfinite(amount)
+    ]
+    header = ("fusion", "rows", "num_rows", "slot", "layer", "adapter", "mean_activation")
+    labels = ("adapter", "layer" if len(found) == 1 else "fusion")
+    return _draw(panels, output, header, lines, labels=labels, amount="mean activation", cell=(0.42, 0.22))
+
+
+def draw_token_activations(found: TokenActivations, output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
+    """Draws adapters x tokens of each layer, and writes all numbers as CSV; arguments as :func:`draw_activations`."""
+    depth = len(next(iter(found.weights.values())))
+    check_layers(layers, depth)
+    layers = layers or range(depth)
+    panels = [
+        _Panel(
+            f"layer {layer}" + (f", {slot}" if len(found.weights) > 1 else ""),
+            found.adapters,
+            found.tokens,
+            weights[layer].T,
+        )
+        for slot, weights in found.weights.items()
+        for layer in layers
+        if np.isfinite(weights[layer]).any()
+    ]
+    lines = [
+        [found.fusion, slot, layer, place, token, name, float(amount)]
+        for slot, weights in found.weights.items()
+        for layer in layers
+        for place, token in enumerate(found.tokens)
+        for name, amount in zip(found.adapters, weights[layer, place], strict=True)
+        if np.isfinite(amount)
+    ]
+    header = ("fusion", "slot", "layer", "position", "token", "adapter", "activation")
+    cell = (max(0.16, min(0.34, 5.2 / len(found.tokens))), 0.18)
+    labels = ("token", "adapter")
+    return _draw(panels, output, header, lines, labels=labels, amount="activation", cell=cell)
+
+
+def _draw(
+    panels: Sequence[_Panel],
+    output: Path,
+    header: Sequence[str],
+    lines: Sequence[Sequence[object]],
+    *,
+    labels: tuple[str, str],
+    amount: str,
+    cell: tuple[float, float],
+) -> list[Path]:
+    """Heatmaps that share axes and colours; ``cell`` is an entry's width and height in inches."""
+    if not lines:
+        raise UserError("The layers that were asked for have no adapters: there is nothing to show.")
+    first = panels[0]
+    longest = max(map(len, first.rows)), max(map(len, first.columns))
+    margin = 0.35 + 0.06 * longest[0]
+    # No narrower than its title.
+    wide = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
+    high = cell[1] * len(first.rows)
+    # Names stand upright where they are wider than a column.
+    upright = longest[1] * 0.06 > wide / len(first.columns)
+    across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (wide + 0.15))))
+    down = math.ceil(len(panels) / across)
+    across = math.ceil(len(panels) / down)
+    figure, axes = new_figure(
+        margin + across * (wide + 0.15) + 0.7,
+        down * (high + 0.28) + 0.35 + (0.06 * longest[1] if upright else 0.15),
+        rows=down,
+        columns=across,
+        sharex=True,
+        sharey=True,
+    )
+    highest = max(float(np.nanmax(panel.amounts)) for panel in panels if np.isfinite(panel.amounts).any())
+    for index, (panel, place) in enumerate(zip(panels, axes, strict=False)):
+        image = place.imshow(panel.amounts, cmap=AMOUNTS, vmin=0.0, vmax=highest, aspect="auto")
+        place.set_title(panel.title, fontsize=8)
+        place.set_facecolor("0.88")
+        place.spines[["left", "bottom"]].set_visible(False)
+        place.set_xticks(range(len(panel.columns)), panel.columns, rotation=90 if upright else 0)
+        place.set_yticks(range(len(panel.rows)), panel.rows)
+        place.tick_params(length=0)
+        if index % across == 0:
+            place.set_ylabel(labels[1])
+        if index >= len(panels) - across:
+            # Also above a place that the last row leaves empty.
+            place.tick_params(labelbottom=True)
+            place.set_xlabel(labels[0])
+        for row, column in np.ndindex(panel.amounts.shape):
+            value = panel.amounts[row, column]
+            if len(panel.columns) <= _TOKENS_WITH_NUMBERS:
+                ink = "black" if not np.isfinite(value) or value > 0.5 * highest else "white"
+                text = f"{value:.2f}".removeprefix("0") if np.isfinite(value) else "\N{EN DASH}"
+                place.text(column, row, text, ha="center", va="center", color=ink, fontsize=6)
+    for place in axes[len(panels) :]:
+        place.set_visible(False)
+    bar = figure.colorbar(image, ax=axes, aspect=30 if down > 1 else 15, fraction=0.05)
+    bar.set_label(amount, size=8)
+    bar.ax.tick_params(labelsize=7)
+    return save_figure(figure, output, header, lines)

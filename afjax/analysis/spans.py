@@ -1,0 +1,167 @@
+"""What every span of layers' adapters is worth (Houlsby 2019, section 3.6 and figure 6, left and centre).
+
+The trained adapters of a contiguous span of layers are removed and the model is scored again, without more training.
+One program computes many spans at once: a span is a mask over the layers, and the model runs over a whole stack of
+them. As in the paper adapters alone are removed: LayerNorms that were trained with them stay, in all layers.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure
+from afjax.data.splits import AnyRows
+from afjax.errors import UserError
+from afjax.model.adapters import adapter_layers
+from afjax.model.model import Model
+from afjax.task_model import TaskModel
+from afjax.trees import Tree
+
+# How many masks a step takes is chosen so that its hidden states hold about this many tokens: enough to keep a chip
+# busy, and 0.4 GB for the widest activations of BERT-base.
+TOKENS_A_STEP = 32768
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanScores:
+    """Scores without the adapters of each span of layers.
+
+    Attributes:
+      layers: The trunk's layers that have adapters; a span is ``(first, last)`` of them, both removed.
+      whole: Every metric with all adapters.
+      without: Every metric without a span's, for all spans.
+    """
+
+    layers: tuple[int, ...]
+    whole: Mapping[str, float]
+    without: Mapping[tuple[int, int], Mapping[str, float]]
+
+    def relative_change(self, metric: str) -> np.ndarray:
+        """``(without - whole) / |whole|`` of a metric: ``[first layer, last layer]``, NaN where last < first.
+
+        Raises:
+          UserError: The score with all adapters is 0.
+        """
+        whole = self.whole[metric]
+        if not whole or not np.isfinite(whole):
+            raise UserError(
+                f"With all adapters the model has a {metric} of {whole:g}, to which no change is relative; take "
+                "another metric, or a model that has learned more."
+            )
+        change = np.full((len(self.layers), len(self.layers)), np.nan)
+        for (first, last), scores in self.without.items():
+            place = self.layers.index(first), self.layers.index(last)
+            change[place] = (scores[metric] - whole) / abs(whole)
+        return change
+
+
+def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
+    """``(first, last)`` of all contiguous spans of some layers, shorter ones among those of one start first."""
+    return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
+
+
+def score_spans(
+    task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32, masks_a_step: int | None = None
+) -> SpanScores:
+    """Scores a model without the adapters of every contiguous span of layers.
+
+    Args:
+      task_model: With an adapter, or with a fusion, which goes with its adapters.
+      rows: Labelled.
+      batch_size: Rows a step.
+      masks_a_step: How many spans a step computes; None: as many as ``TOKENS_A_STEP`` allows.
+
+    Raises:
+      UserError: No adapters in layers, or rows without labels or with others than the head's.
+    """
+    if not task_model.model.adapters:
+        raise UserError(
+            f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to remove.'
+        )
+    config, depth = task_model.model.adapters[0][1], task_model.trunk.config.num_layers
+    layers = adapter_layers(config, depth)
+    if not layers:
+        raise UserError(
+            f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to remove it from."
+        )
+    task_model.check_labels(rows)
+    # As one loop the layers compile in a fraction of the time, which is what counts where each program runs but a few
+    # times.
+    task_model = dataclasses.replace(task_model, model=dataclasses.replace(task_model.model, scan_layers=True))
+    data, spans = task_model.tokenised(rows), layer_spans(layers)
+    masks = [np.ones(depth, bool)]
+    masks += [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
+    if masks_a_step is None:
+        masks_a_step = max(1, TOKENS_A_STEP // (batch_size * data.num_choices * task_model.max_length))
+    # Steps of one size are one program; what fills the last one up is not looked at.
+    num_steps = -(-len(masks) // masks_a_step)
+    size = -(-len(masks) // num_steps)
+    filled = np.stack([*masks, *masks[:1] * (num_steps * size - len(masks))])
+    scores: list[dict[str, float]] = []
+    for step_masks in filled.reshape(num_steps, size, depth):
+        step = functools.partial(_masked_logits, step_masks)
+        logits = task_model.over_rows(step, data, batch_size=batch_size) * np.float32(task_model.task.scale)
+        scores += [task_model.scores(logits[:, number], data) for number in range(size)]
+    return SpanScores(layers, scores[0], dict(zip(spans, scores[1 : len(masks)], strict=True)))
+
+
+def _masked_logits(masks: np.ndarray, model: Model, params: Tree, batch: Mapping[str, Any]) -> jax.Array:
+    return _masked_step(model, params, batch, masks)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _masked_step(model: Model, params: Tree, batch: Mapping[str, Any], masks: Any) -> jax.Array:
+    """The logits under each of the masks ``[masks, num_layers]``: ``[batch, masks, ...]``."""
+    return jax.vmap(lambda mask: model(params, batch, layer_mask=mask).logits, out_axes=1)(jnp.asarray(masks))
+
+
+def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = "") -> list[Path]:
+    """Draws the relative change of a metric without each span, and writes every metric of every span as CSV.
+
+    Args:
+      scores: Of :func:`score_spans`.
+      metric: The one that is drawn.
+      output: The files' common name.
+      title: Over the picture.
+
+    Returns:
+      The files.
+    """
+    change, count = 100 * scores.relative_change(metric), len(scores.layers)
+    width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
+    figure, (axes,) = new_figure(width, 0.86 * width)
+    # Nothing lost is the bright end.
+    low, high = min(float(np.nanmin(change)), -1.0), max(float(np.nanmax(change)), 0.0)
+    image = axes.imshow(change, cmap=AMOUNTS, vmin=low, vmax=high)
+    axes.set(
+        xticks=range(count),
+        yticks=range(count),
+        xticklabels=scores.layers,
+        yticklabels=scores.layers,
+        xlabel="last layer without adapters",
+        ylabel="first layer without adapters",
+    )
+    axes.set_title(title, fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, shrink=0.85)
+    bar.set_label(f"relative change of {metric.replace('_', ' ')} (%)", size=8)
+    bar.ax.tick_params(labelsize=7)
+    size = min(7.0, 7.0 * (width / COLUMN_WIDTH) * 9 / count)
+    for first, last in zip(*np.nonzero(np.isfinite(change)), strict=True):
+        value = change[first, last]
+        ink = "white" if value < (low + high) / 2 else "black"
+        axes.text(last, first, f"{value:.0f}".replace("-0", "0"), ha="center", va="center", color=ink, fontsize=size)
+    names = list(scores.whole)
+    header = ["first_layer", "last_layer", f"relative_change_{metric}", *names]
+    lines: list[list[object]] = [["", "", 0.0, *scores.whole.values()]]
+    for (first, last), values in scores.without.items():
+        relative = (values[metric] - scores.whole[metric]) / abs(scores.whole[metric])
+        lines.append([first, last, relative, *(values[name] for name in names)])
+    return save_figure(figure, output, header, lines)

@@ -1,0 +1,109 @@
+"""Mean activations are those of a slow computation, row by row; gaps stay gaps."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.analysis.activation_figures import draw_activations, draw_token_activations
+from afjax.analysis.activations import ALL, Activations, mean_activations, token_activations
+from afjax.architecture import AdapterConfig
+from afjax.data.rows import Rows, rows_from_lists
+from afjax.errors import UserError
+from afjax.task_model import TaskModel
+from afjax.trunk import Trunk
+from tests.analysis.random_models import make
+
+CONFIG = AdapterConfig(size=4)
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def fused(tiny_trunk: Trunk) -> TaskModel:
+    return make(tiny_trunk, CONFIG, names=NAMES, fused=True)
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    # Of two lengths, and one label more often than the other.
+    texts = ["all", "some of the two", "all of the three", "some", "six"]
+    return rows_from_lists(texts, ["many", "few", "many", "few", "many"], label_names=("few", "many"))
+
+
+def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
+    """``[rows, layers, adapters]``, each row alone and without padding, in float64."""
+    architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
+    data, found = model.tokenised(rows), []
+    run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
+    for begin, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        tokens, types = (np.asarray(part[begin:end], np.int32)[None] for part in (data.tokens, data.types))
+        batch: Any = {"tokens": tokens, "types": types, "mask": np.ones(tokens.shape, bool)}
+        found.append(np.asarray(run(batch), np.float64)[:, 0].mean(1))
+    return np.stack(found)
+
+
+def test_means_are_those_of_a_slow_computation(fused: TaskModel, rows: Rows) -> None:
+    slow = row_by_row(fused, rows)
+    found = mean_activations(fused, rows, by_label=True, batch_size=3)
+    assert found.num_rows == {ALL: 5, "few": 2, "many": 3}
+    labels = np.asarray(rows.labels)
+    for group, members in ((ALL, labels >= 0), ("few", labels == 0), ("many", labels == 1)):
+        np.testing.assert_allclose(found.means["ffn"][group], slow[members].mean(0), atol=1e-6)
+    assert list(mean_activations(fused, rows).means["ffn"]) == [ALL]
+
+
+def test_the_weights_of_every_token(fused: TaskModel) -> None:
+    found = token_activations(fused, "all of", "the two")
+    assert found.tokens == ("[CLS]", "all", "of", "[SEP]", "the", "two", "[SEP]")
+    of_row = fused.predict([("all of", "the two")], fusion_attention=True).fusion_attention["ffn"][0]
+    np.testing.assert_allclose(found.weights["ffn"].mean(1), of_row, atol=1e-6)
+
+
+def test_adapters_that_layers_do_not_have_are_gaps(fused: TaskModel, rows: Rows) -> None:
+    pruned = fused.with_kept((((0, 1), (0, 2)),))
+    means = mean_activations(pruned, rows).means["ffn"][ALL]
+    assert np.isnan(means).tolist() == [[False, False, True], [False, True, False]]
+    np.testing.assert_allclose(np.nansum(means, -1), 1.0, atol=1e-6)
+    means = mean_activations(fused.without_layers([0]), rows).means["ffn"][ALL]
+    assert np.isnan(means).tolist() == [[True] * 3, [False] * 3]
+
+
+def read(files: list[Path]) -> list[dict[str, str]]:
+    assert [file.suffix for file in files] == [".png", ".svg", ".csv"]
+    return list(csv.DictReader(files[2].read_text().splitlines()))
+
+
+def activations(name: str, adapters: tuple[str, ...], *, first: float = 0.5) -> Activations:
+    means = np.full((2, len(adapters)), 0.25)
+    means[0, 0] = first
+    return Activations(name, adapters, {ALL: 4}, {"ffn": {ALL: means}})
+
+
+def test_pictures(tmp_path: Path, fused: TaskModel) -> None:
+    one, other = activations("one", ("a", "b")), activations("other", ("b", "c"), first=np.nan)
+    lines = read(draw_activations([one], tmp_path / "one"))
+    assert [line["mean_activation"] for line in lines] == ["0.5", "0.25", "0.25", "0.25"]
+    files = draw_activations([one, other], tmp_path / "both", layers=[1, 0])
+    lines = read(files)
+    assert len(lines) == 7  # a gap has no number
+    assert [line["layer"] for line in lines[:4]] == ["1", "1", "0", "0"]
+    shown = files[1].read_text()
+    assert all(f">{word}</text>" in shown for word in ("one", "other", "layer 0", "layer 1", "a", "c"))
+    lines = read(draw_token_activations(token_activations(fused, "all of"), tmp_path / "tokens", layers=[1]))
+    assert len(lines) == 4 * 3
+    assert {line["layer"] for line in lines} == {"1"}
+
+
+def test_bad_input(tiny_trunk: Trunk, fused: TaskModel, rows: Rows, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is used without a fusion"):
+        mean_activations(make(tiny_trunk, CONFIG), rows)
+    with pytest.raises(UserError, match="There is no layer 2; the trunk has the layers 0 to 1"):
+        draw_activations([activations("one", ("a",))], tmp_path / "one", layers=[2])
+    gaps = Activations("one", ("a",), {ALL: 4}, {"ffn": {ALL: np.full((2, 1), np.nan)}})
+    with pytest.raises(UserError, match="nothing to show"):
+        draw_activations([gaps], tmp_path / "one")
+    assert list(tmp_path.iterdir()) == []
