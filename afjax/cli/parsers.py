@@ -1,0 +1,61 @@
+"""What the flags of several commands have in common: how a command is added, and the flags of models and rows."""
+
+import argparse
+from typing import Any
+
+
+def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
+    """A command that is a family of commands, each with flags of its own; its name stands before theirs."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser.add_subparsers(required=True, metavar=metavar)
+
+
+def add_command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=f"{group} {name}".strip())
+    return parser
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    add_stored_model_flags(parser)
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+
+
+def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    parser.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    parser.add_argument("--adapter", default="", help="an adapter's name")
+    parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
+    parser.add_argument("--head", required=True, help="the head's name")
+    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
+    parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
+    parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
+
+
+def add_length_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
+
+
+def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    source = parser.add_mutually_exclusive_group(required=required)
+    source.add_argument(
+        "--source", help="a folder, a file, a task's .toml, official:NAME:FOLDER, builtin:NAME or tfds:NAME"
+    )
+    source.add_argument("--data_dir", help="the folder of all tasks, where the head's task is found by its name")
+
+
+def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
