@@ -1,14 +1,13 @@
 """``afjax plot activations`` and ``afjax plot spans``: figures of stored models."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from afjax.analysis.activation_figures import check_layers, draw_activations, draw_token_activations
 from afjax.analysis.activations import mean_activations, token_activations
 from afjax.analysis.figures import check_output
 from afjax.analysis.spans import draw_spans, score_spans
+from afjax.cli.stored_model import rows_of
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.metrics import check_metric
@@ -16,13 +15,8 @@ from afjax.task_model import TaskModel, load_task_model
 from afjax.trunk import load_trunk
 
 
-def activations(arguments: argparse.Namespace, rows_of: Callable[..., Any]) -> list[str]:
-    """Draws what fusions listen to; returns what to print.
-
-    Args:
-      arguments: The command's.
-      rows_of: From a task model, arguments and a split, the rows.
-    """
+def activations(arguments: argparse.Namespace) -> list[str]:
+    """Draws what fusions listen to; returns what to print."""
     check_output(arguments.output)
     fusions = arguments.fusion.split(",")
     heads = _one_each(arguments.head, fusions, "--head") or fusions

@@ -3,20 +3,17 @@
 import argparse
 import functools
 import json
-from collections.abc import Callable
 from typing import Any
 
+from afjax.cli.stored_model import rows_of
 from afjax.data.rows import load_split
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.task_model import TaskModel
 from afjax.trunk import load_trunk
 
-# The labelled rows that the flags say, of a model and a split.
-RowsOf = Callable[[TaskModel, argparse.Namespace, Any], AnyRows]
 
-
-def report(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
+def report(arguments: argparse.Namespace) -> int:
     """Writes the page of a workdir."""
     from afjax.analysis.report import write_report
 
@@ -27,7 +24,7 @@ def report(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     write_report(
         arguments.workdir,
         arguments.output,
-        rows_of=lambda model: _rows(model, arguments, "dev", rows_of),
+        rows_of=lambda model: _rows(model, arguments, "dev"),
         load_trunk=functools.cache(load_trunk),
         store_folder=arguments.store,
         trunk=arguments.trunk,
@@ -38,7 +35,7 @@ def report(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     return 0
 
 
-def compare(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
+def compare(arguments: argparse.Namespace) -> int:
     """Prints how two models, or two groups of runs, do on the same rows."""
     from afjax.analysis import compare as comparing
     from afjax.analysis.sides import open_sides
@@ -54,7 +51,7 @@ def compare(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     found = comparing.compare(
         first,
         second,
-        _rows(first[0].model, arguments, arguments.split, rows_of),
+        _rows(first[0].model, arguments, arguments.split),
         metric=arguments.metric,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
@@ -67,8 +64,9 @@ def compare(arguments: argparse.Namespace, rows_of: RowsOf) -> int:
     return 0
 
 
-def _rows(model: TaskModel, arguments: argparse.Namespace, split: Any, rows_of: RowsOf) -> AnyRows:
+def _rows(model: TaskModel, arguments: argparse.Namespace, split: Any) -> AnyRows:
     """The rows that the flags say; without any, those of the model's own task."""
     if arguments.source or arguments.data_dir:
-        return rows_of(model, arguments, split)
+        rows: AnyRows = rows_of(model, arguments, split)
+        return rows
     return load_split(model.task, split, label_names=model.labels)

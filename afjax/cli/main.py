@@ -5,10 +5,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
+from afjax.cli import exchange
 from afjax.cli.flags import make_parser
+from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
 from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError, UserError
 from afjax.paths import cache_folder, client_errors, local_path
 
@@ -67,15 +67,6 @@ def _outcome(arguments: argparse.Namespace) -> int:
         return 2 if getattr(error, "code", None) in (401, 403, 404) else 1
 
 
-def _set_up_libraries() -> None:
-    """Keeps compiled programs, and lets transformers run without PyTorch without a word about it."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-
-
 def _train(arguments: argparse.Namespace) -> int:
     import jax
 
@@ -91,7 +82,7 @@ def _train(arguments: argparse.Namespace) -> int:
         with stopping_between_runs():
             with hosts.together():
                 config = load_experiment(arguments.config, arguments.overrides)
-            _set_up_libraries()
+            set_up_libraries()
             results = run_experiment(
                 config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
             )
@@ -146,60 +137,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1
 
 
-def _load_task_model(arguments: argparse.Namespace) -> Any:
-    from afjax.task_model import load_adapters, load_task_model
-    from afjax.trunk import load_trunk
-
-    if arguments.adapter and arguments.fusion:
-        raise UserError(
-            f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
-        )
-    _set_up_libraries()
-    trunk = load_trunk(arguments.trunk)
-    task_model = load_task_model(
-        arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
-    )
-    if arguments.added:
-        task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))
-    if arguments.without:
-        task_model = task_model.without_adapters(arguments.without.split(","))
-    if arguments.drop_layers:
-        words = arguments.drop_layers.split(",")
-        if not all(word.strip().isdecimal() for word in words):
-            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layers by their numbers, as in 0,1,2.")
-        task_model = task_model.without_layers([int(word) for word in words])
-    return task_model
-
-
-def _rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
-    """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
-    import dataclasses
-
-    from afjax.data.rows import load_split, open_source
-    from afjax.data.tasks import find_task, read_task
-
-    own, source = task_model.task, arguments.source or ""
-    if arguments.data_dir:
-        found = find_task(own.name, arguments.data_dir)
-    elif source.endswith(".toml"):
-        found = read_task(Path(source))
-    elif source == own.source:
-        found = own
-    elif Path(source).is_file():
-        found = dataclasses.replace(own, source="", **{"train": "", "dev": "", "test": "", split: source})
-    else:
-        found = dataclasses.replace(own, source=source, train="", dev="", test="")
-    task = dataclasses.replace(own, source=found.source, train=found.train, dev=found.dev, test=found.test)
-    # A source that names its labels must name those of the head, which evaluate sees to.
-    names = task.labels or open_source(task, split).label_names or task_model.labels
-    return load_split(task, split, label_names=names)
-
-
 def _adapterdrop(arguments: argparse.Namespace) -> int:
     from afjax.cli import curves
 
-    task_model = _load_task_model(arguments)
-    rows = _rows_of(task_model, arguments, arguments.split)
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
     curves.drop(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size, output=arguments.output)
     return 0
 
@@ -211,11 +153,11 @@ def _prune(arguments: argparse.Namespace) -> int:
         raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
     if arguments.name and arguments.drop_layers:
         raise UserError("--drop_layers cannot be stored with a pruned fusion; leave it out, or --keep and --name.")
-    task_model = _load_task_model(arguments)
+    task_model = load_stored_model(arguments)
     curves.prune(
         task_model,
-        _rows_of(task_model, arguments, arguments.split),
-        _rows_of(task_model, arguments, "train").every(arguments.rank_rows),
+        rows_of(task_model, arguments, arguments.split),
+        rows_of(task_model, arguments, "train").every(arguments.rank_rows),
         batch_size=arguments.batch_size,
         output=arguments.output,
         keep=arguments.keep,
@@ -226,8 +168,8 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    task_model = _load_task_model(arguments)
-    rows = _rows_of(task_model, arguments, arguments.split)
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
     scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
     return 0
@@ -239,7 +181,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     if arguments.output.resolve() == arguments.input.resolve():
         raise UserError(f"--input and --output are both {arguments.input}; give --output another file.")
-    task_model = _load_task_model(arguments)
+    task_model = load_stored_model(arguments)
     rows = read_prediction_rows(arguments.input, task_model.task.kind)
     write_predictions(
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
@@ -265,77 +207,6 @@ def _store(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _import_adapterhub(arguments: argparse.Namespace) -> int:
-    from afjax.interop.adapterhub import import_adapterhub
-    from afjax.trunk import load_trunk
-
-    _set_up_libraries()
-    imported = import_adapterhub(
-        arguments.source,
-        arguments.store,
-        name=arguments.name,
-        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
-        overwrite=arguments.overwrite,
-    )
-    for artefact in imported:
-        print("; ".join([f"{artefact.kind}/{artefact.name}", *artefact.notes]))
-    return 0
-
-
-def _export_adapterhub(arguments: argparse.Namespace) -> int:
-    from afjax.interop.adapterhub import export_adapterhub
-
-    written = export_adapterhub(
-        arguments.store,
-        arguments.name,
-        arguments.output,
-        kind=arguments.kind,
-        weights=arguments.weights,
-        num_choices=arguments.num_choices,
-    )
-    for what, where in written:
-        print(f"{where}: {what}")
-    return 0
-
-
-def _pack(arguments: argparse.Namespace) -> int:
-    from afjax import store
-    from afjax.cli.store import shared_lines
-
-    shared = store.pack(
-        arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
-    )
-    print("\n".join(shared_lines(f"{arguments.output} has", shared)))
-    return 0
-
-
-def _unpack(arguments: argparse.Namespace) -> int:
-    from afjax import store
-    from afjax.cli.store import shared_lines
-
-    found = store.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
-    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
-    return 0
-
-
-def _push(arguments: argparse.Namespace) -> int:
-    from afjax import store
-
-    options = {"kind": arguments.kind, "license": arguments.license, "private": arguments.private}
-    print(store.push(arguments.store, arguments.name, arguments.repo, **options))
-    return 0
-
-
-def _pull(arguments: argparse.Namespace) -> int:
-    from afjax import store
-    from afjax.cli.store import shared_lines
-
-    options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
-    found = store.pull(arguments.repo, arguments.store, **options)
-    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
-    return 0
-
-
 def _data(arguments: argparse.Namespace) -> int:
     from afjax.cli import data
 
@@ -346,7 +217,7 @@ def _data(arguments: argparse.Namespace) -> int:
         return 0
     from afjax.trunk import load_trunk
 
-    _set_up_libraries()
+    set_up_libraries()
     task = data.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
     lines = data.show_lines(
         task,
@@ -367,7 +238,7 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     if arguments.output.is_file():
         raise UserError(f"{arguments.output} is a file; give --output the name of a folder.")
-    _set_up_libraries()
+    set_up_libraries()
     jobs = plan(
         arguments.benchmark,
         store_folder=arguments.store,
@@ -390,30 +261,18 @@ def _submit(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_stablehlo(arguments: argparse.Namespace) -> int:
-    from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
-
-    platforms = check_platforms(arguments.platforms.split(","))
-    about = export_stablehlo(
-        _load_task_model(arguments), arguments.output, max_length=arguments.max_length, platforms=platforms
-    )
-    size, names = about["file"]["bytes"] / 1e6, ", ".join(about["platforms"])
-    print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
-    return 0
-
-
 def _report(arguments: argparse.Namespace) -> int:
     from afjax.cli import analysis_report
 
-    _set_up_libraries()
-    return analysis_report.report(arguments, _rows_of)
+    set_up_libraries()
+    return analysis_report.report(arguments)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from afjax.cli import analysis_report
 
-    _set_up_libraries()
-    return analysis_report.compare(arguments, _rows_of)
+    set_up_libraries()
+    return analysis_report.compare(arguments)
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -474,27 +333,6 @@ def _tpu(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _import_adapter_bert(arguments: argparse.Namespace) -> int:
-    from afjax.cli import import_papers
-
-    print("\n".join(import_papers.adapter_bert(arguments)))
-    return 0
-
-
-def _import_bert(arguments: argparse.Namespace) -> int:
-    from afjax.cli import import_papers
-
-    print("\n".join(import_papers.bert(arguments)))
-    return 0
-
-
-def _import_bert_n_pals(arguments: argparse.Namespace) -> int:
-    from afjax.cli import import_papers
-
-    print("\n".join(import_papers.bert_n_pals(arguments)))
-    return 0
-
-
 def _table(arguments: argparse.Namespace) -> int:
     from afjax.cli import analysis_tables
 
@@ -510,8 +348,8 @@ def _plot_runs(arguments: argparse.Namespace) -> int:
 def _plot_activations(arguments: argparse.Namespace) -> int:
     from afjax.cli import analysis_plots
 
-    _set_up_libraries()
-    print("\n".join(analysis_plots.activations(arguments, _rows_of)))
+    set_up_libraries()
+    print("\n".join(analysis_plots.activations(arguments)))
     return 0
 
 
@@ -520,8 +358,8 @@ def _plot_spans(arguments: argparse.Namespace) -> int:
     from afjax.cli import analysis_plots
 
     check_output(arguments.output)
-    task_model = _load_task_model(arguments)
-    print("\n".join(analysis_plots.spans(arguments, task_model, _rows_of(task_model, arguments, arguments.split))))
+    task_model = load_stored_model(arguments)
+    print("\n".join(analysis_plots.spans(arguments, task_model, rows_of(task_model, arguments, arguments.split))))
     return 0
 
 
@@ -533,16 +371,16 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "adapterdrop": _adapterdrop,
     "prune": _prune,
     "store": _store,
-    "import adapterhub": _import_adapterhub,
-    "export adapterhub": _export_adapterhub,
+    "import adapterhub": exchange.import_adapterhub,
+    "export adapterhub": exchange.export_adapterhub,
     **{f"store {action}": _store for action in ("ls", "show", "verify")},
-    "store pack": _pack,
-    "store unpack": _unpack,
-    "store push": _push,
-    "store pull": _pull,
+    "store pack": exchange.pack,
+    "store unpack": exchange.unpack,
+    "store push": exchange.push,
+    "store pull": exchange.pull,
     "data": _data,
     "submit": _submit,
-    "export stablehlo": _export_stablehlo,
+    "export stablehlo": exchange.export_stablehlo,
     "report": _report,
     "compare": _compare,
     "table": _table,
@@ -551,9 +389,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "plot spans": _plot_spans,
     "tpu": _tpu,
     "bench": _bench,
-    "import adapter-bert": _import_adapter_bert,
-    "import bert": _import_bert,
-    "import bert-n-pals": _import_bert_n_pals,
+    "import adapter-bert": exchange.import_adapter_bert,
+    "import bert": exchange.import_bert,
+    "import bert-n-pals": exchange.import_bert_n_pals,
 }
 
 

@@ -1,0 +1,67 @@
+"""The stored model that a command's flags name, and the rows that it is scored on."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from afjax.errors import UserError
+from afjax.paths import cache_folder
+
+
+def set_up_libraries() -> None:
+    """Keeps compiled programs, and lets transformers run without PyTorch without a word about it."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+def load_stored_model(arguments: argparse.Namespace) -> Any:
+    from afjax.task_model import load_adapters, load_task_model
+    from afjax.trunk import load_trunk
+
+    if arguments.adapter and arguments.fusion:
+        raise UserError(
+            f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
+        )
+    set_up_libraries()
+    trunk = load_trunk(arguments.trunk)
+    task_model = load_task_model(
+        arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
+    )
+    if arguments.added:
+        task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))
+    if arguments.without:
+        task_model = task_model.without_adapters(arguments.without.split(","))
+    if arguments.drop_layers:
+        words = arguments.drop_layers.split(",")
+        if not all(word.strip().isdecimal() for word in words):
+            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layers by their numbers, as in 0,1,2.")
+        task_model = task_model.without_layers([int(word) for word in words])
+    return task_model
+
+
+def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
+    """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
+    import dataclasses
+
+    from afjax.data.rows import load_split, open_source
+    from afjax.data.tasks import find_task, read_task
+
+    own, source = task_model.task, arguments.source or ""
+    if arguments.data_dir:
+        found = find_task(own.name, arguments.data_dir)
+    elif source.endswith(".toml"):
+        found = read_task(Path(source))
+    elif source == own.source:
+        found = own
+    elif Path(source).is_file():
+        found = dataclasses.replace(own, source="", **{"train": "", "dev": "", "test": "", split: source})
+    else:
+        found = dataclasses.replace(own, source=source, train="", dev="", test="")
+    task = dataclasses.replace(own, source=found.source, train=found.train, dev=found.dev, test=found.test)
+    # A source that names its labels must name those of the head, which evaluate sees to.
+    names = task.labels or open_source(task, split).label_names or task_model.labels
+    return load_split(task, split, label_names=names)
