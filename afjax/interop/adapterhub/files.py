@@ -13,7 +13,7 @@ import dataclasses
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,18 +222,29 @@ def stacked(
             else:
                 rows.setdefault((slot, leaf), []).append(tensor.astype(np.float32))
     extra = [f"layer {layer} {SUBLAYERS[slot]} {leaf}" for (slot, layer), left in found.items() for leaf in left]
-    if missing or extra:
-        listed = shortened([f"-{title}" for title in missing] + [f"+{title}" for title in extra])
+    check_fits(part, missing, extra, wrong)
+    return {key: np.stack(tensors) for key, tensors in rows.items()}
+
+
+def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: Sequence[str]) -> None:
+    """Raises UserError where a part's tensors are not those that its config and the trunk ask for; lists them.
+
+    Args:
+      part: Where they are from.
+      missing, extra: What lacks, and what nobody knows.
+      wrong: What is of another shape, with both shapes.
+    """
+    listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
+    if listed:
         raise UserError(
-            f"{part.where}: the weights beside it lack tensors (-) or have unknown ones (+): {listed}; fetch both "
-            "files again, or give the trunk they were trained on."
+            f"{part.where}: the weights beside it lack tensors (-) or have unknown ones (+): {shortened(listed)}; "
+            "fetch both files again, or give the trunk they were trained on."
         )
     if wrong:
         raise UserError(
             f"{part.where}: tensors of other shapes than its config and the trunk say: {shortened(wrong)}; give the "
             "trunk it was trained on."
         )
-    return {key: np.stack(tensors) for key, tensors in rows.items()}
 
 
 def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:

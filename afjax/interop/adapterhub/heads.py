@@ -16,7 +16,7 @@ from afjax.config import TaskConfig, TaskKind
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import ACTIVATIONS, TO_ACTIVATIONS
-from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, shortened
+from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
 from afjax.model.encoder import TrunkConfig
 from afjax.model.heads import READS, num_outputs
 from afjax.trees import Tree
@@ -283,17 +283,7 @@ def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: Tr
         if kernel is not None and bias is not None:
             kernel, bias = kernel.astype(np.float32), bias.astype(np.float32)
             layers.append({"kernel": np.ascontiguousarray(kernel.T), "bias": bias})
-    if missing or left:
-        listed = shortened([f"-{key}" for key in missing] + [f"+{key}" for key in left])
-        raise UserError(
-            f"{part.where}: the weights beside it lack tensors (-) or have unknown ones (+): {listed}; fetch both "
-            "files again."
-        )
-    if wrong:
-        raise UserError(
-            f"{part.where}: tensors of other shapes than its config and the trunk say: {shortened(wrong)}; give the "
-            "trunk it was trained on."
-        )
+    check_fits(part, missing, left, wrong)
     return layers
 
 
