@@ -425,6 +425,9 @@ def test_the_commands(
     arguments = ["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'x'}", "--kind=fusion"]
     assert main(arguments) == 2
     assert not (tmp_path / "x").exists()
+    (tmp_path / "file").write_text("")
+    assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'file/x'}"]) == 2
+    assert "file/x cannot be made" in capsys.readouterr().err
     if not has_torch:
         assert main([*arguments[:-1], "--weights=bin"]) == 2
         assert "PyTorch" in capsys.readouterr().err

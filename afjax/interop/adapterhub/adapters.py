@@ -1,20 +1,27 @@
-"""AdapterHub's bottleneck adapters: the table between their settings and tensors and ours.
+"""AdapterHub's bottleneck adapters: the table between their tensors and ours.
 
 A layer's module has ``adapter_down.0`` and ``adapter_up`` (a linear layer each), and where it has LayerNorms of its own
 ``adapter_norm_before`` and ``adapter_norm_after``. The former is saved a second time, as ``adapter_down.0``, and the
 linear layer is then ``adapter_down.1``.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from afjax.architecture import Activation, AdapterConfig, LayerNormPlace, Position
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.architecture import AdapterConfig
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
-from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, module_tensors, shortened, stacked
+from afjax.interop.adapterhub.adapter_settings import (
+    adapter_settings,
+    bottleneck_sizes,
+    is_learnt,
+    own_config,
+    read_config,
+    read_settings,
+)
+from afjax.interop.adapterhub.files import SUBLAYERS, Part, module_tensors, stacked
 from afjax.model.adapters import adapter_layers
 from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, unflatten
@@ -29,115 +36,6 @@ _MODULES = (
 )
 _INVERTIBLE = ("invertible_adapters", "invertible_lang_adapters")
 
-# The library's defaults of the settings an adapter's function depends on.
-_DEFAULTS: Mapping[str, Any] = {
-    "original_ln_before": False,
-    "original_ln_after": True,
-    "ln_before": False,
-    "ln_after": False,
-    "init_weights": "bert",
-    "scaling": 1.0,
-    "residual_before_ln": True,
-    "adapter_residual_before_ln": False,
-    "leave_out": [],
-}
-_NEEDED = ("mh_adapter", "output_adapter", "reduction_factor", "non_linearity")
-# What afjax has no counterpart of; only these values pass.
-_ABSENT: Mapping[str, Any] = {"use_gating": False, "is_parallel": False, "phm_layer": False}
-# Without effect on an encoder that is not trained, or read elsewhere.
-_IDLE = (
-    "init_weights_seed",
-    "cross_adapter",
-    "dropout",
-    "stochastic_depth",
-    "inv_adapter",
-    "inv_adapter_reduction_factor",
-    "invertible_adapter",
-    "phm_dim",
-    "factorized_phm_W",
-    "shared_W_phm",
-    "shared_phm_rule",
-    "factorized_phm_rule",
-    "phm_c_init",
-    "phm_init_range",
-    "learn_phm",
-    "hypercomplex_nonlinearity",
-    "phm_rank",
-    "phm_bias",
-)
-_TO_IDLE: Mapping[str, Any] = {
-    "init_weights_seed": None,
-    "cross_adapter": False,
-    "dropout": 0.0,
-    "stochastic_depth": 0.0,
-    "inv_adapter": None,
-    "inv_adapter_reduction_factor": None,
-    "phm_dim": 4,
-    "factorized_phm_W": True,
-    "shared_W_phm": False,
-    "shared_phm_rule": True,
-    "factorized_phm_rule": False,
-    "phm_c_init": "normal",
-    "phm_init_range": 0.0001,
-    "learn_phm": True,
-    "hypercomplex_nonlinearity": "glorot-uniform",
-    "phm_rank": 1,
-    "phm_bias": True,
-}
-
-# Configs that files give by name: what each differs in from the defaults.
-_NAMED: Mapping[str, Mapping[str, Any]] = {
-    name: settings
-    for names, settings in (
-        (
-            ("pfeiffer", "seq_bn"),
-            {
-                "mh_adapter": False,
-                "output_adapter": True,
-                "reduction_factor": 16,
-                "non_linearity": "relu",
-                "original_ln_before": True,
-            },
-        ),
-        (
-            ("houlsby", "double_seq_bn"),
-            {"mh_adapter": True, "output_adapter": True, "reduction_factor": 16, "non_linearity": "swish"},
-        ),
-    )
-    for name in names
-}
-
-_POSITIONS: Mapping[tuple[bool, bool], Position] = {
-    (True, True): "both",
-    (True, False): "attention",
-    (False, True): "ffn",
-}
-_PLACES: Mapping[tuple[bool, bool], LayerNormPlace] = {
-    (True, True): "both",
-    (True, False): "before",
-    (False, True): "after",
-    (False, False): "none",
-}
-_RESIDUALS: Mapping[Any, Literal["sublayer", "sum", "input"]] = {True: "sublayer", "post_add": "sum", False: "input"}
-ACTIVATIONS: Mapping[str, Activation] = {
-    "relu": "relu",
-    "leakyrelu": "leaky_relu",
-    "swish": "swish",
-    "silu": "swish",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "tanh": "tanh",
-}
-# The first name of each counts.
-TO_ACTIVATIONS: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
-# Files without a version are of 2020, when these meant others.
-_RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
-_INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
-    "bert": ("normal", 0.02),
-    "houlsby": ("truncated_normal", 0.01),
-}
-
 
 def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, list[str]]:
     """An adapter's architecture, its tree (float32), and what a user should know of it.
@@ -145,9 +43,9 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     Raises:
       UserError: Settings that afjax adapters do not have, or tensors that do not fit them and the trunk.
     """
-    settings = _settings(part)
-    sizes = _bottleneck_sizes(settings, trunk, part.where)
-    config = _own_config(part, trunk) or _config(settings, sizes, trunk, part.where)
+    settings = read_settings(part)
+    sizes = bottleneck_sizes(settings, trunk, part.where)
+    config = own_config(part, trunk) or read_config(settings, sizes, trunk, part.where)
     d, layers = trunk.hidden_size, adapter_layers(config, trunk.num_layers)
     tensors = {key: tensor for key, tensor in part.tensors.items() if not _is_invertible(key)}
     dropped = len(tensors) < len(part.tensors)
@@ -156,7 +54,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
     if norm_before:
         _drop_twins(found, part.where)
-    learnt = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if _is_learnt(settings) else None
+    learnt = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if is_learnt(settings) else None
     wanted: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
     for slot in config.slots:
         for layer in layers:
@@ -207,155 +105,9 @@ def write_adapter(
     return settings, tensors
 
 
-def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_layers: int) -> dict[str, Any]:
-    """An adapter's settings in the library's words.
-
-    Raises:
-      UserError: The library has no such adapters.
-    """
-    if config.layer_norms:
-        raise UserError(
-            f'The adapter "{name}" carries trained LayerNorms of the trunk (adapter.layer_norms), which AdapterHub\'s '
-            "adapters do not have; one trained with adapter.layer_norms=False can be exported."
-        )
-    layers = adapter_layers(config, num_layers)
-    return {
-        "mh_adapter": "attention" in config.slots,
-        "output_adapter": "ffn" in config.slots,
-        "reduction_factor": _reduction_factor(config, hidden_size),
-        "non_linearity": TO_ACTIVATIONS[config.activation],
-        "original_ln_before": config.pretrained_layer_norm in ("before", "both"),
-        "original_ln_after": config.pretrained_layer_norm in ("after", "both"),
-        "ln_before": config.new_layer_norm in ("before", "both"),
-        "ln_after": config.new_layer_norm in ("after", "both"),
-        "init_weights": "houlsby" if config.init == "truncated_normal" else "bert",
-        "scaling": config.scaling,
-        "residual_before_ln": {ours: theirs for theirs, ours in _RESIDUALS.items()}[config.residual_from],
-        "adapter_residual_before_ln": config.residual_before_new_layer_norm,
-        "leave_out": [layer for layer in range(num_layers) if layer not in layers],
-        **_ABSENT,
-        **_TO_IDLE,
-    }
-
-
-def _settings(part: Part) -> dict[str, Any]:
-    """A part's settings with the library's defaults, refusing what afjax adapters cannot do."""
-    given = part.envelope.get("config")
-    if isinstance(given, str):
-        if given not in _NAMED:
-            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
-        given = _NAMED[given]
-    if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
-    if given.get("architecture"):
-        raise UserError(
-            f'{part.where} is of the architecture "{given["architecture"]}"; afjax takes bottleneck adapters.'
-        )
-    for setting, value in _ABSENT.items():
-        if (given.get(setting) or False) != value:
-            raise UserError(f"{part.where} has {setting}={given[setting]}; bottlenecks of afjax have no such thing.")
-    known = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "architecture"}
-    unknown = [str(setting) for setting, value in given.items() if setting not in known and value]
-    if unknown:
-        raise UserError(f"{part.where} has settings that afjax does not know: {shortened(unknown)}.")
-    missing = [setting for setting in _NEEDED if setting not in given]
-    if missing:
-        raise UserError(f"{part.where} lacks the settings {', '.join(missing)}; fetch it again.")
-    settings = {**_DEFAULTS, **given}
-    activation = str(settings["non_linearity"]).lower()
-    if "version" not in part.envelope:
-        activation = _RENAMED_ACTIVATIONS.get(activation, activation)
-    if activation not in ACTIVATIONS:
-        raise UserError(f'{part.where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
-    settings["non_linearity"] = activation
-    left_out = settings["leave_out"]
-    if left_out is not None and not (isinstance(left_out, list) and all(type(layer) is int for layer in left_out)):
-        raise UserError(f"{part.where} has leave_out={left_out!r}; it should list layers by their numbers.")
-    return settings
-
-
-def _config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkConfig, where: str) -> AdapterConfig:
-    position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
-    if position not in _POSITIONS:
-        raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is no adapter.")
-    residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
-    if residual not in tuple(_RESIDUALS):
-        raise UserError(f'{where} has residual_before_ln={residual!r}; it can be true, false or "post_add".')
-    if residual == "post_add" and not settings["original_ln_before"]:
-        raise UserError(f'{where} has residual_before_ln="post_add" without original_ln_before, which adds nothing.')
-    layers = tuple(layer for layer in range(trunk.num_layers) if layer not in (settings["leave_out"] or ()))
-    if not layers:
-        raise UserError(f"{where} leaves out every layer of the trunk ({trunk.num_layers} layers); give its trunk.")
-    init, init_scale = _INITS.get(str(settings["init_weights"]), _INITS["bert"])
-    scaling = settings["scaling"]
-    if not _is_learnt(settings) and (isinstance(scaling, bool) or not isinstance(scaling, int | float)):
-        raise UserError(f'{where} has scaling={scaling!r}; it can be a number, "learned" or "channel".')
-    one_factor = not isinstance(factor, Mapping)
-    return AdapterConfig(
-        position=_POSITIONS[position],
-        pretrained_layer_norm=_PLACES[bool(settings["original_ln_before"]), bool(settings["original_ln_after"])],
-        new_layer_norm=_PLACES[bool(settings["ln_before"]), bool(settings["ln_after"])],
-        residual_from=_RESIDUALS[residual],
-        residual_before_new_layer_norm=bool(settings["adapter_residual_before_ln"]),
-        reduction_factor=float(factor) if one_factor else 16.0,
-        size=None if one_factor else max(sizes[layer] for layer in layers),
-        activation=ACTIVATIONS[settings["non_linearity"]],
-        init=init,
-        init_scale=init_scale,
-        scaling=1.0 if _is_learnt(settings) else float(scaling),
-        layers=layers if len(layers) < trunk.num_layers else None,
-    )
-
-
-def _own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """The architecture as afjax itself wrote it, which has more than the format can say."""
-    if not part.own:
-        return None
-    config = from_dict(AdapterConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
-    written = adapter_settings(config, part.name, hidden_size=trunk.hidden_size, num_layers=trunk.num_layers)
-    if written != part.envelope["config"]:
-        changed = [key for key in written if written[key] != part.envelope["config"].get(key)]
-        raise UserError(
-            f"{part.where}: config and {OWN}.config differ in {shortened(changed) or 'unknown settings'}; "
-            f'remove "{OWN}" where config is right.'
-        )
-    return config
-
-
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
     """What afjax writes along with an adapter, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
-
-
-def _is_learnt(settings: Mapping[str, Any]) -> bool:
-    return settings["scaling"] in ("learned", "channel")
-
-
-def _bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str) -> dict[int, int]:
-    """Each layer's bottleneck size."""
-    given, left_out = settings["reduction_factor"], settings["leave_out"] or ()
-    sizes = {}
-    for layer in range(trunk.num_layers):
-        factor = given
-        if isinstance(given, Mapping):
-            factor = given.get(str(layer), given.get("default"))
-            if factor is None and layer in left_out:
-                continue
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1e-9 < factor < 1e9:
-            raise UserError(f"{where} has reduction_factor={given!r}, which says no size for layer {layer}.")
-        sizes[layer] = max(1, int(trunk.hidden_size // factor))
-    return sizes
-
-
-def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """A factor that gives the bottleneck's size, as the library rounds it."""
-    if config.size is None:
-        return config.reduction_factor
-    factor = hidden_size / config.size
-    # The quotient may be rounded up, and would then divide to one unit less.
-    while int(hidden_size // factor) < config.size:
-        factor = math.nextafter(factor, 0.0)
-    return factor
 
 
 def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
@@ -429,7 +181,7 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
     for setting in ("dropout", "stochastic_depth"):
         if settings.get(setting):
             notes.append(f"its {setting} of {settings[setting]}, which acts in training alone, is left out")
-    if _is_learnt(settings):
+    if is_learnt(settings):
         notes.append("its learnt scaling is multiplied into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
         notes.append("its layers have bottlenecks of several sizes, filled up with zeros to the widest")

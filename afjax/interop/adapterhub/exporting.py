@@ -70,8 +70,11 @@ def export_adapterhub(
         raise UserError(f"{output} is there already; give --output the name of a folder to make.")
     check_can_write(weights)
     chosen = _choose(store_folder, name, kind)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
+    except OSError as error:
+        raise UserError(f"{output} cannot be made ({error.strerror}); give another --output.") from error
     try:
         writer = _Writer(store_folder, new, weights, num_choices)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)

@@ -15,7 +15,7 @@ from afjax.architecture import HeadConfig
 from afjax.config import TaskConfig, TaskKind
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
-from afjax.interop.adapterhub.adapters import ACTIVATIONS, TO_ACTIVATIONS
+from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
 from afjax.model.encoder import TrunkConfig
 from afjax.model.heads import READS, num_outputs

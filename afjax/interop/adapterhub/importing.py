@@ -175,12 +175,13 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
         main = found[-1].name
     if (folder / HEAD.config).exists():
         found.append(_read_head(folder, trunk, name, main))
-    return found or _nothing(folder)
-
-
-def _nothing(folder: Path) -> list[Imported]:
-    parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
-    raise UserError(f"{folder} is no adapter itself; give one of the folders in it: {files.shortened(parts)}.")
+    if not found:
+        parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
+        within = (
+            f"give one of the folders in it: {files.shortened(parts)}" if parts else "give one that the library saved"
+        )
+        raise UserError(f"{folder} is no adapter itself; {within}.")
+    return found
 
 
 def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
