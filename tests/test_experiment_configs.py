@@ -35,6 +35,7 @@ ONE_STEP: dict[str, Sequence[str]] = {
     "houlsby_extra.py": ["data=DATA/columns,text=message,label=topic,size=4"],
     "houlsby_glue.py": ["task=cola,data=DATA,size=4", "task=stsb,data=DATA,size=4"],
     "houlsby_squad.py": ["data=DATA,size=4"],
+    "minilm_table.py": ["method=houlsby,data=DATA,size=4", "method=top_k,top_k=1,data=DATA", "method=mt,data=DATA"],
     "pals_glue.py": ["tasks=cola+stsb,data=DATA"],
     "pfeiffer_search.py": ["task=rte,data=DATA"],
     "sequential.py": ["tasks=rte+mrpc,data=DATA"],

@@ -1,8 +1,8 @@
 """What every span of layers' adapters is worth (Houlsby 2019, section 3.6 and figure 6, left and centre).
 
 The trained adapters of a contiguous span of layers are removed and the model is scored again, without more training.
-One program computes many spans at once: a span is a mask over the layers, and the model runs over a whole stack of
-them. As in the paper adapters alone are removed: LayerNorms that were trained with them stay, in all layers.
+One program computes all spans: each is a mask over the layers, and what their first layers have in common is computed
+once. As in the paper adapters alone are removed: LayerNorms that were trained with them stay, in all layers.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure
@@ -23,8 +22,8 @@ from afjax.model.model import Model
 from afjax.task_model import TaskModel
 from afjax.trees import Tree
 
-# How many masks a step takes is chosen so that its hidden states hold about this many tokens: enough to keep a chip
-# busy, and 0.4 GB for the widest activations of BERT-base.
+# How many rows a step takes is chosen so that all masks' hidden states hold about this many tokens: enough to keep a
+# chip busy, and 0.4 GB for the widest activations of BERT-base.
 TOKENS_A_STEP = 32768
 
 
@@ -66,16 +65,13 @@ def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
     return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
 
 
-def score_spans(
-    task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32, masks_a_step: int | None = None
-) -> SpanScores:
+def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -> SpanScores:
     """Scores a model without the adapters of every contiguous span of layers.
 
     Args:
       task_model: With an adapter, or with a fusion, which goes with its adapters.
       rows: Labelled.
-      batch_size: Rows a step.
-      masks_a_step: How many spans a step computes; None: as many as ``TOKENS_A_STEP`` allows.
+      batch_size: Rows a step; fewer where ``TOKENS_A_STEP`` does not allow as many.
 
     Raises:
       UserError: No adapters in layers, or rows without labels or with others than the head's.
@@ -91,34 +87,23 @@ def score_spans(
             f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to remove it from."
         )
     task_model.check_labels(rows)
-    # As one loop the layers compile in a fraction of the time, which is what counts where each program runs but a few
-    # times.
-    task_model = dataclasses.replace(task_model, model=dataclasses.replace(task_model.model, scan_layers=True))
     data, spans = task_model.tokenised(rows), layer_spans(layers)
-    masks = [np.ones(depth, bool)]
-    masks += [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
-    if masks_a_step is None:
-        masks_a_step = max(1, TOKENS_A_STEP // (batch_size * data.num_choices * task_model.max_length))
-    # Steps of one size are one program; what fills the last one up is not looked at.
-    num_steps = -(-len(masks) // masks_a_step)
-    size = -(-len(masks) // num_steps)
-    filled = np.stack([*masks, *masks[:1] * (num_steps * size - len(masks))])
-    scores: list[dict[str, float]] = []
-    for step_masks in filled.reshape(num_steps, size, depth):
-        step = functools.partial(_masked_logits, step_masks)
-        logits = task_model.over_rows(step, data, batch_size=batch_size) * np.float32(task_model.task.scale)
-        scores += [task_model.scores(logits[:, number], data) for number in range(size)]
-    return SpanScores(layers, scores[0], dict(zip(spans, scores[1 : len(masks)], strict=True)))
+    everywhere = np.ones(depth, bool)
+    without = [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
+    masks = tuple(tuple(mask.tolist()) for mask in (everywhere, *without))
+    allowed = max(1, TOKENS_A_STEP // (len(masks) * data.num_choices * task_model.max_length))
+    step = functools.partial(_step_under_masks, masks)
+    logits = task_model.over_rows(step, data, batch_size=min(batch_size, allowed)) * np.float32(task_model.task.scale)
+    whole, *scores = (task_model.scores(logits[:, number], data) for number in range(len(masks)))
+    return SpanScores(layers, whole, dict(zip(spans, scores, strict=True)))
 
 
-def _masked_logits(masks: np.ndarray, model: Model, params: Tree, batch: Mapping[str, Any]) -> jax.Array:
-    return _masked_step(model, params, batch, masks)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _masked_step(model: Model, params: Tree, batch: Mapping[str, Any], masks: Any) -> jax.Array:
-    """The logits under each of the masks ``[masks, num_layers]``: ``[batch, masks, ...]``."""
-    return jax.vmap(lambda mask: model(params, batch, layer_mask=mask).logits, out_axes=1)(jnp.asarray(masks))
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _step_under_masks(
+    masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
+) -> jax.Array:
+    """The logits under each of the masks: ``[batch, masks, ...]``."""
+    return model.under_masks(params, batch, np.array(masks))
 
 
 def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = "") -> list[Path]:

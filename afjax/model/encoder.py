@@ -89,12 +89,6 @@ def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
-def switched_slot(slot: Slot, on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
-    """A slot, or where it is switched off (a bool scalar) the empty one."""
-    output, attention = slot(sublayer)
-    return jnp.where(on, output, plain_slot(sublayer)[0]), attention
-
-
 class Embeddings(nn.Module):
     """Sum of word, position and type embeddings, LayerNorm, dropout."""
 
@@ -316,12 +310,37 @@ def each_layer(layers: Tree) -> list[Tree]:
     return unstack(layers, num_stacked(layers))
 
 
+def trunk_layers(trunk: Tree) -> list[Tree]:
+    """Every layer's tree, from the bottom up, in whichever form the trunk holds them."""
+    return [layer for run in _runs(trunk) for layer in each_layer(run)]
+
+
+def _runs(trunk: Tree) -> list[Tree]:
+    """The stacks of layers, or dicts of layers that are each apart, that a trunk holds."""
+    return [part for name in ("layers", "top_layers") if name in trunk for part in _parts(trunk[name])]
+
+
 SlotMaker = Callable[[Any, Array | None], Mapping[str, Slot]]
 
 
 def no_slots(contents: Any, key: Array | None) -> Mapping[str, Slot]:
     """The :data:`SlotMaker` of the plain encoder."""
     return {}
+
+
+def embed(
+    trunk: Tree,
+    config: TrunkConfig,
+    tokens: Array,
+    types: Array,
+    mask: Array,
+    *,
+    key: Array | None = None,
+    dtype: str | None = None,
+) -> Array:
+    """What the first layer is given, ``[batch, length, hidden_size]``; arguments as of :func:`encode`."""
+    embedded: Any = Embeddings(config, dtype).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=key)
+    return embedded
 
 
 def encode(
@@ -362,10 +381,9 @@ def encode(
       The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and for every slot
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
-    runs = [part for name in ("layers", "top_layers") if name in trunk for part in _parts(trunk[name])]
     embeddings_key, layers_key = split_key(key, 2)
     keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
-    x: Any = Embeddings(config, dtype).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=embeddings_key)
+    x = embed(trunk, config, tokens, types, mask, key=embeddings_key, dtype=dtype)
 
     def run_layer(
         x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool, first_token_only: bool = False
@@ -380,7 +398,7 @@ def encode(
 
     maps: list[dict[str, Array]] = []
     first = used = 0
-    for run in runs:
+    for run in _runs(trunk):
         depth = num_stacked(run)
         scanned = scan and depth > 1
         by_layer = [] if scanned else each_layer(run)

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from afjax.architecture import (
@@ -25,9 +26,10 @@ from afjax.architecture import (
 from afjax.config import Remat, TrunkDtype
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.model.encoder import Slot, SlotMaker, Sublayer, TrunkConfig, encode, part_layers, switched_slot
+from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode, part_layers
 from afjax.model.heads import Reads, apply_head
 from afjax.model.layers import split_key
+from afjax.model.masked import encode_under_masks
 from afjax.model.reduce import check_kept, keep_adapters, kept_config
 from afjax.model.top import apply_top
 from afjax.trees import Tree, merge, named_key
@@ -105,7 +107,6 @@ class Model:
         *,
         key: Array | None = None,
         fusion_attention: bool = False,
-        layer_mask: Array | None = None,
     ) -> Outputs:
         """Runs the model, in the trunk's dtype but for softmax, LayerNorm and the head.
 
@@ -116,19 +117,12 @@ class Model:
           key: Dropout's key; None: no dropout.
           fusion_attention: Whether to return the attention over adapters. Without it the last layer is computed
             for the first token alone, where that is what the head reads.
-          layer_mask: bool ``[num_layers]``, False where a layer is to run as if its slots were empty (LayerNorms that
-            the adapter carries stay); what it says of layers without adapters is not read. None: all have them.
         """
         if batch["tokens"].ndim == 3:
-            return self._run_choices(params, batch, key, fusion_attention, layer_mask)
+            return self._run_choices(params, batch, key, fusion_attention)
         trunk_key, head_key = split_key(key, 2)
         trunk = self._trunk_with_layer_norms(params)
-        all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
         contents, shared = self._slot_contents(params)
-        make_slots: SlotMaker = functools.partial(self._make_slots, shared, self._draw_adapters(key))
-        if layer_mask is not None and contents:
-            contents = {"on": layer_mask[jnp.array(self._layers())], "held": contents}
-            make_slots = functools.partial(_make_switched_slots, make_slots)
         hidden, attention = encode(
             trunk,
             self.trunk,
@@ -137,12 +131,12 @@ class Model:
             batch["mask"],
             contents=contents,
             layers=self._layers(),
-            make_slots=make_slots,
+            make_slots=functools.partial(self._make_slots, shared, self._draw_adapters(key)),
             key=trunk_key,
             dtype=self.dtype,
             scan=self.scan_layers,
             remat=self.remat,
-            first_token_only=self.reads == "pooled" and not (fusion_attention or all_tokens),
+            first_token_only=self._first_token_only and not fusion_attention,
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
@@ -157,32 +151,69 @@ class Model:
                     key=top_key,
                     first_token_only=self.reads == "pooled",
                 )
+        return Outputs(self._apply_head(params, trunk, hidden, head_key), attention)
+
+    def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
+        """The logits with adapters in some of the layers only, for many choices of these layers at once.
+
+        What the choices have in common is computed once: :func:`afjax.model.masked.encode_under_masks`.
+
+        Args:
+          params, batch: As of a call.
+          layer_masks: bool ``[masks, num_layers]``, False where a layer is to run as if its slots were empty
+            (LayerNorms that the adapter carries stay); what it says of layers without adapters is not read.
+
+        Returns:
+          ``[batch, masks, ...]``, behind them as :class:`Outputs` has them.
+        """
+        assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are in no layer"
+        if batch["tokens"].ndim == 3:
+            logits = self.under_masks(params, _each_choice_a_row(batch), layer_masks)[..., 0]
+            rows, choices, _ = batch["tokens"].shape
+            return _only_choices_there(jnp.swapaxes(logits.reshape(rows, choices, -1), 1, 2), batch)
+        trunk = self._trunk_with_layer_norms(params)
+        contents, shared = self._slot_contents(params)
+        hidden = encode_under_masks(
+            trunk,
+            self.trunk,
+            batch["tokens"],
+            batch["types"],
+            batch["mask"],
+            layer_masks,
+            contents=contents,
+            layers=self._layers(),
+            make_slots=functools.partial(self._make_slots, shared, None),
+            dtype=self.dtype,
+            first_token_only=self._first_token_only,
+        )
+        logits = self._apply_head(params, trunk, hidden.reshape(-1, *hidden.shape[2:]), None)
+        return logits.reshape(*hidden.shape[:2], *logits.shape[1:])
+
+    @property
+    def _first_token_only(self) -> bool:
+        """Whether nothing reads the last hidden state but of the first token."""
+        all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
+        return self.reads == "pooled" and not all_tokens
+
+    def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, key: Array | None) -> Array:
         rate = self.head.dropout
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
         head = params["heads"][self.head_name]
-        logits = apply_head(head, self.head, trunk, hidden, reads=self.reads, dropout_rate=rate, key=head_key)
-        return Outputs(logits, attention)
+        return apply_head(head, self.head, trunk, hidden, reads=self.reads, dropout_rate=rate, key=key)
 
     def _run_choices(
-        self,
-        params: Tree,
-        batch: Mapping[str, Array],
-        key: Array | None,
-        fusion_attention: bool,
-        layer_mask: Array | None,
+        self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool
     ) -> Outputs:
         """Every choice is a row of its own, whose first logit is the choice's."""
         num_rows, num_choices, length = batch["tokens"].shape
-        flat = {name: batch[name].reshape(num_rows * num_choices, length) for name in ("tokens", "types", "mask")}
-        outputs = self(params, flat, key=key, fusion_attention=fusion_attention, layer_mask=layer_mask)
-        logits = outputs.logits[:, 0].reshape(num_rows, num_choices)
-        there = batch["mask"].any(-1)  # [batch, choices]
+        outputs = self(params, _each_choice_a_row(batch), key=key, fusion_attention=fusion_attention)
+        logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
         attention = {
             slot: of_slot.reshape(of_slot.shape[0], num_rows, num_choices * length, -1)
             for slot, of_slot in outputs.fusion_attention.items()
         }
-        return Outputs(jnp.where(there, logits, jnp.finfo(logits.dtype).min), attention)
+        return Outputs(_only_choices_there(logits, batch)[:, 0], attention)
 
     def fold(self, params: Tree) -> Tree:
         """Parameters for inference: a fusion and its adapters become one folded tree, the rest stays.
@@ -284,10 +315,15 @@ class Model:
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 
-def _make_switched_slots(make_slots: SlotMaker, contents: Any, key: Array | None) -> dict[str, Slot]:
-    """The slots of a layer that its entry of a layer mask switches on or off."""
-    slots = make_slots(contents["held"], key)
-    return {name: functools.partial(switched_slot, slot, contents["on"]) for name, slot in slots.items()}
+def _each_choice_a_row(batch: Mapping[str, Array]) -> dict[str, Array]:
+    rows, choices, length = batch["tokens"].shape
+    return {name: batch[name].reshape(rows * choices, length) for name in ("tokens", "types", "mask")}
+
+
+def _only_choices_there(logits: Array, batch: Mapping[str, Array]) -> Array:
+    """Logits ``[batch, n, choices]``, the dtype's lowest number for choices that a row does not have."""
+    there = batch["mask"].any(-1)  # [batch, choices]
+    return jnp.where(there[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:

@@ -6,17 +6,24 @@ import jax
 import numpy as np
 
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import TaskConfig
+from afjax.config import TaskConfig, TaskKind
 from afjax.model.adapters import init_adapter
 from afjax.model.fusion import init_fusion
-from afjax.model.heads import init_head
+from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.task_model import TaskModel
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk import Trunk
 
 
-def make(trunk: Trunk, config: Adapter, *, names: tuple[str, ...] = ("a",), fused: bool = False) -> TaskModel:
+def make(
+    trunk: Trunk,
+    config: Adapter,
+    *,
+    names: tuple[str, ...] = ("a",),
+    fused: bool = False,
+    kind: TaskKind = "classification",
+) -> TaskModel:
     """A model with random parameters that matter."""
     key, mixed = jax.random.key(0), FusionConfig()
 
@@ -30,6 +37,8 @@ def make(trunk: Trunk, config: Adapter, *, names: tuple[str, ...] = ("a",), fuse
     if isinstance(config, AdapterConfig) and config.layer_norms:
         for tree in adapters.values():
             tree["layer_norms"] = jax.tree.map(lambda leaf: 1.3 * leaf + 0.1, trunk_layer_norms(trunk.params))
+    labels = ("few", "many") if kind == "classification" else ()
+    outputs = num_outputs(kind, labels)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     fusion = {"mix": draw(init_fusion(key, mixed, config, **size), "mix")} if fused else {}
     return TaskModel(
@@ -37,16 +46,17 @@ def make(trunk: Trunk, config: Adapter, *, names: tuple[str, ...] = ("a",), fuse
         model=Model(
             trunk=trunk.config,
             head_name="task",
+            reads=READS[kind],
             adapters=tuple((name, config) for name in names),
             fusion_name="mix" if fused else "",
         ),
         params={
             "adapters": adapters,
             "fusion": fusion,
-            "heads": {"task": draw(init_head(key, HeadConfig(), 2, trunk=trunk.params), "head")},
+            "heads": {"task": draw(init_head(key, HeadConfig(), outputs, trunk=trunk.params), "head")},
         },
-        task=TaskConfig(name="task"),
-        labels=("few", "many"),
+        task=TaskConfig(name="task", kind=kind),
+        labels=labels,
         metrics={},
         seed=0,
         max_length=8,

@@ -9,10 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+from afjax.analysis import spans
 from afjax.analysis.spans import SpanScores, draw_spans, layer_spans, score_spans
 from afjax.architecture import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
 from afjax.data.rows import Rows, rows_from_lists
+from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.task_model import TaskModel
 from afjax.trees import Tree
 from afjax.trunk import Trunk
 from tests.analysis.random_models import make
@@ -30,43 +33,73 @@ def rows() -> Rows:
 
 @pytest.mark.parametrize(
     ("config", "fused", "scan"),
-    [(HOULSBY_WITH_NORMS, False, False), (AdapterConfig(size=4), True, True), (LhucConfig(), False, False)],
-    ids=("houlsby", "fusion", "lhuc"),
+    [
+        (HOULSBY_WITH_NORMS, False, False),
+        (AdapterConfig(size=4), True, True),
+        (AdapterConfig(size=4, layers=(1,)), False, True),
+        (LhucConfig(), False, False),
+    ],
+    ids=("houlsby", "fusion", "one layer", "lhuc"),
 )
 def test_a_masked_layer_is_one_without_adapters(
     tiny_trunk: Trunk, rows: Rows, config: Adapter, fused: bool, scan: bool
 ) -> None:
     whole = make(tiny_trunk, config, names=("a", "b") if fused else ("a",), fused=fused)
     whole = dataclasses.replace(whole, model=dataclasses.replace(whole.model, scan_layers=scan))
-    data = whole.tokenised(rows)
-
-    def masked(*mask: bool) -> np.ndarray:
-        @jax.jit
-        def step(params: Tree, batch: Any) -> jax.Array:
-            return whole.for_inference()[0](params, batch, layer_mask=jax.numpy.array(mask)).logits
-
-        return np.asarray(whole.over_rows(lambda _, params, batch: step(params, batch), data))
-
-    np.testing.assert_allclose(masked(True, True), whole.logits(data), atol=1e-6)
-    np.testing.assert_allclose(masked(False, True), whole.without_layers([0]).logits(data), atol=1e-6)
-    assert np.abs(masked(False, True) - whole.logits(data)).max() > 1e-3
-
-
-def test_no_mask_is_no_operation(tiny_trunk: Trunk) -> None:
-    whole = make(tiny_trunk, AdapterConfig(size=4))
-    model, params = whole.for_inference()
-    batch = {name: np.ones((2, 4), np.int32) for name in ("tokens", "types")} | {"mask": np.ones((2, 4), bool)}
-
-    def text(**mask: Any) -> str:
-        return jax.jit(lambda params, batch: model(params, batch, **mask).logits).lower(params, batch).as_text()
-
-    assert text() == text(layer_mask=None)
-    # A choice for each of the two slots that hold something.
-    selects = text(layer_mask=jax.numpy.ones(2, bool)).count("stablehlo.select")
-    assert selects >= text().count("stablehlo.select") + 2
+    plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=(), fusion_name=""))
+    # A mask may come twice, and in any order.
+    masks = np.array([[True, False], [True, True], [False, False], [True, False], [False, True]])
+    found = under_masks(whole, rows, masks)
+    for number, mask in enumerate(masks):
+        left = [layer for layer in (0, 1) if mask[layer] and layer in (config.layers or (0, 1))]
+        drop = [layer for layer in (config.layers or (0, 1)) if layer not in left]
+        expected = (whole.without_layers(drop) if drop else whole) if left else plain
+        if not left and isinstance(config, AdapterConfig) and config.layer_norms:
+            continue  # the LayerNorms that it was trained with stay
+        np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
+    assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 
 
-def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_masks_of_choices_and_tokens(tiny_trunk: Trunk) -> None:
+    choices = rows_from_lists(
+        [("all of the two", ["few", "many"]), ("some", ["many", "few", "none"])], [1, 0], kind="multiple_choice"
+    )
+    spans = rows_from_lists([("how many", "all of the two"), ("what", "some of the three")], kind="span")
+    masks = np.array([[True, True], [True, False]])
+    for kind, rows in (("multiple_choice", choices), ("span", spans)):
+        whole = make(tiny_trunk, AdapterConfig(size=4), kind=kind)
+        found, data = under_masks(whole, rows, masks), whole.tokenised(rows)
+        np.testing.assert_allclose(found[:, 0], whole.logits(data), atol=1e-5)
+        np.testing.assert_allclose(found[:, 1], whole.without_layers([1]).logits(data), atol=1e-5)
+
+
+def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarray:
+    @jax.jit
+    def step(params: Tree, batch: Any) -> jax.Array:
+        return whole.for_inference()[0].under_masks(params, batch, masks)
+
+    return np.asarray(whole.over_rows(lambda _, params, batch: step(params, batch), whole.tokenised(rows)))
+
+
+def test_what_masks_have_in_common_is_computed_once(tiny_trunk: Trunk) -> None:
+    """By XLA's count of the layers' products: 3 spans of 2 layers and none, 6 layers in place of 8."""
+    model, params = make(tiny_trunk, HOULSBY).for_inference()
+    batch = {name: np.ones((2, 16), np.int32) for name in ("tokens", "types")} | {"mask": np.ones((2, 16), bool)}
+
+    def flops(*masks: tuple[bool, bool]) -> float:
+        step = jax.jit(lambda params, batch: model.under_masks(params, batch, np.array(masks)))
+        analysis: Any = step.lower(params, batch).cost_analysis()
+        return float(analysis["flops"])
+
+    both, first, last, none = (True, True), (False, True), (True, False), (False, False)
+    one_last_layer = flops(both, last) - flops(both)
+    one_first_layer = flops(both, first) - flops(both) - one_last_layer
+    assert one_first_layer > 0.5 * one_last_layer > 0
+    shared = flops(both, first, last, none)
+    assert shared == pytest.approx(flops(both) + one_first_layer + 3 * one_last_layer, rel=0.02)
+
+
+def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make(tiny_trunk, HOULSBY)
     found = score_spans(whole, rows, batch_size=8)
     assert found.layers == (0, 1)
@@ -76,8 +109,10 @@ def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows) -> None:
         assert found.without[layer, layer] == pytest.approx(whole.without_layers([layer]).evaluate(rows))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=()))
     assert found.without[0, 1] == pytest.approx(plain.evaluate(rows))
-    # Over several steps, the last one filled up.
-    assert score_spans(whole, rows, batch_size=8, masks_a_step=3) == found
+    # One row a step, where no more are allowed.
+    monkeypatch.setattr(spans, "TOKENS_A_STEP", 1)
+    again = score_spans(whole, rows, batch_size=8).without
+    assert all(again[span] == pytest.approx(of_span) for span, of_span in found.without.items())
 
 
 def test_spans_are_of_the_layers_that_have_adapters() -> None:
