@@ -1,23 +1,31 @@
 """What one program over masks saves when the adapters of every span of layers are removed (``afjax plot spans``).
 
     python bench/spans.py
-    python bench/spans.py --trunk=FOLDER --rows=400
+    python bench/spans.py --trunk=FOLDER --rows=200
+    python bench/spans.py --commands
 
 Scores the dev rows of a built-in task without each span, twice: as ``afjax plot spans`` does, and as a loop of runs,
 each with a model that does not have those adapters and is compiled. Compilation counts in both, and no compiled program
-is kept from one to the other; reading the trunk and starting Python, which a loop of commands would do each time, do
-not. The scores must be equal. Adapters and head are random, which costs the same as trained ones.
+is kept from one to the other. The scores must be equal. Adapters and head are random, which costs the same as trained
+ones.
+
+With ``--commands`` both are what a user would type: ``afjax plot spans``, and ``afjax eval`` for every span. All 400 dev
+rows are scored, starting Python and reading the trunk count, and compiled programs are kept on disk from one to the
+next as they always are.
 """
 
 import argparse
 import dataclasses
+import subprocess
+import sys
+import tempfile
 import time
 
 import jax
 import numpy as np
 
 import afjax
-from afjax.analysis.spans import score_spans
+from afjax.analysis.spans import layer_spans, score_spans
 from afjax.architecture import AdapterConfig, HeadConfig
 from afjax.model.adapters import init_adapter
 from afjax.model.heads import init_head
@@ -30,7 +38,11 @@ def main() -> None:
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--rows", type=int, default=64, help="dev rows (64)")
     parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--commands", action="store_true", help="time commands, each a process of its own")
     arguments = parser.parse_args()
+    if arguments.commands:
+        time_commands(arguments.trunk)
+        return
     task = afjax.TaskConfig(name="entail", source="builtin:entail")
     rows = afjax.load_task(task)["dev"].every(arguments.rows)
     task_model = random_model(afjax.load_trunk(arguments.trunk), task, rows.label_names)
@@ -49,6 +61,31 @@ def main() -> None:
         assert abs(scores["accuracy"] - found.without[first, last]["accuracy"]) < 1.5 / len(rows)
     alone = time.perf_counter() - begin
     print(f"a loop of runs: {alone:.1f} s; one program is {alone / together:.1f} times as fast")
+
+
+def time_commands(trunk: str) -> None:
+    layers = range(afjax.load_trunk(trunk).config.num_layers)
+    with tempfile.TemporaryDirectory() as folder:
+        train = ["--config=configs/single.py:task=entail", "--config.train.max_steps=1", f"--config.trunk={trunk}"]
+        run("train", *train, f"--workdir={folder}/run", f"--store={folder}/store")
+        model = (f"--store={folder}/store", f"--trunk={trunk}", "--head=entail", "--source=builtin:entail")
+
+        begin = time.perf_counter()
+        run("plot", "spans", *model, "--adapter=entail", f"--output={folder}/spans")
+        together = time.perf_counter() - begin
+        print(f"afjax plot spans: {together:.1f} s", flush=True)
+
+        begin = time.perf_counter()
+        for first, last in layer_spans(layers):
+            dropped = ",".join(map(str, range(first, last + 1)))
+            everywhere = last - first + 1 == len(layers)
+            run("eval", *model, *([] if everywhere else ["--adapter=entail", f"--drop_layers={dropped}"]))
+        alone = time.perf_counter() - begin
+        print(f"afjax eval for every span: {alone:.1f} s; the one command is {alone / together:.1f} times as fast")
+
+
+def run(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "afjax", *words], check=True, capture_output=True)
 
 
 def random_model(trunk: afjax.Trunk, task: afjax.TaskConfig, labels: tuple[str, ...]) -> TaskModel:
