@@ -9,8 +9,8 @@ each with a model that does not have those adapters and is compiled. Compilation
 is kept from one to the other. The scores must be equal. Adapters and head are random, which costs the same as trained
 ones.
 
-With ``--commands`` both are what a user would type: ``afjax plot spans``, and ``afjax eval`` for every span. All 400 dev
-rows are scored, starting Python and reading the trunk count, and compiled programs are kept on disk from one to the
+With ``--commands`` both are what a user would type: ``afjax plot spans``, and ``afjax eval`` for every span. All 400
+dev rows are scored, starting Python and reading the trunk count, and compiled programs are kept on disk from one to the
 next as they always are.
 """
 

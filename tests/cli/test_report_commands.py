@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from afjax.cli.main import main
 
 Refused = Callable[..., str]
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_report(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +34,72 @@ def test_report(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert usage["starts"] == 1
     assert 0 < usage["seconds"] < 600
     assert usage["host_memory"] > 1e7
+
+
+def rows_of_kind(kind: str) -> list[dict]:
+    words = [(many, number) for number in ("two", "three", "four") for many in ("all", "some")]
+    if kind == "regression":
+        return [{"text": f"{many} of the {number}", "label": float(many == "all")} for many, number in words]
+    if kind == "multiple_choice":
+        choices = ["<b>few</b>", "many", "none"]
+        return [
+            {
+                "context": f"{many} of the {number}",
+                "choices": choices[: 2 + (many == "all")],
+                "label": int(many == "all"),
+            }
+            for many, number in words
+        ]
+    return [
+        {
+            "id": f"{many}{number}",
+            "question": "how <b>many</b>",
+            "context": f"{many} of the {number}",
+            "answers": answer,
+        }
+        for many, number in words
+        for answer in [{"text": [number], "answer_start": [len(f"{many} of the ")]}]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("regression", ("Predicted and right values", "farthest off")),
+        ("multiple_choice", ("&lt;b&gt;few&lt;/b&gt;",)),
+        ("span", ("exact_match", "surest of", "how &lt;b&gt;many&lt;/b&gt;")),
+    ],
+)
+def test_report_of_a_run_of_every_kind(
+    kind: str, parts: Sequence[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path
+) -> None:
+    for split in ("train", "dev"):
+        write_rows(tmp_path / "data" / f"{split}.jsonl", rows_of_kind(kind))
+    (tmp_path / "task.toml").write_text(f'source = "data"\nkind = "{kind}"\n')
+    config = f"--config={CONFIGS}/single.py:task={tmp_path / 'task.toml'}"
+    steps = ["max_steps=1", "max_length=16", "buckets=(16,)"]
+    words = [f"--config.train.{step}" for step in steps]
+    assert main(["train", config, f"--config.trunk={tiny_trunk_folder}", *words, f"--workdir={tmp_path / 'run'}"]) == 0
+    output = tmp_path / "report.html"
+    assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={output}"]) == 0
+    page = output.read_text(encoding="utf-8")
+    assert "scored again" in page
+    assert "<b>" not in page
+    for part in parts:
+        assert part in page
+
+
+def test_report_of_tasks_in_a_sequence(trained: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "data", tmp_path / "data" / "first")
+    shutil.copytree(trained / "data", tmp_path / "data" / "second")
+    config = f"--config={CONFIGS}/sequential.py:tasks=first+second,data={tmp_path / 'data'}"
+    words = ["--config.train.max_steps=1", "--config.train.max_length=16", "--config.train.buckets=(16,)"]
+    assert main(["train", config, f"--config.trunk={tiny_trunk_folder}", *words, f"--workdir={tmp_path / 'run'}"]) == 0
+    output = tmp_path / "report.html"
+    assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={output}"]) == 0
+    page = output.read_text(encoding="utf-8")
+    assert "scored again" in page
+    assert "after second" in page
 
 
 def test_report_of_what_is_gone(trained: Path, tmp_path: Path) -> None:

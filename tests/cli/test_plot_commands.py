@@ -1,0 +1,74 @@
+"""`afjax plot activations` and `plot spans` on a store that was trained: what they write, and what they refuse."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from afjax.cli.main import main
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def model(store: Path, data: Path, tiny_trunk_folder: Path) -> list[str]:
+    """The flags of the trained fusion on its dev rows."""
+    return [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", f"--source={data}"]
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_activations(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new" / "target"
+    assert main(["plot", "activations", *model, "--by_label", "--layers=1", f"--output={output}"]) == 0
+    files = [output.with_suffix(f".{kind}") for kind in ("png", "svg", "csv")]
+    assert capsys.readouterr().out == f"Written: {', '.join(map(str, files))}\n"
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    lines = lines_of(files[2])
+    # Two adapters in one layer, over all rows and those of each label; shares of one.
+    assert len(lines) == 6
+    assert {line["layer"] for line in lines} == {"1"}
+    assert {line["adapter"] for line in lines} == {"first", "second"}
+    assert sum(float(line["mean_activation"]) for line in lines) == pytest.approx(3)
+
+
+def test_activations_of_a_text(model: list[str], tmp_path: Path) -> None:
+    words = [*model[:-1], "--text=all of the two", "--text_b=some", f"--output={tmp_path / 'text'}"]
+    assert main(["plot", "activations", *words]) == 0
+    assert {line["token"] for line in lines_of(tmp_path / "text.csv")} >= {"[CLS]", "all", "two", "some"}
+
+
+def test_spans(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*model, "--head=target-fusion", f"--output={tmp_path / 'spans'}"]
+    assert main(["plot", "spans", *words]) == 0
+    assert "3 spans" in capsys.readouterr().out
+    whole, *lines = lines_of(tmp_path / "spans.csv")
+    assert [(line["first_layer"], line["last_layer"]) for line in lines] == [("0", "0"), ("0", "1"), ("1", "1")]
+    assert main(["eval", *model, "--head=target-fusion"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert {metric: float(whole[metric]) for metric in ("accuracy", "macro_f1")}.items() <= scores.items()
+
+
+def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refused: Refused) -> None:
+    activations = ["plot", "activations", *model, f"--output={tmp_path / 'x'}"]
+    assert "layer 7" in refused(*activations, "--layers=7")
+    assert "give layers by their numbers" in refused(*activations, "--layers=last")
+    assert "--head names 2 and --fusion 1" in refused(*activations, "--head=a,b")
+    assert "give --text as well" in refused(*activations, "--text_b=some")
+    spans = ["plot", "spans", *model, "--head=target-fusion", f"--output={tmp_path / 'x'}"]
+    assert "does not fit a classification task" in refused(*spans, "--metric=bleu")
+    (tmp_path / "file").write_text("")
+    for command in (activations, spans):
+        assert "can be written to" in refused(*command[:-1], f"--output={tmp_path / 'file' / 'x'}")
+    (data / "dev.jsonl").unlink()
+    for command in (activations, spans):
+        assert "dev" in refused(*command)
+    shutil.rmtree(store / "adapters" / "second")
+    for command in (activations, spans):
+        assert '"second"' in refused(*command)
