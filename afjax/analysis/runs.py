@@ -1,11 +1,10 @@
 """Finished runs as plain records, read from workdirs, folders of sweeps, and stores.
 
 What a run's record says is what its workdir (``config.json``, ``inputs.json``, ``result.json``) and the manifests of
-its artefacts say; see :func:`method_of` and :func:`_count` for what follows from them by a rule.
+its artefacts say; see :func:`method_of` and :func:`trained_in_trunk` for what follows from them by a rule.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -13,28 +12,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from etils import epath
 
-from afjax import partition, store
-from afjax.architecture import ADAPTER_PRESETS, Adapter
-from afjax.config import ExperimentConfig, HeadConfig, TaskConfig
+from afjax import store
+from afjax.analysis.methods import architecture_name, method_of
+from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
+from afjax.architecture import Adapter
+from afjax.config import ExperimentConfig, TaskConfig
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
-from afjax.hugging_face import read_trunk_config
-from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.paths import is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, source_folder
-from afjax.trees import flatten
-from afjax.trunk import SIZES
 
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
 _DEPTH = 4
-# What tells one architecture of adapters from another; sizes and starts do not.
-_ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
-_ARCHITECTURE += ("shared_projections", "placement")
 # Settings on which results do not depend, or that only name them.
 _NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
 
@@ -176,40 +169,6 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
 
 
-def method_of(config: ExperimentConfig) -> str:
-    """What a run's method is called.
-
-    * One task: ``head``, ``full``, ``layernorm``, ``top-K`` after the partition; adapters after their architecture:
-      ``pfeiffer``, ``houlsby`` and the other presets' names, whatever their sizes, activation and start, else
-      ``bottleneck``. With the trunk trained as well ``-trunk`` stands behind it.
-    * Several tasks at once: the same with ``mt-`` in front (``mt-full`` is *BERT and PALs*' shared BERT); one after the
-      other: with ``sequential-``.
-    * Fusions: ``fusion`` of Pfeiffer's adapters, else ``fusion-`` and the adapters' name.
-    * On a trunk that was trained on several tasks at once, ``-mt`` stands behind it: ``fusion-mt``. That is not for the
-      config to tell but for the trunk's digest, see :func:`collect`.
-    """
-    if config.recipe == "fusion":
-        name = architecture_name(config.adapter)
-        return "fusion" if name == "pfeiffer" else f"fusion-{name}"
-    several = {"multitask": "mt-", "sequential": "sequential-"}.get(config.recipe, "")
-    if config.has_adapter:
-        alone = "-trunk" if config.partition == "adapter+trunk" and config.recipe != "multitask" else ""
-        return several + architecture_name(config.adapter) + alone
-    return several + (f"top-{config.top_k}" if config.partition == "top_k" else config.partition)
-
-
-def architecture_name(adapter: Adapter) -> str:
-    """The preset that an adapter is but for its sizes, activation and start; else its kind."""
-    same = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
-    return same[0] if same else adapter.kind
-
-
-def _architecture(adapter: Adapter) -> tuple[Any, ...]:
-    # One hidden layer or two are two of the presets.
-    depth = len(getattr(adapter, "hidden_sizes", ()))
-    return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))
-
-
 # Where they are
 
 
@@ -296,7 +255,7 @@ class _Shelf:
             shared_parameters=0,
             trunk=manifest.trunk["sha256"],
             trunk_name=manifest.trunk["name"],
-            trunk_parameters=_trunk_size(manifest.trunk["name"], None),
+            trunk_parameters=trunk_size(manifest.trunk["name"], None),
             folder=folder,
             store=str(folder),
         )
@@ -348,8 +307,8 @@ def _record(
 ) -> RunRecord:
     kinds = target_kinds(config)
     place, manifests = shelf.find(workdir / "store", kinds, config.artefact_name(task), config.seed, result["metrics"])
-    architecture = _trunk_config(config.trunk, workdir / "trunk" if config.trains_trunk else None)
-    trained = _count(config, architecture) if config.trains_trunk else 0
+    architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
+    trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
     own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
     together = config.recipe in ("multitask", "sequential")
     if trained is None:
@@ -368,53 +327,13 @@ def _record(
         shared_parameters=(trained or 0) if together else 0,
         trunk=trunk,
         trunk_name=config.trunk,
-        trunk_parameters=_trunk_size(config.trunk, architecture),
+        trunk_parameters=trunk_size(config.trunk, architecture),
         folder=workdir,
         store=place,
     )
     if together and config.trains_trunk and manifests:
         shelf.trained[manifests[0].trunk["sha256"]] = record
     return record
-
-
-def _count(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
-    """How many of a trunk's parameters a run trains, by the rules that training itself goes by; None: unknown.
-
-    The rest of what is trained is what the store holds of the run: adapters or a fusion, and the head.
-    """
-    return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
-
-
-@functools.cache
-def _trained(architecture: TrunkConfig, name: str, top_k: int, head: HeadConfig) -> int:
-    def trunk() -> Any:
-        tree = init_trunk(jax.random.key(0), architecture)
-        return partition.split_layers(tree, top_k) if top_k else tree
-
-    leaves = flatten({"trunk": jax.eval_shape(trunk)})
-    ours = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
-    labels = partition.label({"trunk": jax.eval_shape(trunk)}, ours)
-    return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
-
-
-@functools.cache
-def _size(architecture: TrunkConfig) -> int:
-    leaves = flatten(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
-    return sum(math.prod(leaf.shape) for leaf in leaves.values())
-
-
-def _trunk_config(name: str, kept: epath.Path | None) -> TrunkConfig | None:
-    """The architecture of a trunk: of the trained one that a workdir keeps, of a known size, or of a local folder."""
-    folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
-    for folder in folders:
-        if (folder / "config.json").is_file():
-            return read_trunk_config(folder)
-    return SIZES.get(name)
-
-
-def _trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
-    architecture = architecture or _trunk_config(name, None)
-    return None if architecture is None else _size(architecture)
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _outcome(arguments: argparse.Namespace) -> int:
     """Runs the command, and says in a sentence what the user can put right."""
     try:
-        return COMMANDS[arguments.command](arguments)
+        code = COMMANDS[arguments.command](arguments)
+        sys.stdout.flush()
+        return code
     except PreemptionError as error:
         print(f"afjax: {error}", file=sys.stderr)
         return PREEMPTED
@@ -54,6 +57,10 @@ def _outcome(arguments: argparse.Namespace) -> int:
         # One line, whatever a library's message inside looks like.
         print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Who read what was printed (head, less) has seen enough; Python would say so again as it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"afjax: {error.filename or 'A file'} cannot be used ({error.strerror or error}).", file=sys.stderr)
         return 2

@@ -11,8 +11,9 @@ from made_runs import PRETRAINED, adapter, begin, experiment, finish, finish_all
 
 from afjax import store
 from afjax.analysis.cells import make_cells, order, task_metrics
+from afjax.analysis.methods import method_of
 from afjax.analysis.missing import command
-from afjax.analysis.runs import collect, method_of
+from afjax.analysis.runs import collect
 from afjax.architecture import HeadConfig
 from afjax.cli.configs import load_experiment
 from afjax.cli.flags import make_parser

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -247,3 +248,15 @@ def test_the_package_runs_as_a_module_and_says_its_sentence_alone(tmp_path: Path
         f"afjax: There is no store at {tmp_path / 'nothing'}; give the folder that holds adapters, fusion, heads."
     ]
     assert afjax.__version__
+
+
+def test_who_reads_the_output_may_stop_reading(trained: Path) -> None:
+    words = ["store", "ls", f"--store={trained / 'run' / 'store'}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "afjax", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE

@@ -1,0 +1,56 @@
+"""How many parameters a run's trunk has, and how many of these the run trains."""
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+
+from afjax import partition
+from afjax.config import ExperimentConfig, HeadConfig
+from afjax.model.encoder import TrunkConfig, init_trunk
+from afjax.paths import is_remote
+from afjax.trees import flatten
+from afjax.trunk import SIZES
+
+
+def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
+    """How many of a trunk's parameters a run trains, by the rules that training itself goes by; None: unknown.
+
+    The rest of what is trained is what the store holds of the run: adapters or a fusion, and the head.
+    """
+    return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
+
+
+@functools.cache
+def _trained(architecture: TrunkConfig, name: str, top_k: int, head: HeadConfig) -> int:
+    def trunk() -> Any:
+        tree = init_trunk(jax.random.key(0), architecture)
+        return partition.split_layers(tree, top_k) if top_k else tree
+
+    leaves = flatten({"trunk": jax.eval_shape(trunk)})
+    ours = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
+    labels = partition.label({"trunk": jax.eval_shape(trunk)}, ours)
+    return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
+
+
+@functools.cache
+def _size(architecture: TrunkConfig) -> int:
+    leaves = flatten(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
+    return sum(math.prod(leaf.shape) for leaf in leaves.values())
+
+
+def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
+    """The architecture of a trunk: of the trained one that a workdir keeps, of a known size, or of a local folder."""
+    folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
+    for folder in folders:
+        if (folder / "config.json").is_file():
+            return read_trunk_config(folder)
+    return SIZES.get(name)
+
+
+def trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
+    architecture = architecture or trunk_architecture(name, None)
+    return None if architecture is None else _size(architecture)
