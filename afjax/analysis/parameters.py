@@ -10,6 +10,7 @@ from etils import epath
 
 from afjax import partition
 from afjax.config import ExperimentConfig, HeadConfig
+from afjax.hugging_face import read_trunk_config
 from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.paths import is_remote
 from afjax.trees import flatten
