@@ -1,7 +1,6 @@
-"""Several tasks in one program: a step trains the drawn task as if it were alone, and touches no other's leaves."""
+"""Several tasks in one program: what is trained, stored and resumed, together and one after the other."""
 
 import dataclasses
-import functools
 import itertools
 import logging
 from collections.abc import Mapping
@@ -9,34 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax import partition
 from afjax.architecture import AdapterConfig, HeadConfig, PalConfig
 from afjax.config import SamplingConfig, TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.heads import init_head
-from afjax.model.model import Model
-from afjax.sharding import local_mesh
 from afjax.task_model import load_task_model
 from afjax.train.multitask import train_multitask
-from afjax.train.multitask_step import (
-    TaskTable,
-    init_multitask_state,
-    make_multitask_step,
-    multitask_loss,
-    put_task,
-    stack_tasks,
-    take_task,
-    trim_task,
-)
 from afjax.train.sequential import train_sequential
-from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step, place_state, run_step
-from afjax.trees import Tree, flatten, named_key, tree_digest
+from afjax.trees import flatten, tree_digest
 from afjax.trunk import Trunk
 
 pytestmark = pytest.mark.usefixtures("training")
@@ -64,163 +46,6 @@ def data(rows: Mapping[str, Rows]) -> dict[str, Mapping[str, Rows]]:
         tasks["number"][split] = rows_from_lists(texts, labels, label_names=("low", "middle", "high"))
         tasks["value"][split] = rows_from_lists(texts, [number / 1.6 for number in numbers], kind="regression")
     return tasks
-
-
-# One step
-
-
-KINDS = ("classification", "classification", "regression")
-NUM_OUTPUTS = (2, 3, 1)
-
-
-def own_tree(trunk: Trunk, name: str, num_outputs: int) -> Tree:
-    key = jax.random.key(5)
-    return {
-        "adapters": {"drawn": init_adapter(named_key(key, name), PAL, trunk.config)},
-        "heads": {
-            "drawn": init_head(named_key(key, name), HeadConfig(pooler="trunk"), num_outputs, trunk=trunk.params)
-        },
-    }
-
-
-def make_batch(task: int, length: int = 8) -> dict[str, Any]:
-    draw = np.random.default_rng(task)
-    labels = draw.integers(0, NUM_OUTPUTS[task], 6) if KINDS[task] == "classification" else draw.normal(size=6)
-    return {
-        "tokens": draw.integers(5, 300, (6, length), dtype=np.int32),
-        "types": np.zeros((6, length), np.int32),
-        "mask": np.ones((6, length), bool),
-        "labels": labels.astype(np.float32),
-        "weights": np.array([1, 1, 1, 1, 1, 0], np.float32),
-        "task": np.asarray(task, np.int32),
-    }
-
-
-@pytest.fixture(scope="module")
-def model(tiny_trunk: Trunk) -> Model:
-    head = HeadConfig(pooler="trunk")
-    return Model(trunk=tiny_trunk.config, head_name="drawn", head=head, adapters=(("drawn", PAL),), scan_layers=True)
-
-
-@pytest.mark.parametrize("name", ["adapter+trunk", "adapter"])
-def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model, name: str) -> None:
-    # A bound at which clipping acts, and an epsilon at which Adam's step is smooth in the gradient.
-    config = TrainConfig(learning_rate=0.1, clip_norm=0.05, adam_epsilon=1.0, dropout=False)
-    own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
-    rules, key, rate = partition.preset(name, model.head), jax.random.key(0), jnp.float32(0.1)
-    whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
-    trained, frozen = partition.split(whole, partition.label(whole, rules))
-    shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
-    state = init_multitask_state(jax.tree.map(jnp.asarray, {"shared": shared, "own": trained}), config)
-    step = jax.jit(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state))
-    for task in (1, 2, 0):
-        before = state
-        alone = {"trunk": before["trained"]["shared"].get("trunk", tiny_trunk.params)}
-        mine = take_task(before["trained"]["own"], task)
-        output = jax.tree.map(lambda leaf, n=NUM_OUTPUTS[task]: leaf[..., :n], mine["heads"]["drawn"]["output"])
-        alone |= {"adapters": mine["adapters"], "heads": {"drawn": {**mine["heads"]["drawn"], "output": output}}}
-        alone_trained, alone_frozen = partition.split(alone, partition.label(alone, rules))
-        state, scalars = step(before, frozen, make_batch(task), key, rate)
-
-        optimizer = make_optimizer(config, alone_trained)
-        alone_state = init_state(jax.tree.map(jnp.asarray, alone_trained), optimizer)
-        # Adam's moments of what is shared come from the steps before.
-        single = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
-        batch = make_batch(task)
-        labels = batch["labels"].astype(np.int32) if KINDS[task] == "classification" else batch["labels"]
-        after, expected = single(alone_state, alone_frozen, {**batch, "labels": labels}, key, rate)
-        assert float(scalars["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
-        assert float(scalars["gradient_norm"]) == pytest.approx(float(expected["gradient_norm"]), rel=1e-4)
-        assert float(expected["gradient_norm"]) > config.clip_norm
-        now, moved = flatten(take_task(state["trained"]["own"], task)), False
-        for path, leaf in flatten(after["trained"]).items():
-            if not path.startswith("trunk/"):
-                part = now[path][..., : leaf.shape[-1]] if "/output/" in path and "heads" in path else now[path]
-                np.testing.assert_allclose(part, leaf, atol=1e-6, err_msg=path)
-                moved |= not np.allclose(part, flatten(mine)[path][..., : leaf.shape[-1]], atol=1e-5)
-        assert moved
-        for other in {0, 1, 2} - {task}:
-            for part in ("trained", "optimizer"):
-                untouched = take_task(before[part]["own"], other), take_task(state[part]["own"], other)
-                for old, new in zip(*map(jax.tree.leaves, untouched), strict=True):
-                    assert np.array_equal(old, new)
-        counts = [leaf for leaf in jax.tree.leaves(take_task(state["optimizer"]["own"], task)) if leaf.ndim == 0]
-        assert {int(count) for count in counts} == {1}
-    if name == "adapter+trunk":
-        shared_counts = [leaf for leaf in jax.tree.leaves(state["optimizer"]["shared"]) if leaf.ndim == 0]
-        assert {int(count) for count in shared_counts} == {3}
-    else:
-        assert state["trained"]["shared"] == {}
-    # Outputs that a task's head does not have stay zero.
-    kernel = state["trained"]["own"]["heads"]["drawn"]["output"]["kernel"]
-    assert not np.any(kernel[0][:, 2:])
-    assert not np.any(kernel[2][:, 1:])
-
-
-def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(tiny_trunk: Trunk, model: Model) -> None:
-    own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
-    whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
-    trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
-    state = init_multitask_state({"shared": {}, "own": jax.tree.map(jnp.asarray, trained)}, CONFIG)
-    step = jax.jit(make_multitask_step(model, CONFIG, TaskTable(KINDS, NUM_OUTPUTS), state))
-    bad = {**make_batch(1), "weights": np.full(6, np.inf, np.float32)}
-    after, scalars = step(state, frozen, bad, jax.random.key(0), jnp.float32(0.1))
-    assert scalars["failed"]
-    assert after["failed"]
-    for old, new in zip(jax.tree.leaves(state["trained"]), jax.tree.leaves(after["trained"]), strict=True):
-        assert np.array_equal(old, new)
-    assert int(after["step"]) == 0
-
-
-def test_losses_of_all_kinds() -> None:
-    logits = jnp.log(jnp.array([[0.25, 0.75, 9.0], [0.5, 0.5, 9.0]]))
-    table = TaskTable(("classification", "regression"), (2, 1))
-    batch = {"labels": jnp.array([1.0, 0.0]), "weights": jnp.ones(2), "mask": jnp.ones((2, 4), bool)}
-    classified = multitask_loss(logits, {**batch, "task": jnp.asarray(0)}, table)
-    assert float(classified) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-6)
-    squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table)
-    assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
-    # Multiple choice has as many logits as choices, whatever heads have.
-    chosen = multitask_loss(logits[:, :2], {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}, table)
-    assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
-    # Span: two outputs a token, of which those at padding do not count.
-    tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
-    of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
-    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table)
-    assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
-
-
-def test_stacking_fills_up_and_slices_come_back() -> None:
-    trees = [{"a": jnp.ones((2, 1))}, {"a": jnp.full((2, 3), 2.0)}]
-    stacked = stack_tasks(trees)
-    assert stacked["a"].shape == (2, 2, 3)
-    assert np.array_equal(stacked["a"][0], [[1, 0, 0], [1, 0, 0]])
-    missing = stack_tasks([{"a": jnp.ones(2)}, {"a": jnp.ones(2), "b": jnp.full(3, 5.0)}])
-    assert np.array_equal(missing["b"], [[0, 0, 0], [5, 5, 5]])
-    assert trim_task(take_task(missing, 0), {"a": jnp.ones(2)}).keys() == {"a"}
-    again = put_task(stacked, jnp.asarray(0), take_task(stacked, 1))
-    assert np.array_equal(again["a"][0], stacked["a"][1])
-
-
-@pytest.mark.parametrize("corrected", [True, False])
-def test_a_compiled_step_may_have_its_state(tiny_trunk: Trunk, model: Model, corrected: bool) -> None:
-    # It donates the state, all of whose buffers must be its own.
-    config = dataclasses.replace(CONFIG, adam_bias_correction=corrected)
-    own = [own_tree(tiny_trunk, task.name, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
-    whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
-    trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
-    mesh = local_mesh()
-    init = functools.partial(init_multitask_state, config=config)
-    state = place_state(init, {"shared": {}, "own": trained}, mesh)
-    step = jit_step(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state), state, mesh)
-    for task in (0, 1):
-        inputs = (frozen, make_batch(task), jax.random.key(0), np.float32(0.1))
-        state, scalars = run_step(step, mesh, state, *inputs)
-        assert not scalars["failed"]
-    assert int(state["step"]) == 2
-
-
-# The recipe
 
 
 def run(trunk: Trunk, data: Any, workdir: Path, tasks: tuple[TaskConfig, ...] = TASKS, **changes: Any) -> Any:
