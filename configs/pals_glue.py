@@ -4,8 +4,8 @@ afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/p
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
 The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA holds the tasks, as
-downloaded or a folder each. The learning rate for other trunks and shorter runs is an argument. The authors' code clips each
-tensor's gradient for itself, which is --config.train.clip_by=tensor.
+downloaded or a folder each. The learning rate for other trunks and shorter runs is an argument. The authors' code clips
+each tensor's gradient for itself, which is --config.train.clip_by=tensor.
 
 The paper's average GLUE scores on BERT-base, test sets: 79.6 a model for each task; 79.9 shared; 79.6 top_attention;
 80.4 pals. On the dev sets pals have 81.7 with annealed sampling.

@@ -19,7 +19,6 @@ from afjax.model.encoder import (
     Sublayer,
     TrunkConfig,
     embed,
-    no_slots,
     plain_slot,
     trunk_layers,
     unstack,
@@ -38,7 +37,7 @@ def encode_under_masks(
     *,
     contents: Tree,
     layers: Sequence[int],
-    make_slots: SlotMaker = no_slots,
+    make_slots: SlotMaker,
     dtype: str | None = None,
     first_token_only: bool = False,
 ) -> Array:
