@@ -6,18 +6,17 @@ from typing import Any
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
     """A command that is a family of commands, each with flags of its own; its name stands before theirs."""
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser.add_subparsers(required=True, metavar=metavar)
+    return _add_parser(commands, name, summary, example).add_subparsers(required=True, metavar=metavar)
 
 
 def add_command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
-    parser = commands.add_parser(
+    parser = _add_parser(commands, name, summary, example)
+    parser.set_defaults(command=f"{group} {name}".strip())
+    return parser
+
+
+def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
@@ -25,7 +24,6 @@ def add_command(commands: Any, name: str, summary: str, example: str, *, group: 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(command=f"{group} {name}".strip())
     return parser
 
 
