@@ -30,12 +30,14 @@ the decoder) the formula is computed as the paper has it, with the N outputs sid
 """
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from afjax.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfig, LhucConfig, OnTop
@@ -43,7 +45,7 @@ from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
 from afjax.model.encoder import Sublayer, for_every_layer
-from afjax.model.layers import ACTIVATIONS, check_dense, dense, dropout, normalise, split_key
+from afjax.model.layers import ACTIVATIONS, check_dense, dense, dropout, normalise, split_key, wide_matmul
 from afjax.model.parallel import add_output, module_output, module_units, plain_output
 from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
@@ -51,6 +53,10 @@ from afjax.trees import Tree, named_key
 # Training folds from as many tokens a step and device on. Smaller steps stay factored, where folding would save as well
 # with few adapters; what a step costs then grows little from few adapters to many.
 FOLDING_TOKENS = 2048
+
+# How many adapters' units are summed, or spread to, by one matmul with a matrix of zeros and ones. It takes 2 R BLOCK
+# operations a token, few beside the 2 R d of the others; one matmul for all of a thousand adapters would take more.
+BLOCK = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,19 +241,53 @@ def inner_activations(down: Tree, z: Array, layout: BankLayout) -> Array:
 
 def sum_per_adapter(units: Array, sizes: Sequence[int]) -> Array:
     """Sums each adapter's own units: ``[..., R]`` to ``[..., N]``."""
-    if len(set(sizes)) == 1:
+
+    def by_matmul(units: Array) -> Array:
+        parts = [_multiply(units[..., first:last], owners) for first, last, owners in _blocks(sizes)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
+
+    def by_reshape(units: Array) -> Array:
         return units.reshape(*units.shape[:-1], len(sizes), sizes[0]).sum(-1)
-    ends = list(itertools.accumulate(sizes))
-    return jnp.stack([units[..., end - size : end].sum(-1) for size, end in zip(sizes, ends, strict=True)], -1)
+
+    return _for_platform(by_matmul, by_reshape, units, sizes)
 
 
 def spread_per_adapter(values: Array, sizes: Sequence[int]) -> Array:
     """Repeats each adapter's value for its units: ``[..., N]`` to ``[..., R]``."""
-    if len(set(sizes)) == 1:
+
+    def by_matmul(values: Array) -> Array:
+        blocks = jnp.split(values, list(range(BLOCK, len(sizes), BLOCK)), -1)
+        parts = [_multiply(block, owners.T) for block, (_, _, owners) in zip(blocks, _blocks(sizes), strict=True)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
+
+    def by_reshape(values: Array) -> Array:
         wide = jnp.broadcast_to(values[..., None], (*values.shape, sizes[0]))
         return wide.reshape(*values.shape[:-1], sum(sizes))
-    parts = [jnp.broadcast_to(values[..., [n]], (*values.shape[:-1], size)) for n, size in enumerate(sizes)]
-    return jnp.concatenate(parts, -1)
+
+    return _for_platform(by_matmul, by_reshape, values, sizes)
+
+
+def _for_platform(
+    by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
+) -> Array:
+    """A TPU's arrays lie in tiles of 128 columns: to cut their rows at other places moves all of them about."""
+    if len(set(sizes)) > 1:
+        return by_matmul(x)
+    return jax.lax.platform_dependent(x, tpu=by_matmul, default=by_reshape)
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of each block of adapters the first unit, the last + 1, and which unit is whose, bool ``[units, adapters]``."""
+    first = 0
+    for begin in range(0, len(sizes), BLOCK):
+        block = sizes[begin : begin + BLOCK]
+        owners = np.repeat(np.arange(len(block)), block)
+        yield first, first + len(owners), owners[:, None] == np.arange(len(block))
+        first += len(owners)
+
+
+def _multiply(rows: Array, owners: np.ndarray) -> Array:
+    return wide_matmul(rows, jnp.asarray(owners, rows.dtype)).astype(rows.dtype)
 
 
 def fuse(
@@ -402,8 +442,7 @@ def fuse_units(
         # The same for every adapter: the softmax would ignore it, dropout does not.
         scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
     attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
-    weighted = spread_per_adapter(attention, sizes) * inner
-    output = dense({"kernel": up["kernel"]}, weighted) + dense({"kernel": up["bias"]}, attention)
+    output = _weigh(up["kernel"], attention, inner, tuple(sizes)) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
@@ -429,6 +468,15 @@ def fuse_outputs(
     attention = _attention(scores, temperature, dropout_rate, key, drawn)
     output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
+def _weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...]) -> Array:
+    """The units, weighted by their adapters' attention, through a matrix: ``[..., R]`` to ``[..., d]``.
+
+    A loop over the layers keeps none of the weighted units for its backward pass, which makes them again.
+    """
+    return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 
 
 def _attention(scores: Array, temperature: float, rate: float, key: Array | None, drawn: Array | None) -> Array:
@@ -487,8 +535,8 @@ def fuse_folded(
     """:func:`fuse_units` from what :func:`fold_layer` gives."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
     attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
-    weighted = spread_per_adapter(attention, sizes) * inner
-    return dense(folded["output"], weighted) + dense(folded["constant_output"], attention), attention
+    output = _weigh(folded["output"]["kernel"], attention, inner, tuple(sizes))
+    return output + dense(folded["constant_output"], attention), attention
 
 
 def fused_slot(

@@ -153,7 +153,9 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
     if key is None or rate == 0.0:
         return x
-    kept = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    # Behind the barrier the bits are drawn once: the TPU's compiler would draw them again for every use, of which a
+    # mask that is kept for the backward pass has several.
+    kept = jax.lax.optimization_barrier(random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 

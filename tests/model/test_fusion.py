@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from afjax.architecture import AdapterConfig, FusionConfig
 from afjax.model.bottleneck import init_bottleneck
 from afjax.model.fusion import (
+    BLOCK,
     FOLDING_TOKENS,
     bank_layout,
     fold_fusion,
@@ -24,6 +25,8 @@ from afjax.model.fusion import (
     init_fusion,
     inner_activations,
     make_bank,
+    spread_per_adapter,
+    sum_per_adapter,
     value_penalty,
 )
 from afjax.model.layers import dropout
@@ -300,3 +303,37 @@ def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(fusion)) == pytest.approx(expected, rel=1e-12)
     static, _ = make_inputs([config], value=False)
     assert float(value_penalty(static)) == 0.0
+
+
+# Sums over units, and values spread to them
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(1, 4), min_size=1, max_size=2 * BLOCK + 3),
+        st.builds(lambda num, size: [size] * num, st.integers(1, 2 * BLOCK + 3), st.integers(1, 4)),
+    )
+)
+@pytest.mark.usefixtures("float64")
+def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: list[int]) -> None:
+    generator = np.random.default_rng(0)
+    units, values = generator.normal(size=(2, sum(sizes))), generator.normal(size=(2, len(sizes)))
+    ends = np.cumsum(sizes)
+    summed = np.stack([units[:, end - size : end].sum(-1) for size, end in zip(sizes, ends, strict=True)], -1)
+    spread = np.repeat(values, sizes, axis=-1)
+    ours, to_units = jax.vjp(lambda units: sum_per_adapter(units, sizes), jnp.asarray(units))
+    np.testing.assert_allclose(ours, summed, atol=1e-12)
+    np.testing.assert_allclose(to_units(jnp.asarray(values))[0], spread, atol=1e-12)
+    ours, to_values = jax.vjp(lambda values: spread_per_adapter(values, sizes), jnp.asarray(values))
+    np.testing.assert_allclose(ours, spread, atol=1e-12)
+    np.testing.assert_allclose(to_values(jnp.asarray(units))[0], summed, atol=1e-12)
+
+
+@pytest.mark.parametrize(("platform", "products"), [("tpu", 2), ("cpu", 0)])
+def test_tpus_and_they_alone_sum_and_spread_by_matmul(platform: str, products: int) -> None:
+    def both(units: jax.Array) -> jax.Array:
+        return spread_per_adapter(sum_per_adapter(units, [3] * 5), [3] * 5)
+
+    text = jax.jit(both).trace(jnp.zeros((2, 15))).lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("stablehlo.dot_general") == products

@@ -1,5 +1,6 @@
 """Counts from programs' texts: captured ones with known answers, and real ones against XLA's own count."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from afjax.errors import UserError
+from afjax.model.layers import dropout
 from afjax.model.model import Model
 from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.hlo import parse_module
@@ -423,3 +425,16 @@ def test_a_scan_for_tpus_equals_the_unrolled_layers_and_reduces_every_gradient()
 
 def tpu_mesh(name: str) -> Mesh:
     return Mesh(np.array(get_topology(parse_topology(name)).devices), ("data",))
+
+
+@pytest.mark.usefixtures("needs_libtpu")
+def test_a_masks_bits_are_drawn_once_though_a_loop_keeps_it() -> None:
+    here = NamedSharding(tpu_mesh("v5e:2x2"), PartitionSpec())
+    keys = jax.ShapeDtypeStruct((3,), jax.eval_shape(jax.random.key, 0).dtype, sharding=here)
+
+    def loss(x: jax.Array, keys: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, key: (jnp.sin(dropout(key, x, 0.1)), None), x, keys)[0].sum()
+
+    text = jax.jit(jax.grad(loss)).lower(of_shape(256, 384, sharding=here), keys).compile().as_text()
+    # 20 rounds, and the two words of a draw into one.
+    assert len(re.findall(r"u32\[(?:1,)?256,384\]\S* xor\(", text)) == 21
