@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -84,6 +84,31 @@ class TrunkConfig:
         return self.max_positions - (self.pad_id + 1 if self.family == "roberta" else 0)
 
 
+class LayerKeys(NamedTuple):
+    """Dropout's keys of one layer, or of all layers, stacked; None: no dropout.
+
+    Attributes:
+      weights: Of the attention's weights.
+      attention, ffn: Of the sub-layers' outputs.
+      slots: Of what the slots hold.
+    """
+
+    weights: Array | None = None
+    attention: Array | None = None
+    ffn: Array | None = None
+    slots: Array | None = None
+
+
+NO_DROPOUT = LayerKeys()
+
+
+def layer_keys(key: Array | None, slots_key: Array | None = None) -> LayerKeys:
+    """The keys of one layer's own dropout, from one."""
+    attention_key, ffn_key = split_key(key, 2)
+    weights_key, output_key = split_key(attention_key, 2)
+    return LayerKeys(weights_key, output_key, ffn_key, slots_key)
+
+
 def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
     """An empty slot: the pretrained encoder's own ``LayerNorm(residual + output)``."""
     return sublayer.norm(sublayer.residual + sublayer.output), None
@@ -124,17 +149,15 @@ class AttentionBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, mask: Array, *, slot: Slot, key: Array | None, first_token_only: bool = False
+        self, x: Array, mask: Array, *, slot: Slot, dropout_keys: LayerKeys = NO_DROPOUT, first_token_only: bool = False
     ) -> tuple[Array, Array | None]:
         config = self.config
-        weights_key, output_key = split_key(key, 2)
-
         attend = functools.partial(
             attention_weights,
             mask=mask,
             head_size=config.head_size,
             dropout_rate=config.attention_dropout,
-            key=weights_key,
+            key=dropout_keys.weights,
             dtype=x.dtype,
         )
         queries = x
@@ -147,7 +170,7 @@ class AttentionBlock(nn.Module):
             )
             context = attend_tokens(query, keys, values, config.num_heads, attend)
         output = Dense(config.hidden_size, config.init_scale, name="output")(context)
-        output = dropout(output_key, output, config.hidden_dropout)
+        output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
         return slot(Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask))
 
@@ -182,20 +205,19 @@ class EncoderLayer(nn.Module):
         mask: Array,
         *,
         slots: Mapping[str, Slot],
-        key: Array | None = None,
+        dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
         """Returns the next hidden state and ``{slot: attention over adapters}`` of the slots that have one.
 
         Both of every token, or of the first alone.
         """
-        attention_key, ffn_key = split_key(key, 2)
         attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
         between, first = AttentionBlock(self.config, name="attention")(
-            x, mask, slot=attention_slot, key=attention_key, first_token_only=first_token_only
+            x, mask, slot=attention_slot, dropout_keys=dropout_keys, first_token_only=first_token_only
         )
         output, second = FeedForwardBlock(self.config, name="ffn")(
-            between, mask, slot=ffn_slot, layer_input=x, key=ffn_key
+            between, mask, slot=ffn_slot, layer_input=x, key=dropout_keys.ffn
         )
         maps = {"attention": first, "ffn": second}
         return output, {name: attention for name, attention in maps.items() if attention is not None}
@@ -382,17 +404,17 @@ def encode(
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    keys = None if layers_key is None else jax.random.split(layers_key, config.num_layers)
+    # Of all layers at once, or the generator would be in the program once for every layer's code that is.
+    keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, tokens, types, mask, key=embeddings_key, dtype=dtype)
 
     def run_layer(
-        x: Array, inputs: tuple[Tree, Tree, Array | None], *, filled: bool, first_token_only: bool = False
+        x: Array, inputs: tuple[Tree, Tree, LayerKeys], *, filled: bool, first_token_only: bool = False
     ) -> tuple[Array, dict[str, Array]]:
-        params, held, layer_key = inputs
-        trunk_key, slots_key = split_key(layer_key, 2)
-        slots = make_slots(held, slots_key) if filled else {}
+        params, held, keys_of_layer = inputs
+        slots = make_slots(held, keys_of_layer.slots) if filled else {}
         output: Any = EncoderLayer(config).apply(
-            {"params": params}, x, mask, slots=slots, key=trunk_key, first_token_only=first_token_only
+            {"params": params}, x, mask, slots=slots, dropout_keys=keys_of_layer, first_token_only=first_token_only
         )
         return split_rows(output[0]), output[1]
 
@@ -408,13 +430,13 @@ def encode(
             run_filled = _again(functools.partial(run_layer, filled=filled), remat, looped=scanned)
             if scanned:
                 params = _take(run, begin - first, end - first)
-                x, stacked = jax.lax.scan(run_filled, x, (params, held, None if keys is None else keys[begin:end]))
+                x, stacked = jax.lax.scan(run_filled, x, (params, held, _take(keys, begin, end)))
                 maps.append(stacked)
             else:
                 held_by_layer = unstack(held, length)
                 for index in range(begin, end):
-                    layer_key = None if keys is None else keys[index]
-                    inputs = (by_layer[index - first], held_by_layer[index - begin], layer_key)
+                    keys_of_layer = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
+                    inputs = (by_layer[index - first], held_by_layer[index - begin], keys_of_layer)
                     if first_token_only and index == config.num_layers - 1:
                         run_filled = _again(
                             functools.partial(run_layer, filled=filled, first_token_only=True), remat, looped=False
@@ -428,6 +450,16 @@ def encode(
     filled_maps = [entry for entry in maps if entry]
     names = filled_maps[0] if filled_maps else {}
     return x, {name: jnp.concatenate([entry[name] for entry in filled_maps]) for name in names}
+
+
+def _keys_of_layers(keys: Array) -> LayerKeys:
+    """Every layer's keys, from one key a layer."""
+
+    def of_one(key: Array) -> LayerKeys:
+        trunk_key, slots_key = split_key(key, 2)
+        return layer_keys(trunk_key, slots_key)
+
+    return jax.vmap(of_one)(keys)
 
 
 def _again(run_layer: Any, remat: Remat, *, looped: bool) -> Any:

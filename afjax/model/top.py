@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.architecture import OnTop, TopAttentionConfig, TopFfnConfig, TopLayerConfig
-from afjax.model.encoder import AttentionBlock, EncoderLayer, TrunkConfig, plain_slot, unstack
+from afjax.model.encoder import AttentionBlock, EncoderLayer, LayerKeys, TrunkConfig, layer_keys, plain_slot, unstack
 from afjax.model.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
 from afjax.trees import Tree, named_key
 
@@ -43,7 +43,7 @@ def init_top(key: Array, config: OnTop, trunk: TrunkConfig) -> Tree:
         block = AttentionBlock(_small_trunk(config, trunk))
         keys = jax.random.split(named_key(key, "layers"), config.num_layers)
         small = jnp.zeros((1, 2, config.size))
-        layers: Tree = jax.vmap(lambda k: block.init(k, small, mask, slot=plain_slot, key=None)["params"])(keys)
+        layers: Tree = jax.vmap(lambda k: block.init(k, small, mask, slot=plain_slot)["params"])(keys)
         layers = {"attention": layers}
     else:
         sizes = (config.size, *config.hidden_sizes, config.size)
@@ -87,7 +87,9 @@ def apply_top(
     if isinstance(config, TopLayerConfig):
         layer: Any = EncoderLayer(trunk)
         variables = {"params": top["layer"]}
-        return layer.apply(variables, hidden, mask, slots={}, key=key, first_token_only=first_token_only)[0]
+        return layer.apply(
+            variables, hidden, mask, slots={}, dropout_keys=layer_keys(key), first_token_only=first_token_only
+        )[0]
     keys = split_key(key, config.num_layers)
     if isinstance(config, TopFfnConfig):
         # Feed-forward networks do not mix tokens: no others than those wanted are computed.
@@ -100,7 +102,11 @@ def apply_top(
         blocks = unstack(top["layers"]["attention"], config.num_layers)
         for number, (block, block_key) in enumerate(zip(blocks, keys, strict=True), start=1):
             first = first_token_only and number == config.num_layers
-            x, _ = attention.apply({"params": block}, x, mask, slot=plain_slot, key=block_key, first_token_only=first)
+            weights_key, output_key = split_key(block_key, 2)
+            block_keys = LayerKeys(weights_key, output_key)
+            x, _ = attention.apply(
+                {"params": block}, x, mask, slot=plain_slot, dropout_keys=block_keys, first_token_only=first
+            )
     return dense(top["decode"], x)
 
 
