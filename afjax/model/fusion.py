@@ -620,9 +620,13 @@ def _mix(
 ) -> tuple[Array, Array]:
     """:func:`fuse_units`, or :func:`fuse_folded` where the slot holds folded matrices."""
     given: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
+    # Tokens in one axis: between matmuls of rows, arrays of three axes make the TPU's compiler choose other layouts.
+    leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
     if "folded" in params:
-        return fuse_folded(params["folded"], z, inner, drawn=drawn, **given)
-    return fuse_units(params["fusion"], params["up"], z, inner, drawn=drawn, **given)
+        output, attention = fuse_folded(params["folded"], z, inner, drawn=drawn, **given)
+    else:
+        output, attention = fuse_units(params["fusion"], params["up"], z, inner, drawn=drawn, **given)
+    return output.reshape(*leading, -1), attention.reshape(*leading, -1)
 
 
 def value_penalty(fusion: Tree) -> Array:
