@@ -1,6 +1,7 @@
 """Figures of scores, from finished runs: differences to full fine-tuning, and score against trained parameters."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,17 @@ def task_points(grid: Grid, task: str) -> list[Point]:
     return _checked(points, grid)
 
 
+def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
+    """A logarithmic axis that reads ``200 k``, ``1 M``: two more ticks in a decade where there are few decades."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    decades = math.log10(max(parameters) / min(parameters))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 @style()
 def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full: Cell | None = None) -> list[Path]:
     """Draws points, a line a family.
@@ -91,7 +103,7 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
       full: That task's full fine-tuning.
     """
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
-    axes.set_xscale("log")
+    parameters_axis(axes, [point.parameters for point in points])
     level = full.mean if full else 0.0
     if full or not task:
         axes.axhline(level, color="0.35", linewidth=0.8, linestyle="--", zorder=1)

@@ -2,13 +2,21 @@
 
 import csv
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_runs import adapter, experiment, finish, finish_all, fusion
 
-from afjax.analysis.run_figures import draw_differences, draw_tradeoff, task_points, tradeoff_points
+from afjax.analysis.figures import COLUMN_WIDTH, new_figure
+from afjax.analysis.run_figures import (
+    draw_differences,
+    draw_tradeoff,
+    parameters_axis,
+    task_points,
+    tradeoff_points,
+)
 from afjax.analysis.runs import RunRecord, collect
 from afjax.analysis.sweep_figures import draw_robustness, draw_search, robustness, search
 from afjax.analysis.tables import make_grid
@@ -47,6 +55,19 @@ def test_tradeoff(tmp_path: Path) -> None:
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
     assert [row["p50"] for row in rows] == [repr(point.middle) for point in points]
+
+
+@pytest.mark.parametrize("parameters", [(159e3, 7.2e6), (2e5, 2e5), (41e3, 85e6), (900.0, 1100.0)])
+def test_labels_of_the_parameters_do_not_overlap(parameters: tuple[float, float]) -> None:
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
+    axes.plot(parameters, (0, 1), marker="o")
+    parameters_axis(axes, parameters)
+    figure.canvas.draw()
+    low, high = axes.get_xlim()
+    ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    boxes = [label.get_window_extent() for tick, label in ticks if low <= tick <= high and label.get_text()]
+    assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_tradeoff_of_one_task(tmp_path: Path) -> None:
