@@ -82,12 +82,16 @@ def task_points(grid: Grid, task: str) -> list[Point]:
 
 
 def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
-    """A logarithmic axis that reads ``200 k``, ``1 M``: two more ticks in a decade where there are few decades."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+    """A logarithmic axis that reads ``200 k``, ``1 M``, with as many labels as have room, over however many decades."""
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
     decades = math.log10(max(parameters) / min(parameters))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+    if decades < 1:
+        # Between two powers of ten there may be none of a logarithm's own ticks.
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
 

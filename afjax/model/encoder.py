@@ -404,7 +404,7 @@ def encode(
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    # Of all layers at once, or the generator would be in the program once for every layer's code that is.
+    # Split for all layers at once: the first, the looped and the last layer's code would each hold the generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, tokens, types, mask, key=embeddings_key, dtype=dtype)
 

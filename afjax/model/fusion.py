@@ -270,7 +270,10 @@ def spread_per_adapter(values: Array, sizes: Sequence[int]) -> Array:
 def _for_platform(
     by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
 ) -> Array:
-    """A TPU's arrays lie in tiles of 128 columns: to cut their rows at other places moves all of them about."""
+    """The form that is faster where it runs; of different sizes there is the matmul alone.
+
+    A TPU's arrays lie in tiles of 128 columns: to cut rows into adapters at other places moves whole arrays about.
+    """
     if len(set(sizes)) > 1:
         return by_matmul(x)
     return jax.lax.platform_dependent(x, tpu=by_matmul, default=by_reshape)
