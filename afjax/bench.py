@@ -94,7 +94,8 @@ def prepare(
         params = model.fold(params)
         return _prepare_eval(model, params, batch)
     labels = partition.label(params, partition.preset(method, model.head))
-    return _prepare_train(model, *partition.split(params, labels), batch)
+    trained, frozen = partition.split(params, labels)
+    return _prepare_train(model, trained, model.with_bank(frozen) if method == "fusion" else frozen, batch)
 
 
 def _init(key: jax.Array, model: Model) -> Tree:

@@ -34,6 +34,10 @@ _ENCODER_LAYER = (
     (r"ffn/intermediate/bias", ("intermediate",)),
     (r"ffn/output/kernel", ("intermediate", "hidden")),
 )
+_BOTTLENECK = (
+    (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
+    (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
+)
 AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "trunk": (
         (r"embeddings/(word|position|type)", ("entries", "hidden")),
@@ -42,9 +46,9 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "adapters": (
         *((rf".+/top/layer/{pattern}", names) for pattern, names in _ENCODER_LAYER),
-        (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
-        (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
+        *_BOTTLENECK,
     ),
+    "bank": _BOTTLENECK,
     "fusion": ((r".+/(query|key|value)/kernel", ("hidden", "projected")),),
     "heads": ((r".+/kernel", ("hidden", "outputs")),),
 }

@@ -326,10 +326,10 @@ def num_stacked(layers: Tree) -> int:
 
 
 def each_layer(layers: Tree) -> list[Tree]:
-    """Every layer's tree, of layers that are stacked or each apart."""
+    """Every layer's tree, of layers that are stacked or each apart; none of an empty tree."""
     if "0" in layers:
         return [layers[str(index)] for index in range(len(layers))]
-    return unstack(layers, num_stacked(layers))
+    return unstack(layers, num_stacked(layers)) if layers else []
 
 
 def trunk_layers(trunk: Tree) -> list[Tree]:
@@ -389,7 +389,8 @@ def encode(
       config: Its architecture.
       tokens, types: int32 ``[batch, length]``.
       mask: bool ``[batch, length]``, False at padding.
-      contents: What the slots hold: a tree whose leaves are stacked over ``layers``.
+      contents: What the slots hold: a tree whose leaves are stacked over ``layers``; or, for straight-line code, one as
+        :func:`unstack_layers` gives.
       layers: Indices of the layers whose slots hold something, rising.
       make_slots: From one layer's contents (and a dropout key), its slots.
       key: Dropout's key; None: no dropout.
@@ -426,14 +427,14 @@ def encode(
         by_layer = [] if scanned else each_layer(run)
         for begin, end, filled in _segments(first, first + depth, layers):
             length = end - begin
-            held = _take(contents, used, used + length) if filled else {}
             run_filled = _again(functools.partial(run_layer, filled=filled), remat, looped=scanned)
             if scanned:
                 params = _take(run, begin - first, end - first)
+                held = _take(contents, used, used + length) if filled else {}
                 x, stacked = jax.lax.scan(run_filled, x, (params, held, _take(keys, begin, end)))
                 maps.append(stacked)
             else:
-                held_by_layer = unstack(held, length)
+                held_by_layer = _held_by_layer(contents or {}, used, used + length) if filled else [{}] * length
                 for index in range(begin, end):
                     keys_of_layer = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
                     inputs = (by_layer[index - first], held_by_layer[index - begin], keys_of_layer)
@@ -477,6 +478,13 @@ def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, i
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
     return [(begin, end, begin in filled) for begin, end in itertools.pairwise(cuts)]
+
+
+def _held_by_layer(contents: Tree, begin: int, end: int) -> list[Tree]:
+    """What the slots of the layers at these positions hold, of contents that are stacked or each layer's apart."""
+    if "0" in contents:
+        return [contents[str(position)] for position in range(begin, end)]
+    return unstack(_take(contents, begin, end), end - begin)
 
 
 def _take(tree: Any, begin: int, end: int) -> Any:

@@ -18,10 +18,10 @@ from afjax.model.encoder import (
     SlotMaker,
     Sublayer,
     TrunkConfig,
+    each_layer,
     embed,
     plain_slot,
     trunk_layers,
-    unstack,
 )
 from afjax.sharding import split_rows
 from afjax.trees import Tree
@@ -55,7 +55,7 @@ def encode_under_masks(
     # What is not read must not tell masks apart.
     read = np.isin(np.arange(config.num_layers), layers)
     parents, switches, ends = _branches(layer_masks & read)
-    held = dict(zip(layers, unstack(contents, len(layers)), strict=True))
+    held = dict(zip(layers, each_layer(contents), strict=True))
     x, batch = embed(trunk, config, tokens, types, mask, dtype=dtype), tokens.shape[0]
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):

@@ -3,6 +3,9 @@
 Parameters are one tree with four roots, passed in by the caller::
 
     {"trunk": {...}, "adapters": {<name>: {...}}, "fusion": {<name>: {...}}, "heads": {<name>: {...}}}
+
+For a fusion of frozen adapters two other forms do less work a step: :meth:`Model.with_bank` gives that for training,
+:meth:`Model.fold` that for inference.
 """
 
 import dataclasses
@@ -26,7 +29,16 @@ from afjax.architecture import (
 from afjax.config import Remat, TrunkDtype
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.model.encoder import Slot, Sublayer, TrunkConfig, encode, part_layers
+from afjax.model.encoder import (
+    Slot,
+    Sublayer,
+    TrunkConfig,
+    each_layer,
+    encode,
+    part_layers,
+    stack_layers,
+    unstack_layers,
+)
 from afjax.model.heads import Reads, apply_head
 from afjax.model.layers import split_key
 from afjax.model.masked import encode_under_masks
@@ -222,13 +234,28 @@ class Model:
         """
         if not self.fusion_name or not fusion.is_factored(self._fused_configs()):
             return params
-        folded = self._fold_fusion(params["fusion"][self.fusion_name], params["adapters"])
-        return {**params, "adapters": {}, "fusion": {self.fusion_name: folded}}
+        members = {root: params[root] for root in ("adapters", "bank") if root in params}
+        folded, shared = self._fold_fusion(params["fusion"][self.fusion_name], members)
+        mixed = {"folded": self._contents_form(folded), "shared": shared}
+        left = {root: tree for root, tree in params.items() if root not in members}
+        return {**left, "adapters": {}, "fusion": {self.fusion_name: mixed}}
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _fold_fusion(self, mixed: Tree, adapters: Tree) -> Tree:
-        stacked, shared = self._bank(adapters)
-        return {"folded": fusion.fold_fusion(mixed, stacked, shared), "shared": shared}
+    def _fold_fusion(self, mixed: Tree, members: Tree) -> tuple[Tree, Tree]:
+        bank = self._bank(members)
+        return fusion.fold_fusion(mixed, stack_layers(bank["layers"]), bank["shared"]), bank["shared"]
+
+    def with_bank(self, params: Tree) -> Tree:
+        """Parameters for training a fusion of frozen adapters: ``bank``, where they lie side by side, for ``adapters``.
+
+        The model computes the same from them. From ``adapters`` every step lays them so, and holds them twice.
+        """
+        left = {root: tree for root, tree in params.items() if root != "adapters"}
+        return {**left, "bank": self._bank(params)}
+
+    def _contents_form(self, contents: Tree) -> Tree:
+        """What slots hold, stacked over their layers, in the form that runs fastest."""
+        return contents if self.scan_layers else _each_layer_apart(contents)
 
     def penalty(self, params: Tree) -> Array | float:
         """What the loss adds: the fusion's pull of V towards the identity."""
@@ -271,11 +298,15 @@ class Model:
             return configs
         return [kept_config(configs[0])] * self._num_fused()
 
-    def _bank(self, adapters: Tree) -> tuple[Tree, Tree]:
-        trees = [adapters[name] for name, _ in self.adapters]
+    def _bank(self, params: Tree) -> Tree:
+        """``{"layers": what slots hold, "shared": what of it all layers share}``."""
+        if "bank" in params:
+            return {"shared": {}, **params["bank"]}
+        trees = [params["adapters"][name] for name, _ in self.adapters]
         if self.fusion.kept is not None:
             trees = keep_adapters(trees, self.adapters[0][1], self.fusion.kept)
-        return fusion.make_bank(trees, self._fused_configs())
+        stacked, shared = fusion.make_bank(trees, self._fused_configs())
+        return {"layers": self._contents_form(stacked), "shared": shared}
 
     def _draw_adapters(self, key: Array | None) -> Array | None:
         """Which adapters this training step fuses, bool ``[N]``; None: all."""
@@ -285,7 +316,7 @@ class Model:
         return order < self.fusion.subset
 
     def _slot_contents(self, params: Tree) -> tuple[Tree, Tree]:
-        """What the slots hold: ``{slot: leaves stacked over their layers}``, ``{slot: leaves of all layers}``."""
+        """What the slots hold, as :func:`encode` takes it, and ``{slot: leaves of all layers}``."""
         if not self.adapters:
             return {}, {}
         if not self.fusion_name:
@@ -294,8 +325,11 @@ class Model:
         mixed = params["fusion"][self.fusion_name]
         if "folded" in mixed:
             return mixed["folded"], mixed.get("shared", {})
-        stacked, shared = self._bank(params["adapters"])
-        return {slot: {**bank, "fusion": mixed[slot]} for slot, bank in stacked.items()}, shared
+        bank = self._bank(params)
+        if self.scan_layers:
+            return _with_fusion(bank["layers"], mixed), bank["shared"]
+        each = zip(each_layer(bank["layers"]), each_layer(mixed), strict=True)
+        return {str(i): _with_fusion(held, of_layer) for i, (held, of_layer) in enumerate(each)}, bank["shared"]
 
     def _make_slots(self, shared: Tree, drawn: Array | None, contents: Any, key: Array | None) -> dict[str, Slot]:
         return {
@@ -324,6 +358,15 @@ def _only_choices_there(logits: Array, batch: Mapping[str, Array]) -> Array:
     """Logits ``[batch, n, choices]``, the dtype's lowest number for choices that a row does not have."""
     there = batch["mask"].any(-1)  # [batch, choices]
     return jnp.where(there[:, None], logits, jnp.finfo(logits.dtype).min)
+
+
+# Compiled as one: leaves that many hosts share are not cut one by one.
+_each_layer_apart = jax.jit(unstack_layers)
+
+
+def _with_fusion(bank: Tree, mixed: Tree) -> Tree:
+    """What slots hold, of one layer or stacked: adapters side by side, and the fusion that mixes them."""
+    return {slot: {**held, "fusion": mixed[slot]} for slot, held in bank.items()}
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:

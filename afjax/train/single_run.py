@@ -121,6 +121,8 @@ def split_params(
     trained, frozen = partition.split(params, partition.label(params, rules))
     if "trunk" in frozen:
         frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}
+    if model.fusion_name and "adapters" not in trained:
+        frozen = model.with_bank(frozen)
     return trained, frozen
 
 

@@ -70,11 +70,8 @@ def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: lis
         assert attention.shape == (layers, 2, 6, 2)
         np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-6)
         assert np.std(attention) > 0.01
-    for other, tree in (
-        (dataclasses.replace(model, scan_layers=True), params),
-        (model, model.fold(params)),
-        (dataclasses.replace(model, scan_layers=True), model.fold(params)),
-    ):
+    scanned = dataclasses.replace(model, scan_layers=True)
+    for other, tree in ((scanned, params), (model, model.fold(params)), (scanned, scanned.fold(params))):
         again = other(tree, batch, fusion_attention=True)
         np.testing.assert_allclose(again.logits, outputs.logits, atol=1e-5)
         for slot in slots:
@@ -82,6 +79,35 @@ def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: lis
         unasked = other(tree, batch)
         assert unasked.fusion_attention == {}
         np.testing.assert_allclose(unasked.logits, outputs.logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"layers": (0, 2)}, {"position": "both"}])
+def test_adapters_side_by_side_train_a_fusion_as_those_in_the_tree_do(
+    changes: dict[str, Any], scan_layers: bool
+) -> None:
+    model, params, batch = make_model(**changes)
+    model = dataclasses.replace(model, scan_layers=scan_layers)
+    with_bank = model.with_bank(params)
+    assert with_bank.keys() == (params.keys() - {"adapters"}) | {"bank"}
+
+    @jax.jit
+    def loss_and_gradients(mixed: Tree, rest: Tree) -> Any:
+        def loss(mixed: Tree) -> jax.Array:
+            logits = model({**rest, "fusion": {"both": mixed}}, batch, key=jax.random.key(2)).logits
+            return jnp.sin(logits).sum()
+
+        return jax.value_and_grad(loss)(mixed)
+
+    (mine, expected) = (loss_and_gradients(params["fusion"]["both"], tree) for tree in (with_bank, params))
+    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
+        assert np.abs(other).max() > 1e-4
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    # Folded for a look at dev, they are what adapters in the tree become.
+    folded, again = (flatten(model.fold(tree)["fusion"]["both"]) for tree in (params, with_bank))
+    assert folded.keys() == again.keys()
+    for path, leaf in folded.items():
+        np.testing.assert_allclose(again[path], leaf, atol=1e-6)
 
 
 def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:

@@ -160,7 +160,8 @@ def test_a_fusion_of_modules_in_the_whole_model(name: str) -> None:
     folded = model.fold(params)
     assert (folded is not params) == factored
     scanned = Model(**{**vars(model), "scan_layers": True})
-    for other, tree in ((model, folded), (scanned, params), (scanned, folded)):
+    given = ((model, folded), (scanned, params), (scanned, scanned.fold(params)))
+    for other, tree in (*given, (model, model.with_bank(params)), (scanned, scanned.with_bank(params))):
         again = other(tree, batch, fusion_attention=True)
         np.testing.assert_allclose(again.logits, expected.logits, atol=1e-5)
         np.testing.assert_allclose(again.fusion_attention["ffn"], expected.fusion_attention["ffn"], atol=1e-5)

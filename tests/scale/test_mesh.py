@@ -32,6 +32,8 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("adapters/rte/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("own/adapters/drawn/ffn/up/kernel", (8, 12, 48, 768), (None, None, None, "fsdp")),
         ("own/adapters/drawn/top/layer/ffn/output/kernel", (8, 3072, 768), (None, "tensor", "fsdp")),
+        ("bank/layers/0/ffn/down/kernel", (768, 768), ("fsdp", None)),
+        ("bank/layers/ffn/up/kernel", (12, 768, 768), (None, None, "fsdp")),
         # A name that is also a root's.
         ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
