@@ -68,14 +68,15 @@ def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     path = donor.folder / CONFIG
     there: ExperimentConfig = from_dict(ExperimentConfig, json.loads(path.read_text(encoding="utf-8")))
     wanted = dataclasses.replace(donor.config, seed=seed)
-    if wanted.tasks:
-        if task.name not in [each.name for each in wanted.tasks]:
-            wanted = dataclasses.replace(wanted, tasks=(*wanted.tasks, task))
-    elif wanted.task != task and donor.task != task.name:
-        name = wanted.name.replace(donor.task, task.name)
-        wanted = dataclasses.replace(wanted, task=task, name=name)
-    flags: list[str] = []
     name = f"{task.name}-{method}"
+    if task.name in [each.name for each in wanted.tasks]:
+        # One run fills the gaps of all its tasks, so it is named after none.
+        name = method
+    elif wanted.tasks:
+        wanted = dataclasses.replace(wanted, tasks=(*wanted.tasks, task))
+    elif wanted.task != task and donor.task != task.name:
+        wanted = dataclasses.replace(wanted, task=task, name=wanted.name.replace(donor.task, task.name))
+    flags: list[str] = []
     if wanted.recipe == "fusion" and not _trained_sources(donor) and donor.store:
         # Its adapters came from a store: they are fused again, under another name.
         flags = [f"--store={donor.store}"]

@@ -232,6 +232,15 @@ def test_a_joint_run_gets_the_task(tmp_path: Path) -> None:
     assert config == jointly("full", ("rte", "cb", "sick"), sampling=sampling)
 
 
+def test_a_joint_run_with_another_seed_fills_the_gaps_of_all_its_tasks(tmp_path: Path) -> None:
+    finish(tmp_path / "a", jointly("full", ("rte", "cb")), {"rte": 0.5, "cb": 0.5})
+    found = collect([tmp_path])
+    lines = {command(found, make_cells(found.records), task, "mt-full", 1) for task in ("rte", "cb")}
+    (line,) = lines
+    assert line is not None
+    assert config_of(line) == (jointly("full", ("rte", "cb"), seed=1), tmp_path / "mt-full-seed1")
+
+
 def test_a_fusion_of_stored_adapters_uses_them_again(tmp_path: Path) -> None:
     finish(tmp_path / "a", fusion("rte", ("cb",)), 0.7, saved=2)
     found = collect([tmp_path])
