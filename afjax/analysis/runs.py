@@ -109,6 +109,7 @@ class Unfinished:
     method: str
     seed: int
     folder: epath.Path
+    trunk: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +157,11 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     read = [_read_workdir(workdir, shelf) for workdir in workdirs.values()]
     records = [record for one in read for record in one.records]
     records += shelf.left()
-    unfinished = tuple(each for one in read for each in one.unfinished)
+    unfinished = tuple(
+        dataclasses.replace(each, method=f"{each.method}-mt") if each.trunk in shelf.trained else each
+        for one in read
+        for each in one.unfinished
+    )
     given = ", ".join(str(folder) for folder in folders)
     if not records:
         told = f" ({len(unfinished)} begun and not finished)" if unfinished else ""
@@ -279,7 +284,8 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
     for each, folder in runs:
         tasks = each.tasks or (each.target,)
         if not (folder / RESULT).exists():
-            unfinished += [Unfinished(task.name, method_of(each), each.seed, workdir) for task in tasks]
+            of_run = {"method": method_of(each), "seed": each.seed, "folder": workdir, "trunk": inputs["the trunk"]}
+            unfinished += [Unfinished(task=task.name, **of_run) for task in tasks]
             continue
         # Of a sequence's scores of a task, the last counts.
         results = {result["task"]: result for result in _read_results(folder / RESULT)}

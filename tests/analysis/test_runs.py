@@ -131,6 +131,8 @@ def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path:
     assert set(of) == {("rte", "mt-pfeiffer"), ("cb", "mt-pfeiffer"), ("rte", "fusion-mt")}
     assert of["rte", "fusion-mt"].trunk_name == "minilm"
     assert of["cb", "mt-pfeiffer"].shared_parameters == 22_713_216 - 147_840
+    begin(tmp_path / "begun", fusion("cb", ("rte",), trunk="somewhere/joint/trunk"), trunk=OTHER)
+    assert collect([tmp_path]).left_out(["cb"]) == [f"{tmp_path / 'begun'} (fusion-mt on cb, seed 0) is not finished"]
     finish(tmp_path / "head", experiment("rte", "head"), 0.5)
     with pytest.raises(UserError, match=r"different trunks .*somewhere/joint/trunk.*minilm.* the run that trained it"):
         collect([tmp_path / "fused", tmp_path / "head"])
