@@ -20,6 +20,7 @@ from afjax.model.fusion import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.partition import Rule, join_layers, label, preset, split, split_layers
+from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_optimizer, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
 
@@ -216,6 +217,14 @@ def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str
     kernels = [path for path in flatten(trained) if path.startswith("heads/task/output") or "/up/" in path]
     assert all(not np.array_equal(flatten(new["trained"])[path], flatten(trained)[path]) for path in kernels)
     assert tree_digest(merge(trained, frozen)) == before
+
+
+def test_a_fusions_run_holds_its_frozen_adapters_once_and_side_by_side() -> None:
+    model, params = make_model("fusion"), made_params("fusion")
+    trained, frozen = split_params(model, params, preset("fusion"), "float32")
+    assert (trained.keys(), frozen.keys()) == ({"fusion", "heads"}, {"trunk", "bank"})
+    assert count(frozen["bank"]) == count(params["adapters"])
+    assert len(jax.tree.leaves(frozen["bank"])) == 4 * TRUNK.num_layers
 
 
 # The compiled step's floating-point operations
