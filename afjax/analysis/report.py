@@ -28,7 +28,7 @@ from afjax.paths import absolute
 from afjax.store import Manifest, names, read_manifest
 from afjax.task_model import TaskModel
 from afjax.train.experiment import Result
-from afjax.train.workdir import write_text
+from afjax.train.workdir import find_store, write_text
 from afjax.trees import count, flatten
 from afjax.trunk import Trunk
 
@@ -63,7 +63,7 @@ def write_report(
       output: The file; its folder is made where it is missing.
       rows_of: The labelled dev rows of a model's task.
       load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
-      store_folder: Where the runs saved what they trained; empty: each workdir's own store.
+      store_folder: Where the runs saved what they trained; empty: where each workdir says.
       trunk: What they were trained on; empty: as their configs say.
       num_mistakes: How many of the rows that a model got wrong to show.
       batch_size: Rows a step.
@@ -81,7 +81,7 @@ def write_report(
         for result in best.results.values()
     ]
     title = absolute(workdir).name
-    contents = make_page(title, experiments, best, looked, store_folder or str(best.workdir / "store"))
+    contents = make_page(title, experiments, best, looked, str(store_folder or find_store(best.workdir)))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(epath.Path(output), contents)

@@ -24,7 +24,7 @@ from afjax.errors import UserError
 from afjax.paths import is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
-from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, source_folder
+from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
 _DEPTH = 4
@@ -210,9 +210,14 @@ class _Shelf:
     def find(
         self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
-        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has."""
+        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has.
+
+        The run's own may be none of the shelf's: what else it has is then not asked for.
+        """
         found: tuple[str, list[Manifest]] = ("", [])
-        for folder in sorted(self._stores, key=lambda folder: folder != own):
+        same = [folder for folder in self._stores if _identity(folder) == _identity(own)]
+        others = [folder for folder in self._stores if folder not in same]
+        for folder in [*(same or [own]), *others]:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
@@ -312,7 +317,9 @@ def _record(
     shelf: _Shelf,
 ) -> RunRecord:
     kinds = target_kinds(config)
-    place, manifests = shelf.find(workdir / "store", kinds, config.artefact_name(task), config.seed, result["metrics"])
+    place, manifests = shelf.find(
+        find_store(workdir), kinds, config.artefact_name(task), config.seed, result["metrics"]
+    )
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
     own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None

@@ -14,7 +14,7 @@ from afjax.paths import open_path
 from afjax.task_model import TaskModel, load_task_model
 from afjax.train.experiment import Result
 from afjax.train.usage import read_usage
-from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, settings
+from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, settings
 from afjax.trunk import Trunk
 
 
@@ -117,13 +117,13 @@ def load_result(
       result: Which of its results.
       load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
       source: Whether the result is a source's of a fusion.
-      store_folder: Where it was stored; empty: the workdir's own store.
+      store_folder: Where it was stored; empty: where the workdir says.
       trunk: What it was trained on; empty: what the config says, or what the experiment itself has trained.
 
     Raises:
       UserError: The store or the trunk are no longer there, or damaged.
     """
-    folder = store_folder or str(experiment.workdir / "store")
+    folder = str(store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
     if source or experiment.config["partition"] in ("adapter", "adapter+trunk"):
         adapter = result.name

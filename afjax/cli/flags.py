@@ -102,7 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment; or a workdir's config.json"
     )
     train.add_argument("--workdir", required=True, type=epath.Path, help="the run's own folder, or gs://...")
-    train.add_argument("--store", help="where adapters, fusions and heads are kept, or gs://... (WORKDIR/store)")
+    train.add_argument("--store", help="where what is trained is kept, or gs://... (as it began; WORKDIR/store)")
     train.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
     train.add_argument("--num_processes", type=int, help="how many hosts there are")
     train.add_argument("--process_id", type=int, help="this host's number, from 0")

@@ -81,9 +81,9 @@ def _train(arguments: argparse.Namespace) -> int:
     from afjax.cli.configs import load_experiment
     from afjax.train.experiment import run_experiment
     from afjax.train.preemption import stopping_between_runs
+    from afjax.train.workdir import find_store
 
     hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    store = arguments.store or arguments.workdir / "store"
     try:
         # After joining, which brings a handler of SIGTERM of JAX's own.
         with stopping_between_runs():
@@ -91,7 +91,7 @@ def _train(arguments: argparse.Namespace) -> int:
                 config = load_experiment(arguments.config, arguments.overrides)
             set_up_libraries()
             results = run_experiment(
-                config, workdir=arguments.workdir, store_folder=store, cache_dir=cache_folder() / "tokenised"
+                config, workdir=arguments.workdir, store_folder=arguments.store, cache_dir=cache_folder() / "tokenised"
             )
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0]
@@ -122,7 +122,7 @@ def _train(arguments: argparse.Namespace) -> int:
     print()
     for trained, task, score in rows:
         print(f"{trained:{max(first, 32)}} {task:{max(second, 20)}} {score:>24}")
-    print(f"\nStore: {store}")
+    print(f"\nStore: {find_store(arguments.workdir)}")
     return 0
 
 

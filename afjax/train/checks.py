@@ -16,7 +16,7 @@ from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
 from afjax.model.reduce import check_kept
-from afjax.paths import check_writable, is_remote, open_path
+from afjax.paths import check_writable, is_remote
 from afjax.sharding import check_batch
 from afjax.task_model import check_length, load_adapters
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -47,13 +47,19 @@ def check_experiment(
         _check_fused(config, trunk, workdir, store_folder)
 
 
-def check_places(workdir: epath.Path, store_folder: str | Path) -> None:
-    """Raises UserError where the folders to write to cannot be written.
+def check_place(folder: epath.Path, flag: str) -> None:
+    """Raises UserError where a folder to write to, given by a flag, cannot be written.
 
     On object stores a small file is written and removed, as nothing else tells.
     """
-    _check_writable(workdir, "workdir")
-    _check_writable(store_folder, "store")
+    if is_remote(folder):
+        check_writable(folder, flag)
+        return
+    path = Path(folder).expanduser().absolute()
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        problem = "cannot be written" if there.is_dir() else "is not a folder"
+        raise UserError(f"The {flag} {folder} cannot be used, as {there} {problem}; give another --{flag}.")
 
 
 def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
@@ -108,20 +114,16 @@ def _check_names(config: ExperimentConfig, workdir: epath.Path, store_folder: st
 def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: epath.Path, store_folder: str | Path) -> None:
     """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
     stored = load_adapters(store_folder, stored_sources(config, workdir, store_folder), trunk)
+    names = [source.task.name for source in config.sources]
+    gone = [name for name in names if name not in stored and not source_folder(workdir, name).exists()]
+    if gone and (workdir / TARGET).exists():
+        raise UserError(
+            f"The fusion in {workdir} began with adapters that the store {store_folder} does not have "
+            f"({', '.join(gone)}); give the --store that has them, or take another --workdir."
+        )
     configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
     }
     check_fusible(configs, trunk.config.num_layers)
     check_kept(config.fusion, list(configs.values()), trunk.config.num_layers)
     check_subset(config.fusion, len(configs))
-
-
-def _check_writable(folder: str | Path, flag: str) -> None:
-    if is_remote(folder):
-        check_writable(open_path(folder), flag)
-        return
-    path = Path(folder).expanduser().absolute()
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        problem = "cannot be written" if there.is_dir() else "is not a folder"
-        raise UserError(f"The {flag} {folder} cannot be used, as {there} {problem}; give another --{flag}.")

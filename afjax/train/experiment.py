@@ -26,7 +26,7 @@ from afjax.task_model import TaskModel
 from afjax.train.checks import (
     check_batches,
     check_experiment,
-    check_places,
+    check_place,
     fused_names,
     stored_sources,
     target_kinds,
@@ -41,6 +41,7 @@ from afjax.train.workdir import (
     check_inputs,
     check_workdir,
     claim_workdir,
+    find_store,
     source_folder,
     write_json,
     write_text,
@@ -81,7 +82,8 @@ def run_experiment(
     Args:
       config: The experiment.
       workdir: Its own folder, local or ``gs://``; one that all hosts see.
-      store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: ``workdir/store``.
+      store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: the store that the
+        run in the workdir began with, of a new one ``workdir/store``.
       cache_dir: Where tokenised rows are kept; None: nowhere.
 
     Returns:
@@ -94,13 +96,14 @@ def run_experiment(
       PreemptionError: SIGTERM came to any host while it trained.
     """
     workdir = open_path(workdir)
-    store_folder = store_folder or workdir / "store"
     sources = config.sources if config.recipe == "fusion" else ()
     with together():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
-        check_places(workdir, store_folder)
+        check_place(workdir, "workdir")
         check_workdir(workdir, config)
+        store_folder = find_store(workdir, store_folder)
+        check_place(store_folder, "store")
         own = config.tasks or (config.target,)
         tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
         trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
@@ -109,10 +112,10 @@ def run_experiment(
         check_inputs(workdir, inputs)
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
-    check_shared(open_path(store_folder), "store")
+    check_shared(store_folder, "store")
     with together():
         if is_first_host():
-            claim_workdir(workdir, config, inputs)
+            claim_workdir(workdir, config, inputs, store_folder)
     with together():
         from_store = stored_sources(config, workdir, store_folder)
     results = []

@@ -21,7 +21,8 @@ from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length, load_adapters
 from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
 from afjax.train.single_run import SingleRun
-from afjax.trees import Tree, merge, named_key
+from afjax.train.workdir import claim_adapters
+from afjax.trees import Tree, merge, named_key, tree_digest
 from afjax.trunk import Trunk
 
 
@@ -117,7 +118,8 @@ def train_fusion(
         :func:`train_single`.
 
     Raises:
-      UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot.
+      UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot, or that is not
+        the one that a run which goes on began with.
     """
     if not adapters:
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
@@ -183,6 +185,8 @@ def _train(
     tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * run.num_epoch_steps))
     eval_every = config.eval_every or run.num_epoch_steps
+    if model.fusion_name:
+        claim_adapters(workdir, {name: tree_digest(tree) for name, tree in params["adapters"].items()})
     result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title=model.head_name)
     trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))

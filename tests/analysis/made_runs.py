@@ -50,6 +50,7 @@ def finish(
     saved: int = 0,
     trained_trunk: str = "",
     metric: str = "",
+    store_folder: Path | None = None,
 ) -> Path:
     """Writes a finished run.
 
@@ -59,10 +60,11 @@ def finish(
       scores: Of the task's main metric on dev; ``{task: score}`` of several tasks.
       trunk: The digest of the trunk that it began with.
       saved: Parameters of each artefact in its store; 0: there is none.
+      store_folder: Its store; None: the workdir's own.
       trained_trunk: The digest of the trunk in manifests; empty: ``trunk``.
       metric: The scores' name; empty: the main metric.
     """
-    begin(workdir, config, trunk=trunk)
+    begin(workdir, config, trunk=trunk, store_folder=store_folder)
     results = []
     for task in config.tasks or (config.target,):
         score = scores[task.name] if isinstance(scores, dict) else scores
@@ -78,16 +80,19 @@ def finish(
             for each in (*kinds, "heads"):
                 own = config.fusion if each == "fusion" else config.adapter if each == "adapters" else config.head
                 store.save(
-                    workdir / "store", each, name, {"leaf": np.zeros(saved)}, config=to_dict(own), trunk=identity,
-                    task=to_dict(task), metrics=metrics, seed=config.seed,
+                    store_folder or workdir / "store", each, name, {"leaf": np.zeros(saved)}, config=to_dict(own),
+                    trunk=identity, task=to_dict(task), metrics=metrics, seed=config.seed,
                 )  # fmt: skip
     write_json(epath.Path(workdir / TARGET / RESULT), results)
     return workdir
 
 
-def begin(workdir: Path, config: ExperimentConfig, *, trunk: str = PRETRAINED) -> Path:
+def begin(
+    workdir: Path, config: ExperimentConfig, *, trunk: str = PRETRAINED, store_folder: Path | None = None
+) -> Path:
     """Writes a run that was begun and not finished."""
-    claim_workdir(epath.Path(workdir), config, {"the trunk": trunk})
+    folder = epath.Path(workdir)
+    claim_workdir(folder, config, {"the trunk": trunk}, epath.Path(store_folder or folder / "store"))
     (workdir / TARGET).mkdir(exist_ok=True)
     return workdir
 

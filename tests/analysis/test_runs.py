@@ -121,6 +121,14 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     assert (cell.seeds, cell.num_settings) == ((0, 3), 1)
 
 
+def test_a_run_is_counted_in_the_store_that_its_workdir_names(tmp_path: Path) -> None:
+    shared = tmp_path / "elsewhere" / "store"
+    run = finish(tmp_path / "runs" / "cb", experiment("cb", "pfeiffer"), 0.5, saved=4, store_folder=shared)
+    finish(tmp_path / "other", experiment("rte", "pfeiffer"), 0.6, saved=3, store_folder=shared)
+    (record,) = collect([run]).records
+    assert (record.task, record.own_parameters, record.store) == ("cb", 8, str(shared))
+
+
 def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path: Path) -> None:
     joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm")
     joint = dataclasses.replace(joint, adapter=adapter("pfeiffer"))

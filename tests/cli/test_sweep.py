@@ -316,7 +316,7 @@ def test_going_on_after_the_config_file_changed_is_refused(
 ) -> None:
     assert main([*words, RATES]) == 0
     folder = tmp_path / "sweep" / "runs" / "train.learning_rate=0.0003,seed=0"
-    claim_workdir(folder, load_experiment(str(config), ["train.learning_rate=3e-4"]), {})
+    claim_workdir(folder, load_experiment(str(config), ["train.learning_rate=3e-4"]), {}, folder / "store")
     assert main([*words, RATES]) == 0
     config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
     found = refused(*words, RATES)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -14,6 +15,7 @@ from afjax import store
 from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig, PalConfig
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
+from afjax.stored import load_adapter
 from afjax.train.experiment import Result, run_experiment
 from afjax.trunk import load_trunk
 
@@ -189,6 +191,60 @@ def test_a_stored_adapter_of_another_slot_is_refused_before_training(
     run_experiment(single("one", adapter=adapter), workdir=tmp_path / "one", **shared)
     sentence = refusal(fusion(), tmp_path, **shared)
     assert 'Adapters "one" and "two" sit in different slots (position "attention" and "ffn")' in sentence
+
+
+# Which store it is
+
+
+def test_a_run_goes_on_with_the_store_that_it_began_with(
+    single: MakeConfig, fusion: MakeConfig, tmp_path: Path
+) -> None:
+    run_experiment(single("one"), workdir=tmp_path / "here" / "one", store_folder=tmp_path / "here" / "store")
+    workdir = tmp_path / "here" / "fusion"
+    results = run_experiment(fusion(), workdir=workdir, store_folder=tmp_path / "here" / "store")
+    before = contents(tmp_path)
+    assert run_experiment(fusion(), workdir=workdir) == results
+    assert contents(tmp_path) == before
+    assert f"began with the store {tmp_path / 'here' / 'store'}, not {tmp_path / 'other'}" in refusal(
+        fusion(), tmp_path, workdir=workdir, store_folder=tmp_path / "other"
+    )
+
+    # All that was moved together is still found; also through a link.
+    (tmp_path / "here").rename(tmp_path / "there")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "fusion")
+    before = contents(tmp_path)
+    assert run_experiment(fusion(), workdir=tmp_path / "there" / "fusion") == results
+    assert run_experiment(fusion(), workdir=tmp_path / "link") == results
+    assert contents(tmp_path) == before
+
+    # A store that was moved alone is given, once.
+    (tmp_path / "there" / "store").rename(tmp_path / "store")
+    workdir = tmp_path / "there" / "fusion"
+    assert "does not have (one); give the --store that has them" in refusal(fusion(), tmp_path, workdir=workdir)
+    assert run_experiment(fusion(), workdir=workdir, store_folder=tmp_path / "store") == results
+    assert run_experiment(fusion(), workdir=workdir) == results
+    assert not (tmp_path / "there" / "store").exists()
+    (workdir / "store.json").write_text("[")
+    assert "store.json is damaged" in refusal(fusion(), tmp_path, workdir=workdir)
+
+
+def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_path: Path) -> None:
+    results = run_experiment(fusion(), workdir=tmp_path / "run")
+    shelf = tmp_path / "run" / "store"
+    shutil.copytree(shelf, tmp_path / "copy")
+    # As if it had been killed behind its last checkpoint.
+    (tmp_path / "run" / "target" / "result.json").unlink()
+    manifest = store.read_manifest(shelf, "adapters", "one")
+    params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(shelf, "one")[1])
+    store.save(
+        shelf, "adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task, seed=0,
+        metrics=manifest.metrics, overwrite=True,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="began with other adapters: one changed in the store since; bring back"):
+        run_experiment(fusion(), workdir=tmp_path / "run")
+    shutil.rmtree(shelf)
+    shutil.move(tmp_path / "copy", shelf)
+    assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
 # Several tasks
