@@ -22,7 +22,8 @@ with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-add
 ``d² + 2 N d² + 2 N r d``, and nothing of size N·d kept for the backward pass.
 
 The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
-``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`).
+``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`); where it does not,
+``Kᵀ Q`` alone may be multiplied first (:func:`joining_pays`).
 
 Task modules beside the layers (:mod:`afjax.model.parallel`) fuse alike: ``a_n`` are their inner activations, ``W_n``
 the decoder, and ``z`` what the layer gives without them. Where one's output is not linear (LHUC, an activation behind
@@ -384,12 +385,27 @@ def fuse_bank(
     )
 
 
-def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
-    """Whether a training step multiplies the matrices that meet first.
+def num_tokens(z: Array) -> int:
+    """Of ``[..., d]``, on one device: each multiplies the matrices that meet first for its own tokens."""
+    return z.size // z.shape[-1] // num_parts()
 
-    With R inner units in all, and the gradients counted along, the factored form takes ``9 d² + 6 R d`` multiply-adds a
-    token. The folded one takes ``8 R d``, as its matrices have gradients of their own, and ``7 d² (R + N)`` once.
-    Without a value matrix these are ``6 d² + 6 R d``, ``7 R d`` and ``5 d² (R + N)``.
+
+def joining_pays(tokens: int, hidden_size: int) -> bool:
+    """Whether a training step of the factored form multiplies query and key first.
+
+    With the gradients counted along that takes ``3 d²`` multiply-adds a token and ``3 d³`` once; apart they take
+    ``6 d²`` a token.
+    """
+    return tokens > hidden_size
+
+
+def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
+    """Whether a training step multiplies all matrices that meet first.
+
+    With R inner units in all, and the gradients counted along, the factored form takes ``3 d² + 6 R d`` multiply-adds a
+    token beside what query and key take (:func:`joining_pays`). The folded one takes ``8 R d``, as its matrices have
+    gradients of their own, and ``7 d² (R + N)`` once. Without a value matrix these are ``6 R d``, ``7 R d`` and
+    ``5 d² (R + N)``.
 
     Args:
       tokens: Of the step, on one device.
@@ -398,8 +414,10 @@ def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: 
       value: Whether the fusion has a value matrix.
     """
     units, d = sum(sizes), hidden_size
-    saved, once = (9 * d - 2 * units, 7) if value else (6 * d - units, 5)
-    return tokens >= FOLDING_TOKENS and tokens * saved > once * d * (units + len(sizes))
+    query_key = tokens * 3 * d**2 + 3 * d**3 if joining_pays(tokens, d) else tokens * 6 * d**2
+    factored = query_key + tokens * (3 * d**2 * value + 6 * units * d)
+    folded = tokens * (7 + value) * units * d + (7 if value else 5) * d**2 * (units + len(sizes))
+    return tokens >= FOLDING_TOKENS and folded < factored
 
 
 def fuse_units(
@@ -425,8 +443,7 @@ def fuse_units(
       temperature, dropout_rate, key: As in :func:`fuse_bank`.
       drawn: bool ``[N]``: the adapters that take part; None: all.
     """
-    # Each device folds for its own tokens.
-    if folding_pays(z.size // z.shape[-1] // num_parts(), sizes, z.shape[-1], value="value" in params):
+    if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
         return fuse_folded(
             fold_layer(params, up),
             z,
@@ -437,13 +454,12 @@ def fuse_units(
             key=key,
             drawn=drawn,
         )
-    query = dense(params["query"], z)
-    projected = dense({"kernel": params["key"]["kernel"].T}, query)  # Kᵀ(Q z + bq), [..., d]
+    projected, constant = _project_query(params, z)  # [..., d], [..., 1]
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
     if key is not None and dropout_rate:
         # The same for every adapter: the softmax would ignore it, dropout does not.
-        scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
+        scores = scores + constant
     attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
     output = _weigh(up["kernel"], attention, inner, tuple(sizes)) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
@@ -463,14 +479,24 @@ def fuse_outputs(
 
     Of its projections only that of the keys is turned round, as ``(Kᵀ query) · u``: N vectors fewer to project.
     """
-    query = dense(params["query"], z)
-    projected = dense({"kernel": params["key"]["kernel"].T}, query)  # [..., d]
+    projected, constant = _project_query(params, z)
     scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
     if key is not None and dropout_rate:
-        scores = scores + dense({"kernel": params["key"]["bias"][:, None]}, query)
+        scores = scores + constant
     attention = _attention(scores, temperature, dropout_rate, key, drawn)
     output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
+
+
+def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
+    """``Kᵀ(Q z + bq)`` ``[..., d]``, which meets the adapters' outputs in scores; ``(Q z + bq) · bk`` ``[..., 1]``."""
+    query, key = params["query"], params["key"]
+    if not joining_pays(num_tokens(z), z.shape[-1]):
+        projected = dense(query, z)
+        return dense({"kernel": key["kernel"].T}, projected), dense({"kernel": key["bias"][:, None]}, projected)
+    joined = {name: query[name] @ key["kernel"].T for name in ("kernel", "bias")}
+    constant = {"kernel": (query["kernel"] @ key["bias"])[:, None], "bias": (query["bias"] @ key["bias"])[None]}
+    return dense(joined, z), dense(constant, z)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)

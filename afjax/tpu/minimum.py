@@ -255,12 +255,22 @@ class _Step:
     def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
         """``3 d² + 2 (R + N) d`` a token, where R is the number of inner activations of the N adapters."""
         d, num = self.model.trunk.hidden_size, len(self._fused())
-        query = self.dense(n, d, d, trained=trained, live=live)
-        projected = self.dense(n, d, d, trained=trained, live=query)
+        projected = self._projected_query(n, live, trained)
         self.dense(n, d, inner + num, trained=False, live=projected)
         mixed = self.dense(n, inner + num, d, trained=False, live=projected or units)
         if self.model.fusion.value:
             self.dense(n, d, d, trained=trained, live=mixed)
+
+    def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
+        """``2 d²`` a token; in training ``d²`` a token and ``d³`` once where that is less."""
+        d = self.model.trunk.hidden_size
+        apart, joined = self.apart(), self.apart()
+        apart.dense(n, d, d, trained=trained, live=apart.dense(n, d, d, trained=trained, live=live))
+        if trained:
+            joined.dense(d, d, d, trained=True, live=True)
+            joined.dense(n, d, d, trained=True, live=live)
+        self.cheaper(apart, *([joined] if trained else []))
+        return trained or live
 
     def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
         """``2 (R + N) d`` a token, and in training ``3 (R + N) d²`` once, for matrices that are then trained."""
@@ -280,8 +290,7 @@ class _Step:
         for config in self._fused():
             if isinstance(config, PalConfig | LowRankConfig | ProjectedFfnConfig):
                 self.dense(n, config.size, d, trained=False, live=units)
-        query = self.dense(n, d, d, trained=trained, live=live)
-        projected = self.dense(n, d, d, trained=trained, live=query)
+        projected = self._projected_query(n, live, trained)
         if self.model.fusion.value:
             self.dense(n, d, d, trained=trained, live=projected or units)
         return trained or live or units
