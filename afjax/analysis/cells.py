@@ -34,6 +34,7 @@ class Cell:
       scores: Theirs, in points (times 100).
       num_settings: Among how many settings dev has chosen.
       num_runs: Of all of these settings.
+      repeated: Folders of runs that repeat one of the records with another score, and do not count.
     """
 
     task: str
@@ -42,6 +43,7 @@ class Cell:
     scores: tuple[float, ...]
     num_settings: int
     num_runs: int
+    repeated: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -76,13 +78,18 @@ def make_cells(
     """
     metrics = task_metrics(records, metric)
     groups: dict[tuple[str, str], dict[str, dict[int, RunRecord]]] = {}
+    repeated: dict[tuple[str, str], list[str]] = {}
     for record in records:
         method = record.method + (size_name(record) if by_size else "")
         method += f":{record.sampler}" if by_sampler and record.sampler else ""
         settings = groups.setdefault((record.task, method), {})
         # A run that was made twice counts once.
-        settings.setdefault(record.settings, {}).setdefault(record.seed, record)
-    return {key: _cell(*key, metrics[key[0]], settings) for key, settings in groups.items()}
+        first = settings.setdefault(record.settings, {}).setdefault(record.seed, record)
+        if first.metrics != record.metrics:
+            repeated.setdefault((record.task, method), []).append(str(record.folder))
+    return {
+        key: _cell(*key, metrics[key[0]], settings, tuple(repeated.get(key, ()))) for key, settings in groups.items()
+    }
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
@@ -142,11 +149,13 @@ def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] =
     return names
 
 
-def _cell(task: str, method: str, metric: str, settings: Mapping[str, Mapping[int, RunRecord]]) -> Cell:
+def _cell(
+    task: str, method: str, metric: str, settings: Mapping[str, Mapping[int, RunRecord]], repeated: tuple[str, ...]
+) -> Cell:
     def score(by_seed: Mapping[int, RunRecord]) -> float:
         return statistics.fmean(record.metrics[metric] for record in by_seed.values())
 
     best = max(settings.values(), key=lambda by_seed: (len(by_seed), score(by_seed)))
     records = tuple(best[seed] for seed in sorted(best))
     scores = tuple(100 * record.metrics[metric] for record in records)
-    return Cell(task, method, records, scores, len(settings), sum(map(len, settings.values())))
+    return Cell(task, method, records, scores, len(settings), sum(map(len, settings.values())), repeated)

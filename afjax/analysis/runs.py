@@ -47,7 +47,9 @@ class RunRecord:
       adapters: ``{digest: parameters}`` of the frozen adapters that it needs beside its own leaves.
       own_parameters: How many are trained for this task alone; None: unknown, as its artefacts were not found.
       shared_parameters: How many are trained for this task and the run's others together.
+      inputs: Digests of what it read, as its ``inputs.json`` has them; empty: only its artefacts were found.
       trunk: SHA-256 of the pretrained trunk that all began with.
+      origin: On a trunk that runs on several tasks have trained: their settings, and the digest of the pretrained one.
       trunk_name: What that is called.
       trunk_parameters: How many it has; None: unknown.
       folder: The workdir, or the store.
@@ -63,11 +65,13 @@ class RunRecord:
     adapters: Mapping[str, int]
     own_parameters: int | None
     shared_parameters: int
+    inputs: Mapping[str, str]
     trunk: str
     trunk_name: str
     trunk_parameters: int | None
     folder: epath.Path
     store: str
+    origin: str = ""
 
     @property
     def task(self) -> str:
@@ -94,11 +98,30 @@ class RunRecord:
 
     @property
     def settings(self) -> str:
-        """All that the result follows from but the seed, in a form that can be compared."""
+        """All that the result follows from but the seed, in a form that can be compared.
+
+        Trunk and rows count by what they hold, not by where they lie.
+        """
         if self.config is None:
             return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
         values = {key: value for key, value in to_dict(self.config).items() if key not in _NO_MATTER}
+        values["trunk"] = self.origin or self.trunk
+        values["task"] = self._by_rows(values["task"])
+        values["tasks"] = [self._by_rows(task) for task in values["tasks"]]
+        values["sources"] = [{**source, "task": self._by_rows(source["task"])} for source in values["sources"]]
         return json.dumps(values, sort_keys=True)
+
+    def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A task's settings with the digests of its rows in the place of their paths, where they are known."""
+        if task is None:
+            return None
+        rows = [
+            self.inputs.get(
+                f"task {task['name']}'s {split} rows", self.inputs.get(f"source {task['name']}'s {split} rows")
+            )
+            for split in ("train", "dev")
+        ]
+        return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +240,7 @@ class _Shelf:
         found: tuple[str, list[Manifest]] = ("", [])
         same = [folder for folder in self._stores if _identity(folder) == _identity(own)]
         others = [folder for folder in self._stores if folder not in same]
-        for folder in [*(same or [own]), *others]:
+        for folder in [*(same or _readable(own)), *others]:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
@@ -263,6 +286,7 @@ class _Shelf:
             adapters=adapters,
             own_parameters=manifest.num_parameters + head,
             shared_parameters=0,
+            inputs={},
             trunk=manifest.trunk["sha256"],
             trunk_name=manifest.trunk["name"],
             trunk_parameters=trunk_size(manifest.trunk["name"], None),
@@ -271,12 +295,21 @@ class _Shelf:
         )
 
 
+def _readable(folder: epath.Path) -> list[epath.Path]:
+    """A store that a workdir names: scores can do without it."""
+    try:
+        store.names(folder, "heads")
+    except UserError:
+        return []
+    return [folder]
+
+
 # A workdir
 
 
 def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
     """The runs of one workdir: that of the target (on each of its tasks), and those of a fusion's sources."""
-    config: ExperimentConfig = from_dict(ExperimentConfig, _read_json(workdir / CONFIG), str(workdir / CONFIG))
+    config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
     if not isinstance(inputs, Mapping) or "the trunk" not in inputs:
         raise UserError(f'{workdir / INPUTS} is damaged (it names no "the trunk"); leave {workdir} out.')
@@ -297,8 +330,17 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
         for task in tasks:
             if task.name not in results:
                 raise UserError(f'{folder / RESULT} has no result on "{task.name}"; leave {workdir} out.')
-            records.append(_record(each, task, results[task.name], workdir, inputs["the trunk"], shelf))
+            records.append(_record(each, task, results[task.name], workdir, inputs, shelf))
     return Collection(tuple(records), tuple(unfinished))
+
+
+def _read_config(path: epath.Path) -> ExperimentConfig:
+    try:
+        return from_dict(ExperimentConfig, _read_json(path), str(path))
+    except UserError as error:
+        # What a config says against itself names no file.
+        told = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise UserError(told) from None
 
 
 def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
@@ -313,7 +355,7 @@ def _record(
     task: TaskConfig,
     result: Mapping[str, Any],
     workdir: epath.Path,
-    trunk: str,
+    inputs: Mapping[str, str],
     shelf: _Shelf,
 ) -> RunRecord:
     kinds = target_kinds(config)
@@ -338,7 +380,8 @@ def _record(
         adapters=shelf.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
         own_parameters=own,
         shared_parameters=(trained or 0) if together else 0,
-        trunk=trunk,
+        inputs=inputs,
+        trunk=inputs["the trunk"],
         trunk_name=config.trunk,
         trunk_parameters=trunk_size(config.trunk, architecture),
         folder=workdir,
@@ -357,12 +400,14 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
     """
     found = []
     for record in records:
-        origin = record
-        seen: set[str] = set()
-        while origin.trunk in trained and origin.trunk not in seen:
-            seen.add(origin.trunk)
-            origin = trained[origin.trunk]
+        chain = [record]
+        while chain[-1].trunk in trained and trained[chain[-1].trunk] not in chain:
+            chain.append(trained[chain[-1].trunk])
+        origin = chain[-1]
         if origin is not record:
+            settings = ""
+            for before in reversed(chain[1:]):
+                settings = dataclasses.replace(before, origin=settings).settings
             # Of a store alone, adapters on such a trunk are taken for those that were trained with it.
             alone = record.config is None and not record.method.startswith("fusion")
             method = f"mt-{record.method}" if alone else f"{record.method}-mt"
@@ -372,6 +417,7 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
                 trunk=origin.trunk,
                 trunk_name=origin.trunk_name,
                 trunk_parameters=origin.trunk_parameters,
+                origin=settings,
             )
         found.append(record)
     by_trunk = {record.trunk: record for record in found}

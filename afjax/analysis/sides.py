@@ -87,8 +87,9 @@ def _of_runs(
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
     swept = differing_settings([experiment.settings for experiment in finished], ("seed",))
     if swept:
+        names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} holds runs of several settings ({', '.join(swept)} differ); give the workdirs of those to "
+            f"{folder} holds runs of several settings ({names} differ); give the workdirs of those to "
             "compare, with commas between."
         )
     sides = []

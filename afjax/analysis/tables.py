@@ -150,10 +150,29 @@ def arrows(grid: Grid) -> Table:
     used = [method for method in grid.methods if any(method in pair for pair in pairs)]
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
     header = ("task", *(f"{one} vs {other}" for one, other in pairs))
-    table = _table("Changes of dev scores", header, rows, dataclasses.replace(grid, methods=tuple(used)), first=note)
+    table = _table(
+        "Changes of dev scores",
+        header,
+        rows,
+        dataclasses.replace(grid, methods=tuple(used)),
+        first=(note, *_uneven(grid, pairs)),
+    )
     return dataclasses.replace(
         table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
     )
+
+
+def _uneven(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """A sentence on the means that are compared and are of different seeds, where there are any."""
+    told = [
+        f"{one} and {other} on {task}"
+        for one, other in pairs
+        for task in grid.tasks
+        if (seeds := _seeds_of(grid.cells, task, one))
+        and (others := _seeds_of(grid.cells, task, other))
+        and set(seeds) != set(others)
+    ]
+    return [f"Means of different seeds are compared for {', '.join(told)}."] if told else []
 
 
 def arrow(change: float) -> str:
@@ -171,7 +190,8 @@ def differences(grid: Grid) -> Table:
         changes = [_difference(grid, task, method, "full") for method in others]
         rows.append((_task(task, grid), *(GAP if change is None else f"{change:+.2f}" for change in changes)))
         data += [(task, method, change) for method, change in zip(others, changes, strict=True)]
-    table = _table("Dev scores minus full fine-tuning's", ("task", *others), rows, grid)
+    notes = _uneven(grid, [(method, "full") for method in others])
+    table = _table("Dev scores minus full fine-tuning's", ("task", *others), rows, grid, first=notes)
     return dataclasses.replace(table, data_header=("task", "method", "difference_to_full"), data=tuple(data))
 
 
@@ -210,7 +230,9 @@ def pals(grid: Grid) -> Table:
         rows.append((name, sampler or GAP, shown, *texts, _mean(grid, method)))
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table("Parameters of all tasks together, and dev scores", header, rows, grid, first=_PARAMETERS)
+    table = _table(
+        "Parameters of all tasks together, and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown(grid))
+    )
     return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
 
 
@@ -219,6 +241,16 @@ def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tu
     data = sorted(table.data, key=lambda row: list(columns).index(row[1]))
     rows = tuple((*columns[row[1]], row[0], *row[2:]) for row in data)
     return dataclasses.replace(table, data_header=(*names, _DATA[0], *_DATA[2:]), data=rows)
+
+
+def _unknown(grid: Grid) -> list[str]:
+    """What to do about runs whose parameters are unknown."""
+    records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
+    folders = [str(record.folder) for record in records if record.own_parameters is None]
+    if not folders:
+        return []
+    others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    return [f"What {folders[0]}{others} trained was not found, so its parameters are unknown; add its store to --runs."]
 
 
 _PARAMETERS = (
@@ -240,7 +272,7 @@ def houlsby(grid: Grid) -> Table:
         rows.append((method, *sizes, *texts, _mean(grid, method)))
         columns[method] = (method, total, trained)
     header = ("method", "total", "trained/task", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table("Parameters and dev scores", header, rows, grid, first=_PARAMETERS)
+    table = _table("Parameters and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown(grid)))
     return _with_columns(table, ("method", "total_relative", "trained_per_task_relative"), columns)
 
 
@@ -281,7 +313,7 @@ _DATA = ("task", "method", "metric", "mean", "std", "seeds", "settings", "runs",
 
 
 def _table(
-    title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], grid: Grid, *, first: str = ""
+    title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], grid: Grid, *, first: Sequence[str] = ()
 ) -> Table:
     gaps = missing(grid)
     data: list[tuple[Any, ...]] = []
@@ -293,7 +325,7 @@ def _table(
                 data.append((task, method, *_numbers_of(cell, grid), line))
             else:
                 data.append((task, method, grid.metrics[task], *[None] * 5, line))
-    notes = ([first] if first else []) + _notes(grid)
+    notes = [*first, *_notes(grid)]
     commands = tuple(dict.fromkeys(line for lines in gaps.values() for line in lines))
     return Table(title, header, tuple(rows), tuple(notes), commands, _DATA, tuple(data))
 
@@ -324,6 +356,11 @@ def _notes(grid: Grid) -> list[str]:
     picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in shown if cell.num_settings > 1]
     if picked:
         notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
+    notes += [
+        f"{folder} repeats a run of {cell.method} on {cell.task} that is shown, has another score, and does not count."
+        for cell in shown
+        for folder in cell.repeated
+    ]
     return notes + [f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)]
 
 

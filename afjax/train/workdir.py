@@ -97,7 +97,9 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
     found = _read_object(workdir / STORE)
     if found is None:
         return open_path(given) if given else workdir / "store"
-    began = _from_workdir(str(found.get("store", "")), workdir)
+    if not isinstance(found.get("store"), str) or not found["store"]:
+        raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
+    began = _from_workdir(found["store"], workdir)
     if not given or _same(began, open_path(given)):
         return began
     if began.exists():

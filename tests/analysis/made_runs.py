@@ -51,6 +51,7 @@ def finish(
     trained_trunk: str = "",
     metric: str = "",
     store_folder: Path | None = None,
+    rows: dict[str, str] | None = None,
 ) -> Path:
     """Writes a finished run.
 
@@ -61,10 +62,11 @@ def finish(
       trunk: The digest of the trunk that it began with.
       saved: Parameters of each artefact in its store; 0: there is none.
       store_folder: Its store; None: the workdir's own.
+      rows: More of what its ``inputs.json`` has; None: nothing.
       trained_trunk: The digest of the trunk in manifests; empty: ``trunk``.
       metric: The scores' name; empty: the main metric.
     """
-    begin(workdir, config, trunk=trunk, store_folder=store_folder)
+    begin(workdir, config, trunk=trunk, store_folder=store_folder, rows=rows)
     results = []
     for task in config.tasks or (config.target,):
         score = scores[task.name] if isinstance(scores, dict) else scores
@@ -88,11 +90,16 @@ def finish(
 
 
 def begin(
-    workdir: Path, config: ExperimentConfig, *, trunk: str = PRETRAINED, store_folder: Path | None = None
+    workdir: Path,
+    config: ExperimentConfig,
+    *,
+    trunk: str = PRETRAINED,
+    store_folder: Path | None = None,
+    rows: dict[str, str] | None = None,
 ) -> Path:
     """Writes a run that was begun and not finished."""
     folder = epath.Path(workdir)
-    claim_workdir(folder, config, {"the trunk": trunk}, epath.Path(store_folder or folder / "store"))
+    claim_workdir(folder, config, {"the trunk": trunk, **(rows or {})}, epath.Path(store_folder or folder / "store"))
     (workdir / TARGET).mkdir(exist_ok=True)
     return workdir
 

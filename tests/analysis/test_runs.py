@@ -14,6 +14,7 @@ from afjax.analysis.cells import make_cells, order, task_metrics
 from afjax.analysis.methods import method_of
 from afjax.analysis.missing import command
 from afjax.analysis.runs import collect
+from afjax.analysis.tables import make_grid, make_table
 from afjax.architecture import HeadConfig
 from afjax.cli.configs import load_experiment
 from afjax.cli.flags import make_parser
@@ -144,6 +145,47 @@ def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path:
     finish(tmp_path / "head", experiment("rte", "head"), 0.5)
     with pytest.raises(UserError, match=r"different trunks .*somewhere/joint/trunk.*minilm.* the run that trained it"):
         collect([tmp_path / "fused", tmp_path / "head"])
+
+
+def test_trunks_and_rows_count_by_what_they_hold_not_by_where_they_lie(tmp_path: Path) -> None:
+    rows = {f"task rte's {split} rows": split for split in ("train", "dev")}
+    for seed, place in enumerate(("data/rte", "elsewhere/rte")):
+        of = TaskConfig(name="rte", source=place)
+        finish(tmp_path / f"head{seed}", experiment("rte", "head", seed=seed, of=of), 0.5, rows=rows)
+    other = experiment("rte", "head", seed=2)
+    finish(tmp_path / "others", other, 0.9, rows={**rows, "task rte's dev rows": "others"})
+    # A fusion a seed, each on the trunk that the joint run of its seed has trained.
+    for seed, digest in enumerate((OTHER, "c" * 64)):
+        joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm", seed=seed)
+        scores = {"rte": 0.6, "cb": 0.7}
+        finish(tmp_path / str(seed) / "joint", joint, scores, saved=2, trained_trunk=digest)
+        fused = fusion("rte", ("cb",), trunk=f"{seed}/joint/trunk", seed=seed)
+        finish(tmp_path / str(seed) / "fused", fused, 0.8, trunk=digest)
+    cells = make_cells(collect([tmp_path]).records)
+    assert {(method, cell.seeds, cell.num_settings) for (task, method), cell in cells.items() if task == "rte"} == {
+        ("head", (0, 1), 2),
+        ("mt-pfeiffer", (0, 1), 1),
+        ("fusion-mt", (0, 1), 1),
+    }
+
+
+def test_of_a_run_made_twice_with_another_score_the_first_counts_and_the_other_is_named(tmp_path: Path) -> None:
+    for name, score in (("a", 0.5), ("b", 0.5), ("c", 0.7)):
+        finish(tmp_path / name, experiment("rte", "head"), score)
+    (cell,) = make_cells(collect([tmp_path]).records).values()
+    assert (cell.scores, cell.repeated) == ((50.0,), (str(tmp_path / "c"),))
+    notes = make_table("adapterfusion", make_grid(collect([tmp_path]))).notes
+    assert (
+        f"{tmp_path / 'c'} repeats a run of head on rte that is shown, has another score, and does not count." in notes
+    )
+
+
+def test_a_config_that_contradicts_itself_is_named(tmp_path: Path) -> None:
+    folder = finish(tmp_path / "run", experiment("rte", "head"), 0.5)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "task": None}))
+    with pytest.raises(UserError, match=r"config.json.*config\.task is missing"):
+        collect([tmp_path])
 
 
 def test_what_cannot_be_collected(tmp_path: Path) -> None:

@@ -89,6 +89,14 @@ def test_differences(grid: Grid) -> None:
     assert rows_of(table) == {"cb": (GAP, GAP), "rte": ("-7.00", GAP)}
 
 
+def test_what_is_compared_over_different_seeds_is_told(tmp_path: Path) -> None:
+    runs = {("rte", "full"): (0.5, 0.6), ("rte", "head"): (0.4,), ("cb", "full"): (0.5,), ("cb", "head"): (0.4,)}
+    table = make_table("differences", make_grid(collect([finish_all(tmp_path, runs)])))
+    assert table.notes[0] == "Means of different seeds are compared for head and full on rte."
+    table = make_table("differences", make_grid(collect([tmp_path]), tasks="cb"))
+    assert not any("different seeds" in note for note in table.notes)
+
+
 def test_layouts_that_lack_what_they_are_about(tmp_path: Path) -> None:
     grid = make_grid(collect([finish_all(tmp_path, {("rte", "head"): (0.5,)})]))
     with pytest.raises(UserError, match=r"no fusions to compare.*there are head"):
@@ -105,6 +113,8 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
         finish(tmp_path / f"{task}-adapter", experiment(task, "houlsby"), 0.8, saved=added // 2)
     finish(tmp_path / "head", experiment("cb", "head"), 0.7)
     table = make_table("houlsby", make_grid(collect([tmp_path])))
+    missing = f"What {tmp_path / 'head'} trained was not found, so its parameters are unknown; add its store to --runs."
+    assert missing in table.notes
     # All but the pooler, which the head brings, are trained.
     assert rows_of(table) == {
         "head": (GAP, GAP, "70.00", GAP, GAP),

@@ -224,8 +224,9 @@ def test_a_run_goes_on_with_the_store_that_it_began_with(
     assert run_experiment(fusion(), workdir=workdir, store_folder=tmp_path / "store") == results
     assert run_experiment(fusion(), workdir=workdir) == results
     assert not (tmp_path / "there" / "store").exists()
-    (workdir / "store.json").write_text("[")
-    assert "store.json is damaged" in refusal(fusion(), tmp_path, workdir=workdir)
+    for text in ("[", "[]", "{}", '{"store": ""}', '{"store": 3}'):
+        (workdir / "store.json").write_text(text)
+        assert "store.json is damaged" in refusal(fusion(), tmp_path, workdir=workdir)
 
 
 def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_path: Path) -> None:
