@@ -12,6 +12,9 @@ from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
 _TOKENS_WITH_NUMBERS = 24
+# As many as a page's width shows legibly; longer texts have several lines, and a picture as many as can be looked over.
+_TOKENS_A_LINE = 40
+_MOST_LINES = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +28,10 @@ class _Panel:
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
-    """Raises UserError where a layer does not exist."""
+    """Raises UserError where a layer does not exist, or is there twice."""
     for layer in layers:
+        if layers.count(layer) > 1:
+            raise UserError(f"The layer {layer} is given twice; give each layer once.")
         if not 0 <= layer < num_layers:
             raise UserError(f"There is no layer {layer}; the trunk has the layers 0 to {num_layers - 1}.")
 
@@ -43,7 +48,7 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
       The files.
 
     Raises:
-      UserError: A layer that does not exist, or a file that cannot be written.
+      UserError: A layer that does not exist or is given twice, or a file that cannot be written.
     """
     assert found, "there is no picture of no fusion"
     depth = len(next(iter(found[0].means.values()))[ALL])
@@ -83,21 +88,37 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
 
 
 def draw_token_activations(found: TokenActivations, output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws adapters x tokens of each layer, and writes all numbers as CSV; arguments as :func:`draw_activations`."""
+    """Draws adapters x tokens of each layer, and writes all numbers as CSV; arguments as :func:`draw_activations`.
+
+    A long text has several lines of tokens.
+
+    Raises:
+      UserError: As there; more lines than a picture shows.
+    """
     depth = len(next(iter(found.weights.values())))
     check_layers(layers, depth)
     layers = layers or range(depth)
+    lines_a_layer = math.ceil(len(found.tokens) / _TOKENS_A_LINE)
+    parts = np.array_split(np.arange(len(found.tokens)), lines_a_layer)
     panels = [
         _Panel(
-            f"layer {layer}" + (f", {slot}" if len(found.weights) > 1 else ""),
+            f"layer {layer}"
+            + (f", {slot}" if len(found.weights) > 1 else "")
+            + (f", tokens {part[0]} to {part[-1]}" if len(parts) > 1 else ""),
             found.adapters,
-            found.tokens,
-            weights[layer].T,
+            [found.tokens[place] for place in part],
+            weights[layer, part].T,
         )
         for slot, weights in found.weights.items()
         for layer in layers
         if np.isfinite(weights[layer]).any()
+        for part in parts
     ]
+    if len(parts) > 1 and len(panels) > _MOST_LINES:
+        raise UserError(
+            f"The text's {len(found.tokens)} tokens fill {len(panels)} lines over all layers, more than the "
+            f"{_MOST_LINES} that one picture shows; give fewer --layers, or a shorter text."
+        )
     lines = [
         [found.fusion, slot, layer, place, token, name, float(amount)]
         for slot, weights in found.weights.items()
@@ -107,7 +128,7 @@ def draw_token_activations(found: TokenActivations, output: Path, *, layers: Seq
         if np.isfinite(amount)
     ]
     header = ("fusion", "slot", "layer", "position", "token", "adapter", "activation")
-    cell = (max(0.16, min(0.34, 5.2 / len(found.tokens))), 0.18)
+    cell = (min(0.34, 5.2 / len(parts[0])), 0.18)
     labels = ("token", "adapter")
     return _draw(panels, output, header, lines, labels=labels, amount="activation", cell=cell)
 
@@ -122,11 +143,11 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Heatmaps that share axes and colours; ``cell`` is an entry's width and height in inches."""
+    """Heatmaps that share rows and colours; ``cell`` is an entry's width and height in inches."""
     if not lines:
         raise UserError("The layers that were asked for have no adapters: there is nothing to show.")
     first = panels[0]
-    longest = max(map(len, first.rows)), max(map(len, first.columns))
+    longest = max(map(len, first.rows)), max(len(name) for panel in panels for name in panel.columns)
     margin = 0.35 + 0.06 * longest[0]
     # No narrower than its title.
     wide = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
@@ -136,12 +157,15 @@ def _draw(
     across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (wide + 0.15))))
     down = math.ceil(len(panels) / across)
     across = math.ceil(len(panels) / down)
+    # Lines of a text have tokens of their own, which stand below each.
+    shared = all(panel.columns == first.columns for panel in panels)
+    names = 0.06 * longest[1] if upright else 0.15
     figure, axes = new_figure(
         margin + across * (wide + 0.15) + 0.7,
-        down * (high + 0.28) + 0.35 + (0.06 * longest[1] if upright else 0.15),
+        down * (high + 0.28) + 0.35 + names * (1 if shared else down),
         rows=down,
         columns=across,
-        sharex=True,
+        sharex=shared,
         sharey=True,
     )
     highest = max(float(np.nanmax(panel.amounts)) for panel in panels if np.isfinite(panel.amounts).any())

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from afjax.data.pieces import encode_texts, learn_template, plain_backend
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.data.splits import AnyRows
 from afjax.data.windows import TokenisedSpans
@@ -50,12 +51,14 @@ class TokenActivations:
     Attributes:
       fusion, adapters: As in :class:`Activations`.
       tokens: The text as the trunk reads it.
+      num_tokens: How many the whole text has; ``tokens`` are fewer where it was cut to the length in training.
       weights: ``{slot: [num_layers, num_tokens, num_adapters]}``, NaN where a layer does not have the adapter.
     """
 
     fusion: str
     adapters: tuple[str, ...]
     tokens: tuple[str, ...]
+    num_tokens: int
     weights: Mapping[str, np.ndarray]
 
 
@@ -124,14 +127,18 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
     data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind))
     if len(data.offsets) != 2:
         raise UserError(f"The context does not fit a window of {task_model.max_length} tokens; give a shorter one.")
-    names = task_model.trunk.tokenizer().convert_ids_to_tokens(data.tokens.tolist())
+    tokenizer = task_model.trunk.tokenizer()
+    names = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
+    backend, texts = plain_backend(tokenizer), [text] if text_b is None else [text, text_b]
+    special = learn_template(backend, tokenizer, pair=len(texts) == 2).num_special
+    whole = int(encode_texts(backend, texts).offsets[-1]) + special
     attention = task_model.over_rows(_token_step, data, batch_size=1)
     weights = {
         slot: np.stack([_all_layers(task_model, slot, of_token) for of_token in of_slot[0, : len(names)]], 1)
         for slot, of_slot in attention.items()
     }
     members = tuple(name for name, _ in task_model.model.adapters)
-    return TokenActivations(task_model.model.fusion_name, members, tuple(names), weights)
+    return TokenActivations(task_model.model.fusion_name, members, tuple(names), whole, weights)
 
 
 def _check_fusion(task_model: TaskModel) -> None:

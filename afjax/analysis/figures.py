@@ -1,17 +1,22 @@
 """How every figure looks and is kept: a picture as PNG and SVG, and what it shows as CSV beside them.
 
 Figures are legible at the size of a paper's column. Colours are told apart without colour vision (cividis for amounts,
-Okabe and Ito's for kinds), and kinds by their markers too.
+Okabe and Ito's for kinds), and kinds by their markers or hatching too.
 """
 
 import contextlib
 import csv
 import io
+import itertools
 import os
+import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from afjax.errors import UserError
 
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# What matplotlib says of a character that is drawn as a box.
+_LACKING = "Glyph .* missing from font"
 # Inches; that of a column, and of a page with two.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
@@ -39,6 +46,7 @@ _STYLE: Any = {
     "axes.grid": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
+    "hatch.linewidth": 0.6,
     # Text stays text, and equal data are equal bytes.
     "svg.fonttype": "none",
     "svg.hashsalt": "afjax",
@@ -87,6 +95,9 @@ def check_output(output: Path) -> None:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UserError(f"{output} cannot be written: {folder} is no folder that can be written to.")
+    for path in _targets(output):
+        if path.exists() and (path.is_dir() or not os.access(path, os.W_OK)):
+            raise UserError(f"{path} is there and no file that can be written to; give --output another name.")
 
 
 def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
@@ -108,12 +119,11 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
     check_output(output)
-    stem = _stem(output)
     contents = {".csv": _csv(header, lines).encode()}
     for suffix in _PICTURES:
         contents[suffix] = picture(figure, suffix)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+    paths = _targets(output)
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
     for path in paths:
         path.write_bytes(contents[path.suffix])
     return paths
@@ -122,16 +132,48 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
 def picture(figure: "Figure", suffix: str) -> bytes:
     """The figure as a file, ``.png`` or ``.svg``; the same bytes for the same figure."""
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        # Of an SVG's text the reader's own font shows what this one lacks.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+    with style(), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _LACKING)
         figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
+    others = [each for each in caught if not re.match(_LACKING, str(each.message))]
+    # Of an SVG's text the reader's own font shows what this one lacks.
+    if suffix == ".png" and len(others) < len(caught):
+        print("The PNG has boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     return buffer.getvalue()
+
+
+def draw_spread(
+    axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
+) -> None:
+    """A band from the lows to the highs of a line's points, with gaps at points that have None.
+
+    A point between gaps has a bar, as a band needs two.
+    """
+    points = [(at, low, high) for at, low, high in zip(places, lows, highs, strict=True)]
+    for known, group in itertools.groupby(points, lambda point: point[1] is not None):
+        part = np.array(list(group), float).T
+        if known and part.shape[1] > 1:
+            axes.fill_between(*part, color=colour, alpha=0.18, linewidth=0, zorder=2)
+        elif known:
+            middle, half = (part[2] + part[1]) / 2, (part[2] - part[1]) / 2
+            axes.errorbar(part[0], middle, yerr=half, fmt="none", ecolor=colour, capsize=2, elinewidth=1, zorder=3)
+
+
+def note_one_seed(figure: "Figure") -> None:
+    """Says below the axes what :func:`draw_spread` leaves out."""
+    figure.supxlabel("Points without a band or bar have one seed", fontsize=7, color="0.35")
 
 
 def _stem(output: Path) -> Path:
     # A name may have dots that begin no suffix of ours.
     return output.with_suffix("") if output.suffix in SUFFIXES else output
+
+
+def _targets(output: Path) -> list[Path]:
+    stem = _stem(output)
+    return [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

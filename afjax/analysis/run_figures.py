@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from afjax.analysis.cells import Cell, order
-from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
+from afjax.analysis.figures import (
+    COLOURS,
+    COLUMN_WIDTH,
+    MARKERS,
+    PAGE_WIDTH,
+    draw_spread,
+    new_figure,
+    note_one_seed,
+    save_figure,
+    style,
+)
 from afjax.analysis.tables import Grid, difference_methods, task_difference
 from afjax.errors import UserError
 
@@ -19,6 +29,10 @@ if TYPE_CHECKING:
 
 # Those that Houlsby 2019 draws.
 PERCENTILES = (20, 50, 80)
+# Of bars, which are told apart without colours too. They are more than the colours and have no divisor in common with
+# them, so that no two of many methods look the same. Lines are dark, which black would hide.
+HATCHES = ("", "////", "....", "----", "xxxx", "||||", "\\\\\\\\", "++++", "oooo", "//..", "OO")
+BAR_COLOURS = COLOURS[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +44,16 @@ class Point:
       method: With its size.
       parameters: Trained for a task, heads included; the median over tasks.
       low, middle, high: Percentiles over tasks of the score minus full fine-tuning's; of one task the mean score, and
-        that with the standard deviation over seeds taken off and put on.
+        that with the standard deviation over seeds taken off and put on (None: there is one seed).
       count: Of the tasks; of one task, of the seeds.
     """
 
     family: str
     method: str
     parameters: float
-    low: float
+    low: float | None
     middle: float
-    high: float
+    high: float | None
     count: int
 
 
@@ -75,9 +89,7 @@ def task_points(grid: Grid, task: str) -> list[Point]:
     for method in order(grid.methods):
         if (task, method) in grid.cells and _family(method):
             cell = grid.cells[task, method]
-            spread, mean = cell.std or 0.0, cell.mean
-            sizes = float(_trained(cell)), mean - spread, mean, mean + spread
-            points.append(Point(_family(method), method, *sizes, len(cell.seeds)))
+            points.append(Point(_family(method), method, float(_trained(cell)), *_with_spread(cell), len(cell.seeds)))
     return _checked(points, grid)
 
 
@@ -124,13 +136,14 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
             fontsize=7, color="0.35",
         )  # fmt: skip
     figure.legend(loc="outside upper center", ncols=2, handlelength=1.6, columnspacing=1.2)
+    if any(point.low is None for point in points):
+        note_one_seed(figure)
     names = ("mean_minus_std", "mean", "mean_plus_std", "seeds") if task else ("p20", "p50", "p80", "tasks")
     rows = [dataclasses.astuple(point) for point in points]
     if full:
         parameters = full.records[0].trained_parameters
-        spread = full.std or 0.0
-        sizes = (full.mean - spread, full.mean, full.mean + spread, len(full.seeds))
-        rows.append(("full", "full", "" if parameters is None else float(parameters), *sizes))
+        sizes = "" if parameters is None else float(parameters), *_with_spread(full), len(full.seeds)
+        rows.append(("full", "full", *sizes))
     return save_figure(figure, output, ("family", "method", "trained_parameters", *names), rows)
 
 
@@ -160,10 +173,10 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     for index, method in enumerate(drawn):
         own = [(tasks.index(row[0]), row[2]) for row in rows if row[1] == method]
         places = [place - 0.4 + (index + 0.5) * width for place, _ in own]
-        # Methods beyond the colours differ by their hatching.
-        hatch = ("", "////", "....")[index // len(COLOURS) % 3]
-        colour = COLOURS[index % len(COLOURS)]
-        axes.bar(places, [change for _, change in own], width * 0.9, color=colour, label=method, hatch=hatch, zorder=2)
+        axes.bar(
+            places, [change for _, change in own], width * 0.9, label=method, zorder=2, linewidth=0, edgecolor="0.1",
+            color=BAR_COLOURS[index % len(BAR_COLOURS)], hatch=HATCHES[index % len(HATCHES)],
+        )  # fmt: skip
     axes.axhline(0, color="0.2", linewidth=0.8, zorder=3)
     for place in range(1, len(tasks)):
         axes.axvline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
@@ -172,19 +185,14 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
     axes.set_xticks(range(len(tasks)), tasks, rotation=30 if slanted else 0, ha="right" if slanted else "center")
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("Dev score minus full\nfine-tuning (points)")
-    figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if wide else 3), handlelength=1.2)
+    figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if wide else 3), handleheight=1.1)
     return save_figure(figure, output, ("task", "method", "difference_to_full", "std", "std_of_full"), rows)
 
 
 def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     places, middles = [point.parameters for point in points], [point.middle for point in points]
-    lows, highs = [point.low for point in points], [point.high for point in points]
-    if len(points) > 1:
-        axes.fill_between(places, lows, highs, color=colour, alpha=0.18, linewidth=0, zorder=2)
-    else:
-        spread = [[middles[0] - lows[0]], [highs[0] - middles[0]]]
-        axes.errorbar(places, middles, yerr=spread, fmt="none", ecolor=colour, capsize=2, elinewidth=1, zorder=3)
+    draw_spread(axes, places, [point.low for point in points], [point.high for point in points], colour)
     axes.plot(places, middles, color=colour, marker=marker, label=family, zorder=4)
 
 
@@ -196,6 +204,12 @@ def _family(method: str) -> str:
     if name == "layernorm":
         return "LayerNorm only"
     return f"{name} adapters" if colon and not name.startswith(("mt-", "fusion", "sequential")) else ""
+
+
+def _with_spread(cell: Cell) -> tuple[float | None, float, float | None]:
+    if cell.std is None:
+        return None, cell.mean, None
+    return cell.mean - cell.std, cell.mean, cell.mean + cell.std
 
 
 def _trained(cell: Cell) -> int:

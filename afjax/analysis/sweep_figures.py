@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afjax.analysis.cells import task_metrics
-from afjax.analysis.figures import COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, save_figure, style
+from afjax.analysis.figures import (
+    COLOURS,
+    COLUMN_WIDTH,
+    MARKERS,
+    PAGE_WIDTH,
+    draw_spread,
+    new_figure,
+    note_one_seed,
+    save_figure,
+    style,
+)
 from afjax.analysis.runs import RunRecord
 from afjax.architecture import AdapterConfig
 from afjax.errors import UserError
@@ -113,6 +123,8 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     all_axes[0].set_ylabel("Dev score")
     lines = all_axes[0].get_legend_handles_labels()
     figure.legend(*lines, loc="outside upper center", ncols=min(len(tasks), 4 if len(settings) == 1 else 8))
+    if any(score.std is None for score in scores):
+        note_one_seed(figure)
     rows = [(of.setting, of.task, of.value, of.mean, of.std, of.seeds) for of in scores]
     return save_figure(figure, output, ("setting", "task", "value", "mean", "std", "seeds"), rows)
 
@@ -127,7 +139,8 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
     mean over seeds, within what the steps before have chosen.
 
     Raises:
-      UserError: No runs of single adapters that differ in a step's setting.
+      UserError: No runs of single adapters that differ in a step's setting, or such runs at different factors or sizes
+        alone, which are other experiments.
     """
     metrics = task_metrics(records, metric)
     scores: list[Score] = []
@@ -141,6 +154,13 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
                 at.setdefault(record.settings, {})[record.seed] = 100 * record.metrics[metrics[task]]
             if len(options) < 2:
                 continue
+            if not set.intersection(*(set(by_value) for by_value in options.values())):
+                told = "; ".join(f"{option}: {', '.join(map(_named, sorted(of)))}" for option, of in options.items())
+                raise UserError(
+                    f'The runs on "{task}" are no sweep of the architecture, as at no reduction factor or size do they '
+                    f"have every adapter.{step} ({told}); give --runs a sweep of configs/pfeiffer_search.py, or the "
+                    "--tasks that have one."
+                )
             found = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))
                 for option, by_value in sorted(options.items(), key=lambda item: OPTIONS.index(item[0]))
@@ -197,6 +217,8 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
             [lines[step][option] for option in options], options, ncols=len(options), loc="lower center",
             bbox_to_anchor=(0.5, 0.99), columnspacing=1.0, handlelength=1.4, handletextpad=0.4,
         )  # fmt: skip
+    if any(score.std is None for score in scores):
+        note_one_seed(figure)
     rows = [
         (of.task, of.setting, of.option, abs(of.value), _kind(of.value), of.mean, of.std, of.seeds) for of in scores
     ]
@@ -216,6 +238,10 @@ def _bottleneck(adapter: AdapterConfig) -> float:
 
 def _kind(value: float) -> str:
     return "reduction_factor" if value < 0 else "size"
+
+
+def _named(value: float) -> str:
+    return f"{'factor' if value < 0 else 'size'} {abs(value):g}"
 
 
 # What both need
@@ -249,9 +275,8 @@ def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label:
     """A line, which is given back, with the standard deviation over seeds as a band."""
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     means = [score.mean for score in scores]
-    spreads = [score.std or 0.0 for score in scores]
-    lows = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    highs = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-    axes.fill_between(places, lows, highs, color=colour, alpha=0.15, linewidth=0, zorder=2)
+    lows = [None if score.std is None else score.mean - score.std for score in scores]
+    highs = [None if score.std is None else score.mean + score.std for score in scores]
+    draw_spread(axes, places, lows, highs, colour)
     (line,) = axes.plot(places, means, color=colour, marker=marker, label=label, zorder=3)
     return line

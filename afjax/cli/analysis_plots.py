@@ -1,8 +1,10 @@
 """``afjax plot activations`` and ``afjax plot spans``: figures of stored models."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from afjax import store
 from afjax.analysis.activation_figures import check_layers, draw_activations, draw_token_activations
 from afjax.analysis.activations import mean_activations, token_activations
 from afjax.analysis.figures import check_output
@@ -19,6 +21,9 @@ def activations(arguments: argparse.Namespace) -> list[str]:
     """Draws what fusions listen to; returns what to print."""
     check_output(arguments.output)
     fusions = arguments.fusion.split(",")
+    for name in fusions:
+        if fusions.count(name) > 1:
+            raise UserError(f'--fusion names "{name}" twice; give each fusion once.')
     heads = _one_each(arguments.head, fusions, "--head") or fusions
     sources = _one_each(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
@@ -26,6 +31,12 @@ def activations(arguments: argparse.Namespace) -> list[str]:
         raise UserError("--text_b is the second text of a pair; give --text as well.")
     if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
         raise UserError("A text is shown for one fusion and has no label; give one --fusion, and no --by_label.")
+    for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
+        if text is not None and not text.strip():
+            raise UserError(f"{flag} is blank; give it words, whose tokens the figure shows.")
+    for name in fusions:
+        # Before its head of the same name is looked for, so that a wrong name is told to be a fusion's.
+        store.read_manifest(arguments.store, "fusion", name)
     trunk = load_trunk(arguments.trunk)
     check_layers(layers, trunk.config.num_layers)
     models = [
@@ -34,7 +45,11 @@ def activations(arguments: argparse.Namespace) -> list[str]:
     ]
     if arguments.text is not None:
         found = token_activations(models[0], arguments.text, arguments.text_b)
-        return _written(draw_token_activations(found, arguments.output, layers=layers))
+        written = _written(draw_token_activations(found, arguments.output, layers=layers))
+        if len(found.tokens) < found.num_tokens:
+            told = f"The text was cut to {len(found.tokens)} of its {found.num_tokens} tokens, as in training."
+            print(told, file=sys.stderr)
+        return written
     splits: list[AnyRows] = []
     for index, model in enumerate(models):
         source = sources[index] if sources else model.task.source

@@ -96,7 +96,12 @@ def _plot_grid(name: str, arguments: argparse.Namespace, found: "Collection") ->
         if few:
             print(f"Left out, as they have fewer than {most} tasks: {', '.join(few)}.", file=sys.stderr)
         return run_figures.draw_tradeoff([point for point in points if point.count == most], arguments.output)
-    (task,) = cells.chosen(arguments.task, "--task", grid.tasks)[:1]
+    task, *others = cells.chosen(arguments.task, "--task", grid.tasks)
+    if others:
+        raise UserError(
+            f"--task is {arguments.task}, but takes one task; give one, or --tasks={arguments.task} for the "
+            "percentiles over several."
+        )
     metric = grid.metrics[task]
     points = run_figures.task_points(grid, task)
     full = grid.cells.get((task, "full"))

@@ -1,6 +1,7 @@
 """Mean activations are those of a slow computation, row by row; gaps stay gaps."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from afjax.analysis.activation_figures import draw_activations, draw_token_activations
-from afjax.analysis.activations import ALL, Activations, mean_activations, token_activations
+from afjax.analysis.activations import ALL, Activations, TokenActivations, mean_activations, token_activations
 from afjax.architecture import AdapterConfig
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.errors import UserError
@@ -59,8 +60,15 @@ def test_means_are_those_of_a_slow_computation(fused: TaskModel, rows: Rows) -> 
 def test_the_weights_of_every_token(fused: TaskModel) -> None:
     found = token_activations(fused, "all of", "the two")
     assert found.tokens == ("[CLS]", "all", "of", "[SEP]", "the", "two", "[SEP]")
+    assert found.num_tokens == 7
     of_row = fused.predict([("all of", "the two")], fusion_attention=True).fusion_attention["ffn"][0]
     np.testing.assert_allclose(found.weights["ffn"].mean(1), of_row, atol=1e-6)
+
+
+def test_a_text_that_is_cut_says_how_many_tokens_it_had(fused: TaskModel) -> None:
+    for texts, whole in ((("all of the two " * 5,), 22), (("all of the two", "some six"), 9)):
+        found = token_activations(fused, *texts)
+        assert (len(found.tokens), found.num_tokens) == (8, whole)
 
 
 def test_adapters_that_layers_do_not_have_are_gaps(fused: TaskModel, rows: Rows) -> None:
@@ -98,11 +106,33 @@ def test_pictures(tmp_path: Path, fused: TaskModel) -> None:
     assert {line["layer"] for line in lines} == {"1"}
 
 
+def of_tokens(count: int) -> TokenActivations:
+    tokens = tuple(f"word{number}" for number in range(count))
+    return TokenActivations("one", ("a", "b"), tokens, count, {"ffn": np.full((2, count, 2), 0.5)})
+
+
+def test_long_texts_have_several_lines(tmp_path: Path) -> None:
+    """However long the text, the picture is as wide as a page, and has every token's name."""
+    files = draw_token_activations(of_tokens(90), tmp_path / "long")
+    assert len(read(files)) == 2 * 90 * 2
+    shown = files[1].read_text()
+    width = re.search(r'width="([0-9.]+)pt"', shown)
+    assert width is not None
+    assert float(width[1]) < 7.2 * 72
+    assert all(shown.count(f">word{number}</text>") == 2 for number in range(90))
+    assert all(shown.count(f">layer {layer}, tokens 60 to 89</text>") == 1 for layer in (0, 1))
+    with pytest.raises(UserError, match=r"520 tokens fill 26 lines .* more than the 24 .* give fewer --layers"):
+        draw_token_activations(of_tokens(520), tmp_path / "longer")
+    assert not list(tmp_path.glob("longer*"))
+
+
 def test_bad_input(tiny_trunk: Trunk, fused: TaskModel, rows: Rows, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is used without a fusion"):
         mean_activations(make(tiny_trunk, CONFIG), rows)
     with pytest.raises(UserError, match="There is no layer 2; the trunk has the layers 0 to 1"):
         draw_activations([activations("one", ("a",))], tmp_path / "one", layers=[2])
+    with pytest.raises(UserError, match="The layer 1 is given twice"):
+        draw_activations([activations("one", ("a",))], tmp_path / "one", layers=[1, 0, 1])
     gaps = Activations("one", ("a",), {ALL: 4}, {"ffn": {ALL: np.full((2, 1), np.nan)}})
     with pytest.raises(UserError, match="nothing to show"):
         draw_activations([gaps], tmp_path / "one")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from afjax.analysis.figures import check_output, new_figure, save_figure
+from afjax.analysis.figures import check_output, draw_spread, new_figure, save_figure
 from afjax.errors import UserError
 
 
@@ -40,3 +40,34 @@ def test_bad_outputs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="no folder that can be written to"):
         check_output(tmp_path / "file" / "picture")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".csv"])
+def test_a_folder_in_the_place_of_a_file_is_told_before_any_is_written(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"z{suffix}").mkdir()
+    with pytest.raises(UserError, match=rf"z\{suffix} is there and no file that can be written to"):
+        check_output(tmp_path / "z")
+    with pytest.raises(UserError, match="give --output another name"):
+        draw(tmp_path / "z", [("a", 1.0)])
+    assert [path.name for path in tmp_path.iterdir()] == [f"z{suffix}"]
+
+
+def test_characters_that_the_font_lacks_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, told in (("北京", 1), ("Zürich", 0)):
+        figure, (axes,) = new_figure()
+        axes.set_xticks([0, 1], [name, f"{name}!"])
+        paths = save_figure(figure, tmp_path / "picture", ("name",), [(name,)])
+        err = capsys.readouterr().err
+        assert err.count("\n") == told
+        assert err.count("The PNG has boxes for characters that its font lacks; the CSV") == told
+        assert all(name in path.read_text(encoding="utf-8") for path in paths[1:])
+
+
+def test_a_spread_has_gaps() -> None:
+    """Two points make a band, one between gaps a bar, and one seed neither."""
+    _, (axes,) = new_figure()
+    draw_spread(axes, [1, 2, 3, 4, 5], [0.0, 1.0, None, 2.0, None], [2.0, 5.0, None, 4.0, None], "black")
+    band, bar = axes.collections
+    (outline,) = (path.vertices for path in band.get_paths())
+    assert (outline[:, 0].min(), outline[:, 0].max(), outline[:, 1].max()) == (1, 2, 5)
+    assert [path.vertices.tolist() for path in bar.get_paths()] == [[[4, 2], [4, 4]]]

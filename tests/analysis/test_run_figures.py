@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from made_runs import adapter, experiment, finish, finish_all, fusion
 
 from afjax.analysis.figures import COLUMN_WIDTH, new_figure
 from afjax.analysis.run_figures import (
+    BAR_COLOURS,
+    HATCHES,
     draw_differences,
     draw_tradeoff,
     parameters_axis,
@@ -83,6 +86,23 @@ def test_tradeoff_of_one_task(tmp_path: Path) -> None:
         tradeoff_points(grid)
 
 
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    """Beside points with several seeds a band of no width would say that nothing varies."""
+    for size, scores in ((8, (0.5, 0.6)), (16, (0.7,)), (32, (0.6, 0.8))):
+        for seed, score in enumerate(scores):
+            config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", size=size))
+            finish(tmp_path / f"{size}-{seed}", config, score, saved=size)
+    points = task_points(make_grid(collect([tmp_path]), by_size=True), "rte")
+    assert [(point.low is None, point.high is None) for point in points] == [(False,) * 2, (True,) * 2, (False,) * 2]
+    paths = draw_tradeoff(points, tmp_path / "picture", task="rte (accuracy)")
+    assert [bool(row["mean_minus_std"]) for row in read(paths)] == [True, False, True]
+    assert "Points without a band or bar have one seed" in paths[1].read_text()
+    paths = draw_tradeoff([points[0], points[2]], tmp_path / "all", task="rte (accuracy)")
+    assert "one seed" not in paths[1].read_text()
+    scores = robustness(records(tmp_path))
+    assert "Points without a band or bar have one seed" in draw_robustness(scores, tmp_path / "sizes")[1].read_text()
+
+
 def test_tradeoff_that_cannot_be_drawn(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "full"): (0.5,), ("rte", "head"): (0.5,)})
     with pytest.raises(UserError, match=r"no runs of adapters, top layers or LayerNorms .* there are head, full"):
@@ -103,6 +123,17 @@ def test_differences(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No task has finished runs of full fine-tuning and of another"):
         draw_differences(dataclasses.replace(grid, methods=("full", "pfeiffer")), tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
+
+
+def test_bars_are_told_apart_without_colours(tmp_path: Path) -> None:
+    methods = ("full", "head", "layernorm", "top-1", "top-2", "pfeiffer", "houlsby")
+    grid = make_grid(collect([finish_all(tmp_path, {("rte", name): (len(name) / 10,) for name in methods})]))
+    shown = draw_differences(grid, tmp_path / "picture")[1].read_text()
+    patterns = re.findall(r"<pattern .*?</pattern>", shown, re.DOTALL)
+    # The first has none.
+    assert len({re.search(r'<path d="([^"]*)"', pattern)[1] for pattern in patterns}) == len(methods) - 2
+    looks = [(BAR_COLOURS[of % len(BAR_COLOURS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
+    assert len(set(looks)) == 50
 
 
 def records(folder: Path) -> tuple[RunRecord, ...]:
@@ -172,3 +203,13 @@ def test_search(tmp_path: Path) -> None:
         ("16.0", "reduction_factor"),
         ("2.0", "reduction_factor"),
     }
+
+
+def test_other_experiments_are_no_search(tmp_path: Path) -> None:
+    """Pfeiffer's and Houlsby's adapters differ in their position, and in their size too."""
+    finish_all(tmp_path / "usual", {("cb", "pfeiffer"): (0.5,), ("cb", "houlsby"): (0.6,)})
+    with pytest.raises(UserError, match=r'on "cb" are no sweep .* adapter.position \(ffn: factor 16; both: size 64\)'):
+        search(records(tmp_path))
+    own = adapter("houlsby", size=None, reduction_factor=16.0)
+    finish(tmp_path / "same", experiment("cb", "houlsby", adapter=own), 0.7)
+    assert {score.setting for score in search(records(tmp_path))} == {"position"}

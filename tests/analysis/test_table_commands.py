@@ -54,6 +54,12 @@ def test_what_is_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "file").touch()
     assert "cannot be written" in refused(capsys, "plot", "search", given, f"--output={tmp_path / 'file' / 'picture'}")
     assert 'names "ret"' in refused(capsys, "plot", "tradeoff", given, picture, "--task=ret")
+    several = refused(capsys, "plot", "tradeoff", given, picture, "--task=cb,rte")
+    assert "--task is cb,rte, but takes one task" in several
+    assert "--tasks=cb,rte" in several
+    (tmp_path / "z.csv").mkdir()
+    assert "z.csv is there" in refused(capsys, "plot", "differences", given, f"--output={tmp_path / 'z'}")
+    (tmp_path / "z.csv").rmdir()
     assert "adapter.init_scale" in refused(capsys, "plot", "robustness", given, picture)
     finish(tmp_path / "other", fusion("rte", ("cb",)), 0.5, trunk="c" * 64)
     assert "different trunks" in refused(capsys, "table", "pals", f"{given},{tmp_path / 'other'}")

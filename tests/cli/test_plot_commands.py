@@ -44,6 +44,15 @@ def test_activations_of_a_text(model: list[str], tmp_path: Path) -> None:
     assert {line["token"] for line in lines_of(tmp_path / "text.csv")} >= {"[CLS]", "all", "two", "some"}
 
 
+def test_a_text_that_is_cut(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plot", "activations", *model[:-1], f"--output={tmp_path / 'text'}"]
+    assert main([*words, f"--text={'all of the two ' * 9}"]) == 0
+    assert "The text was cut to 16 of its 38 tokens" in capsys.readouterr().err
+    assert len({line["position"] for line in lines_of(tmp_path / "text.csv")}) == 16
+    assert main([*words, "--text=all of the two"]) == 0
+    assert "cut" not in capsys.readouterr().err
+
+
 def test_spans(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*model, "--head=target-fusion", f"--output={tmp_path / 'spans'}"]
     assert main(["plot", "spans", *words]) == 0
@@ -61,6 +70,14 @@ def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refu
     assert "give layers by their numbers" in refused(*activations, "--layers=last")
     assert "--head names 2 and --fusion 1" in refused(*activations, "--head=a,b")
     assert "give --text as well" in refused(*activations, "--text_b=some")
+    assert "The layer 0 is given twice" in refused(*activations, "--layers=0,1,0")
+    text = [*activations[:-2], activations[-1]]
+    assert "--text is blank" in refused(*text, "--text= ")
+    assert "--text_b is blank" in refused(*text, "--text=all", "--text_b=")
+    assert '--fusion names "target-fusion" twice' in refused(*activations, "--fusion=target-fusion,target-fusion")
+    told = refused(*activations, "--fusion=target-fusio")
+    assert 'The fusion "target-fusio" is not in the store' in told
+    assert 'Did you mean "target-fusion"?' in told
     spans = ["plot", "spans", *model, "--head=target-fusion", f"--output={tmp_path / 'x'}"]
     assert "does not fit a classification task" in refused(*spans, "--metric=bleu")
     (tmp_path / "file").write_text("")
