@@ -19,16 +19,16 @@ from afjax.analysis.report_sections import (
     settings_table,
     versions,
 )
-from afjax.analysis.report_tables import Looked, other_rows, score_tables, trained_table
-from afjax.analysis.workdirs import ExperimentRecord, find_experiments, load_result
+from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
+from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
 from afjax.architecture import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.paths import absolute
+from afjax.paths import absolute, open_path
 from afjax.store import Manifest, names, read_manifest
 from afjax.task_model import TaskModel
 from afjax.train.experiment import Result
-from afjax.train.workdir import find_store, write_text
+from afjax.train.workdir import TARGET, find_store, write_text
 from afjax.trees import count, flatten
 from afjax.trunk import Trunk
 
@@ -69,13 +69,15 @@ def write_report(
       batch_size: Rows a step.
 
     Raises:
-      UserError: No finished run, or a file that cannot be written. Rows, trunks and artefacts that are no longer there
-        are told of in the page.
+      UserError: No finished run, a store that was given and is not there, or a file that cannot be written. Rows,
+        trunks and artefacts that are no longer there are told of in the page.
     """
     check_page(output)
+    if store_folder and not open_path(store_folder).is_dir():
+        raise UserError(f"There is no store at {store_folder}; give --store the folder that the run saved to.")
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
-    best = max(finished, key=lambda experiment: experiment.score)
+    best = find_best(finished)
     looked = [
         _looked(best, result, rows_of, load_trunk, store_folder, trunk, num_mistakes, batch_size)
         for result in best.results.values()
@@ -110,7 +112,8 @@ def make_page(
     """The page, from all that was found."""
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
-    several = [tag("p", f"Of the run that is best on dev: {best.workdir.name}.")] if len(finished) > 1 else []
+    on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    several = [tag("p", f"Of the run{on} that is best on dev: {best.title}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
         "trained": [*several, trained_table(best, looked, manifests)],
@@ -129,7 +132,8 @@ def make_page(
         tag(
             "header",
             tag("h1", title),
-            tag("p", _summary(experiments, best)),
+            tag("p", _summary(experiments)),
+            *_which_task(finished, best),
             _key_numbers(finished, best, looked),
             tag("nav", tag("ul", *links), aria_label="Sections"),
         ),
@@ -172,39 +176,61 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """Of what the experiment's runs saved, and of what its fusions use; what is not there is left out."""
+    """Of what the experiment's runs saved, and of what its fusions use; what is not there or another's is left out."""
     found: dict[tuple[str, str], Manifest] = {}
 
-    def add(kind: str, name: str) -> None:
+    def read(kind: str, name: str) -> Manifest | None:
         try:
-            if (kind, name) not in found and name in names(store_folder, kind):
-                found[kind, name] = read_manifest(store_folder, kind, name)
+            return read_manifest(store_folder, kind, name) if name in names(store_folder, kind) else None
         except UserError:
-            return
+            return None
 
     for run in experiment.runs:
-        for result in run.results:
+        source = run.title != TARGET
+        # Of a sequence's results on a task, the last is of what was saved.
+        for result in run.results if source else experiment.results.values():
             for kind in ("adapters", "fusion", "heads"):
-                add(kind, result.name)
+                manifest = read(kind, result.name)
+                if manifest and is_of_run(manifest, experiment, result, source=source):
+                    found.setdefault((kind, result.name), manifest)
             for member in found[fusion].adapters if (fusion := ("fusion", result.name)) in found else ():
-                add("adapters", member["name"])
+                manifest = read("adapters", member["name"])
+                if manifest and manifest.digest == member["sha256"]:
+                    found.setdefault(("adapters", member["name"]), manifest)
     return list(found.values())
 
 
-def _summary(experiments: Sequence[ExperimentRecord], best: ExperimentRecord) -> str:
+def _summary(experiments: Sequence[ExperimentRecord]) -> str:
     finished = sum(bool(experiment.results) for experiment in experiments)
     recipes = ", ".join(dict.fromkeys(str(experiment.config["recipe"]) for experiment in experiments))
     trunks = ", ".join(dict.fromkeys(str(experiment.config["trunk"]) for experiment in experiments))
+    tasks = ", ".join(dict.fromkeys(task for experiment in experiments for task in experiment.results))
     runs = "" if len(experiments) == 1 else f"; {finished} of {len(experiments)} runs are finished"
-    return f"Recipe {recipes} on the trunk {trunks}, for {', '.join(best.results)}{runs}."
+    return f"Recipe {recipes} on the trunk {trunks}, for {tasks}{runs}."
+
+
+def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
+    """Of runs on several tasks, which of these the page is about and why."""
+    groups = by_tasks(finished)
+    if len(groups) == 1:
+        return []
+    numbers = [len(group) for group in groups.values()]
+    first = "the first of those that have" if numbers.count(max(numbers)) > 1 else "which has"
+    words = (
+        "These runs are on several tasks, whose scores do not compare. Scores and times are of all; the rest is about "
+        f"the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For that of another run give "
+        "its own folder as --workdir."
+    )
+    return [tag("p", words)]
 
 
 def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[Looked]) -> Markup:
     metrics = dict.fromkeys(result.main_metric for result in best.results.values())
     what = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
     mean = "mean " if len(best.results) > 1 else ""
-    of = "of the best run, " if len(finished) > 1 else ""
-    pairs = [(f"dev {mean}{what} {of}".strip(" ,"), f"{best.score:.4f}")]
+    on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    of = f" of the best run{on}" if len(finished) > 1 else ""
+    pairs = [(f"dev {mean}{what}{of}", score(best.score))]
     # Of several tasks each has its own, in the table below.
     if len(looked) == 1 and looked[0].parameters:
         trained, total = looked[0].parameters
@@ -221,7 +247,8 @@ def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[M
     for each in looked:
         parts += [tag("h3", each.result.name)] if len(looked) > 1 else []
         if each.look is None:
-            parts.append(tag("p", f"The dev rows cannot be looked at: {each.missing}"))
+            what = "The dev rows cannot be looked at" if each.parameters else "The model cannot be loaded"
+            parts.append(tag("p", f"{what}: {each.missing}"))
         else:
             parts += show(each.result, each.look)
     return parts

@@ -18,6 +18,10 @@ _POINTS = 200
 _EVERY_STEP = 25
 # Longer names are cut in the middle; the tables beside the pictures have them whole.
 _NAME = 28
+# Lines, and how their markers are filled, change after as many as there are colours: this many are told apart, without
+# colour too.
+_ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
+MOST_LINES = len(COLOURS) * len(_ROUNDS)
 # More numbers than these in a row of cells are too small to read.
 _NUMBERED = 12
 
@@ -38,12 +42,12 @@ def loss_figure(run: RunRecord) -> "Figure":
     return figure
 
 
-def rate_figure(run: RunRecord) -> "Figure":
-    """Learning rate by step."""
+def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Learning rate by step, of the lines of a log that have one."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
-    shown = run.steps[:: max(1, len(run.steps) // _POINTS)]
-    if shown[-1] is not run.steps[-1]:
-        shown = [*shown, run.steps[-1]]
+    shown = lines[:: max(1, len(lines) // _POINTS)]
+    if shown[-1] is not lines[-1]:
+        shown = [*shown, lines[-1]]
     steps, rates = [line["step"] for line in shown], [line["learning_rate"] for line in shown]
     axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(shown) < 3 else "")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
@@ -54,16 +58,20 @@ def rate_figure(run: RunRecord) -> "Figure":
 
 
 def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
-    """Dev metrics by step, and the step whose parameters were kept."""
-    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
+    """Dev metrics by step, ``MOST_LINES`` at most, and the step whose parameters were kept."""
+    # A line of the legend has three names.
+    figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
         looks = [look for look in run.looks if name in look]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        line, fill = _ROUNDS[number // len(COLOURS)]
         axes.plot(
             [look["step"] for look in looks],
             [look[name] for look in looks],
             color=colour,
             marker=marker,
+            linestyle=line,
+            fillstyle=fill,
             label=plain(name),
         )
     if best_step is not None:
@@ -114,7 +122,7 @@ def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
     names = list(dict.fromkeys(name for look in run.looks for name in look if name not in ("step", "mse")))
     if "mean" in names:
         wanted = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
-        return [name for name in wanted if name in names][: len(COLOURS)]
+        return [name for name in wanted if name in names]
     main = next(iter(main_metrics.values()), "")
     return sorted(names, key=lambda name: name != main)
 

@@ -40,7 +40,6 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
     first, last = run.steps[0], run.steps[-1]
     best = next((result.metrics.get("step") for result in run.results), None)
     falls = f"from {first['loss']:.4g} at step {first['step']} to {last['loss']:.4g} at step {last['step']}"
-    top = max(line["learning_rate"] for line in run.steps)
     figures = [
         image(
             picture(draw.loss_figure(run), ".svg"),
@@ -49,7 +48,9 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
         )
     ]
     if run.looks:
-        names = draw.shown_metrics(run, main_metrics)
+        all_names = draw.shown_metrics(run, main_metrics)
+        names = all_names[: draw.MOST_LINES]
+        left_out = f"; {len(all_names) - len(names)} more are in metrics.jsonl" if len(all_names) > len(names) else ""
         scores = "; ".join(
             f"{name} {', '.join(f'{look[name]:.4g}' for look in _few([look for look in run.looks if name in look]))}"
             for name in names
@@ -58,16 +59,20 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
             image(
                 picture(draw.look_figure(run, names, best), ".svg"),
                 f"Dev scores of {run.title} by step: {scores}.",
-                "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept"),
+                "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept") + left_out,
             )
         )
-    figures.append(
-        image(
-            picture(draw.rate_figure(run), ".svg"),
-            f"Learning rate of {run.title} by step: at most {top:.3g}, {last['learning_rate']:.3g} at the end.",
-            "Learning rate",
+    # A damaged log may lack them.
+    rated = [line for line in run.steps if "learning_rate" in line]
+    if rated:
+        rates = [line["learning_rate"] for line in rated]
+        figures.append(
+            image(
+                picture(draw.rate_figure(rated), ".svg"),
+                f"Learning rate of {run.title} by step: at most {max(rates):.3g}, {rates[-1]:.3g} at the end.",
+                "Learning rate",
+            )
         )
-    )
     return tag("div", *figures, class_="figures")
 
 
@@ -81,7 +86,7 @@ def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 def activations(result: Result, look: DevLook | None) -> list[Markup]:
     """What a fusion attends to, as a picture and as numbers."""
     if look is None:
-        return [tag("p", f"{result.name}: its dev rows cannot be looked at, so nothing is known of a fusion's use.")]
+        return [tag("p", f"{result.name} was not run on its dev rows, so nothing is known of a fusion's use.")]
     if not look.activations:
         return [tag("p", f"{result.name} is no fusion, so it attends to no adapters.")]
     figures, tables = [], []
@@ -184,16 +189,17 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
     rows: list[list[Content]] = []
     total = 0.0
     for experiment in experiments:
-        place = f"{experiment.workdir.name}/" if len(experiments) > 1 else ""
+        place = f"{experiment.title}/" if len(experiments) > 1 else ""
         for run in experiment.runs:
             usage = run.usage
             if usage:
-                total += usage.get("seconds", 0.0)
+                seconds = usage.get("seconds")
+                total += seconds or 0.0
                 rows.append(
                     [
                         f"{place}{run.title}",
-                        duration(usage.get("seconds", 0.0)),
-                        f"{usage.get('seconds', 0.0) / max(1, usage.get('step', 1)):.3g} s",
+                        "–" if seconds is None else duration(seconds),
+                        "–" if seconds is None else f"{seconds / max(1, usage.get('step', 1)):.3g} s",
                         str(usage.get("starts", 1)),
                         str(usage.get("devices", "–")),
                         _memory(usage.get("host_memory")),

@@ -1,16 +1,20 @@
 """The report's tables of what was trained, and how well."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.analysis.dev_rows import DevLook
 from afjax.analysis.page import Content, Markup, table, tag
-from afjax.analysis.workdirs import ExperimentRecord, differing_settings
+from afjax.analysis.workdirs import NO_MATTER, ExperimentRecord, by_tasks, differing_settings
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
+
+# More columns of settings than these make a table that is not read.
+_SETTINGS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,33 +69,59 @@ def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: S
 
 
 def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked]) -> list[Markup]:
+    """All runs' scores over seeds, task by task, and every score of the run that was looked at."""
     parts = []
     if len(finished) > 1:
-        varying = differing_settings([experiment.settings for experiment in finished], ("seed",))
-        groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
-        for place, experiment in enumerate(finished):
-            groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)
-        rows = [
-            [*(values or ("all runs",)), task, metric, spread, seeds]
-            for values, of_group in sorted(groups.items(), key=lambda item: -statistics.fmean(e.score for e in item[1]))
-            for task, metric, spread, seeds in _spreads(of_group)
-        ]
-        header = [*(varying or ("setting",)), "task", "dev metric", "mean ± std", "seeds"]
-        caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
-        parts.append(table(header, rows, numbers=(len(header) - 2,), caption=caption))
+        groups = by_tasks(finished)
+        for tasks, of_tasks in groups.items():
+            parts += [tag("h3", tasks)] if len(groups) > 1 else []
+            parts.append(_settings_table(of_tasks))
     rows = []
     names = list(dict.fromkeys(name for each in looked for name in each.result.metrics if name != "step"))
     for each in looked:
         result = each.result
-        rows.append([result.name, result.main_metric, *(_score(result.metrics.get(name)) for name in names)])
+        rows.append([result.name, result.main_metric, *(score(result.metrics.get(name)) for name in names)])
         if each.look:
-            scores = [_score(each.look.scores.get(name)) for name in names]
+            scores = [score(each.look.scores.get(name)) for name in names]
             rows.append([f"{result.name}, scored again", f"on {each.look.num_rows} rows", *scores])
     caption = (
         "Every dev metric of the kept parameters, as in training, and as the stored model scores its dev rows now."
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
     return parts
+
+
+def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
+    """Scores of runs on the same tasks: a row for every setting, over its seeds, the best first."""
+    sides = [experiment.settings for experiment in experiments]
+    varying = differing_settings(sides, NO_MATTER)
+
+    def telling(name: str) -> tuple[bool, bool, int]:
+        """First what all runs have; of that what is no detail of a part, as recipe; then what takes most values."""
+        return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
+
+    shown = sorted(varying, key=telling)[:_SETTINGS]
+    groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
+    for place, experiment in enumerate(experiments):
+        groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)
+    best_first = sorted(groups.values(), key=lambda group: -statistics.fmean(each.score for each in group))
+    rows: list[list[Content]] = [
+        [
+            ", ".join(each.title for each in group),
+            *(str(group[0].settings.get(name, "not set")) for name in shown),
+            *spread,
+        ]
+        for group in best_first
+        for spread in _spreads(group)
+    ]
+    header = ["runs", *shown, "task", "dev metric", "mean ± std", "seeds"]
+    caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
+    if len(varying) > len(shown):
+        caption += (
+            f" {len(varying) - len(shown)} more settings differ, which stand in each run's config.json; afjax table "
+            "puts methods side by side."
+        )
+    return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
 
 def other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]:
@@ -110,10 +140,12 @@ def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, st
     found = []
     for task, result in experiments[0].results.items():
         of_task = [(each, each.results[task]) for each in experiments if task in each.results]
-        scores = [float(of.metrics[of.main_metric]) for _, of in of_task]
+        by_seed = sorted((each.config["seed"], float(of.metrics[of.main_metric])) for each, of in of_task)
+        scores = [value for _, value in by_seed if math.isfinite(value)]
         spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
-        seeds = ", ".join(str(seed) for seed in sorted(each.config["seed"] for each, _ in of_task))
-        found.append((task, result.main_metric, f"{statistics.fmean(scores):.4f}{spread}", seeds))
+        mean = score(statistics.fmean(scores) if scores else math.nan)
+        seeds = ", ".join(f"{seed}{'' if math.isfinite(value) else ' (not a number)'}" for seed, value in by_seed)
+        found.append((task, result.main_metric, f"{mean}{spread}", seeds))
     return found
 
 
@@ -125,8 +157,11 @@ def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _whole(value: Any) -> str:
-    return "–" if value is None else f"{int(value):,}"
+    return "–" if value is None or not math.isfinite(value) else f"{int(value):,}"
 
 
-def _score(value: Any) -> str:
-    return "–" if value is None else f"{value:.4f}"
+def score(value: Any) -> str:
+    """A score as it is shown."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if math.isfinite(value) else "not a number"

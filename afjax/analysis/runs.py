@@ -17,6 +17,7 @@ from etils import epath
 from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
+from afjax.analysis.workdirs import NO_MATTER
 from afjax.architecture import Adapter
 from afjax.config import ExperimentConfig, TaskConfig
 from afjax.dataclass_dicts import from_dict, to_dict
@@ -28,8 +29,6 @@ from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, sour
 
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
 _DEPTH = 4
-# Settings on which results do not depend, or that only name them.
-_NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ class RunRecord:
         """
         if self.config is None:
             return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
-        values = {key: value for key, value in to_dict(self.config).items() if key not in _NO_MATTER}
+        values = {key: value for key, value in to_dict(self.config).items() if key not in NO_MATTER}
         values["trunk"] = self.origin or self.trunk
         values["task"] = self._by_rows(values["task"])
         values["tasks"] = [self._by_rows(task) for task in values["tasks"]]

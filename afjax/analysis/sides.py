@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import differing_settings, find_experiments, load_result
+from afjax.analysis.workdirs import NO_MATTER, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import open_path
 from afjax.task_model import TaskModel, load_task_model
@@ -85,7 +85,7 @@ def _of_runs(
     folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
 ) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
-    swept = differing_settings([experiment.settings for experiment in finished], ("seed",))
+    swept = differing_settings([experiment.settings for experiment in finished], NO_MATTER)
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(

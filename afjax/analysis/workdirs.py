@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,18 @@ from etils import epath
 
 from afjax import store
 from afjax.errors import UserError
-from afjax.paths import open_path
+from afjax.paths import absolute, open_path
+from afjax.store import Manifest
 from afjax.task_model import TaskModel, load_task_model
 from afjax.train.experiment import Result
 from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, settings
 from afjax.trunk import Trunk
+
+# Settings on which results do not depend, or that only name them.
+NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
+# Folders below one that was given are looked through to this depth, as ``afjax table`` does.
+_DEPTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +62,14 @@ class ExperimentRecord:
 
     Attributes:
       workdir: Its folder.
+      title: That folder as seen from the one that was given.
       config: Its config, as JSON has it.
       inputs: Digests of what it read, by what that is.
       runs: That of the target last.
     """
 
     workdir: epath.Path
+    title: str
     config: Mapping[str, Any]
     inputs: Mapping[str, str]
     runs: tuple[RunRecord, ...]
@@ -77,21 +86,23 @@ class ExperimentRecord:
 
     @property
     def score(self) -> float:
-        """The mean of its tasks' main dev metrics."""
-        return statistics.fmean(result.metrics[result.main_metric] for result in self.results.values())
+        """The mean of its tasks' main dev metrics; minus infinity where one is no number, so that it is never best."""
+        mean = statistics.fmean(result.metrics[result.main_metric] for result in self.results.values())
+        return mean if math.isfinite(mean) else -math.inf
 
 
 def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
-    """The experiment of a workdir; those of a sweep, or of a folder of workdirs; begun ones too, by their paths.
+    """The experiment of a workdir; those in a folder, such as a sweep's, by their paths; begun ones too.
 
     Raises:
       UserError: There is none that is finished, or a file that says what it was is damaged.
     """
     workdir = open_path(workdir)
-    folders = [workdir]
-    if not (workdir / CONFIG).exists():
-        folders = [folder for place in (workdir, workdir / "runs") for folder in _folders(place)]
-    experiments = [_experiment(folder) for folder in folders if (folder / CONFIG).exists()]
+    if (workdir / CONFIG).exists():
+        experiments = [_experiment(workdir, absolute(workdir).name)]
+    else:
+        folders = _search(workdir, _DEPTH)
+        experiments = [_experiment(folder, folder.relative_to(workdir).as_posix()) for folder in folders]
     if not any(experiment.results for experiment in experiments):
         begun = f" ({len(experiments)} begun)" if experiments else ""
         raise UserError(
@@ -99,6 +110,34 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
             "to its end."
         )
     return experiments
+
+
+def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
+    """Experiments by the tasks that they are about: scores on other tasks are not comparable."""
+    groups: dict[str, list[ExperimentRecord]] = {}
+    for experiment in finished:
+        groups.setdefault(", ".join(experiment.results), []).append(experiment)
+    return groups
+
+
+def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
+    """The one that is best on dev, of those on the task that has most (the first such task)."""
+    most = max(by_tasks(finished).values(), key=len)
+    return max(most, key=lambda experiment: experiment.score)
+
+
+def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
+    """Whether an artefact is what a run saved: a store may have another run's of the same name.
+
+    Args:
+      manifest: The artefact's.
+      experiment: The experiment.
+      result: What the run gave.
+      source: Whether the result is a source's of a fusion, which may have come from the store, with a seed of its own.
+    """
+    # Manifests have None for what is no finite number.
+    metrics = {name: value if math.isfinite(value) else None for name, value in result.metrics.items()}
+    return manifest.metrics == metrics and (source or manifest.seed == experiment.config["seed"])
 
 
 def load_result(
@@ -121,7 +160,7 @@ def load_result(
       trunk: What it was trained on; empty: what the config says, or what the experiment itself has trained.
 
     Raises:
-      UserError: The store or the trunk are no longer there, or damaged.
+      UserError: The store or the trunk are no longer there, or damaged, or the store has another run's model.
     """
     folder = str(store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
@@ -131,19 +170,42 @@ def load_result(
         adapter, fusion = "", result.name
     if result.name not in store.names(folder, "heads"):
         raise UserError(f'The store {folder} has no head "{result.name}"; give --store the one that it was saved to.')
+    kinds = ["heads", *(["adapters"] if adapter else []), *(["fusion"] if fusion else [])]
+    manifests = [store.read_manifest(folder, kind, result.name) for kind in kinds]
+    if not all(is_of_run(manifest, experiment, result, source=source) for manifest in manifests):
+        raise UserError(
+            f'The store {folder} holds another run\'s model "{result.name}"; give --store the one that '
+            f"{experiment.workdir} saved to."
+        )
     own = experiment.workdir / "trunk"
+    began = experiment.inputs.get("the trunk")
+    if not trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
+        raise UserError(f"{own}, the trunk that this run has trained, is not there; give it with --trunk.")
     name = trunk or (str(own) if own.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """``{setting: its value on each side}`` of those that differ; one that a side lacks is "not set" there."""
-    names = dict.fromkeys(name for side in sides for name in side if name not in leave_out)
+    """``{setting: its value on each side}`` of those that differ; one that a side lacks is "not set" there.
+
+    Args:
+      sides: Settings by dotted path.
+      leave_out: Settings, or what their paths begin with, that may differ.
+    """
+    names = dict.fromkeys(name for side in sides for name in side if name.partition(".")[0] not in leave_out)
     found = {name: [side.get(name, "not set") for side in sides] for name in names}
     return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
 
-def _experiment(folder: epath.Path) -> ExperimentRecord:
+def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
+    """The workdirs in a folder, which may be one itself; a trunk's folder has a ``config.json`` too, but no inputs."""
+    if (folder / CONFIG).exists() and (folder / INPUTS).exists():
+        return [folder]
+    children = [child for child in _folders(folder) if not child.name.startswith(".")] if depth else []
+    return [found for child in children for found in _search(child, depth - 1)]
+
+
+def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     places = [
         *_folders(folder / "sources"),
         # The sequential recipe has a run a task within the target's.
@@ -154,14 +216,15 @@ def _experiment(folder: epath.Path) -> ExperimentRecord:
     for place in places:
         lines, results = _lines(place / "metrics.jsonl"), _results(place / RESULT)
         if lines or results:
-            title = place.relative_to(folder).as_posix()
-            runs.append(RunRecord(title, lines, results, read_usage(place)))
+            runs.append(RunRecord(place.relative_to(folder).as_posix(), lines, results, _usage(place)))
     config = _read(folder / CONFIG)
     for key in ("recipe", "trunk", "partition", "seed"):
         if key not in config:
             raise UserError(f"{folder / CONFIG} is damaged (it has no {key}); restore it from a copy.")
+    if not isinstance(config["seed"], int):
+        raise UserError(f"{folder / CONFIG} is damaged (its seed is {config['seed']!r}); restore it from a copy.")
     inputs = _read(folder / INPUTS) if (folder / INPUTS).exists() else {}
-    return ExperimentRecord(folder, config, inputs, tuple(runs))
+    return ExperimentRecord(folder, title, config, inputs, tuple(runs))
 
 
 def _folders(place: epath.Path) -> list[epath.Path]:
@@ -182,18 +245,34 @@ def _read(path: epath.Path) -> dict[str, Any]:
 
 
 def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
-    """The whole lines of a log; a killed run leaves half a line."""
+    """The numbers of a log's whole lines; a killed run leaves half a line, and a bad disk worse."""
     if not path.exists():
         return ()
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             values = json.loads(line)
         except ValueError:
             continue
-        if isinstance(values, dict) and "step" in values:
-            found.append(values)
+        if isinstance(values, dict):
+            numbers = {key: value for key, value in values.items() if _is_number(value)}
+            if math.isfinite(numbers.get("step", math.nan)):
+                found.append(numbers)
     return tuple(found)
+
+
+def _usage(place: epath.Path) -> dict[str, Any]:
+    """What was recorded of what a run took, as far as it is of the kind that it should be."""
+    found = read_usage(place)
+    return {
+        key: value
+        for key, value in found.items()
+        if key == "devices" or (_is_number(value) and math.isfinite(value) and value >= 0)
+    }
 
 
 def _results(path: epath.Path) -> tuple[Result, ...]:
@@ -201,8 +280,18 @@ def _results(path: epath.Path) -> tuple[Result, ...]:
         return ()
     try:
         results = tuple(Result(**values) for values in json.loads(path.read_text(encoding="utf-8")))
-        for result in results:
-            float(result.metrics[result.main_metric])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); train this run again.") from None
+    for result in results:
+        words = (result.name, result.kind, result.task, result.main_metric)
+        if not all(isinstance(word, str) for word in words) or not isinstance(result.metrics, dict):
+            raise UserError(f"{path} is damaged (a result has no name, task or metrics); train this run again.")
+        wrong = [name for name, value in result.metrics.items() if not _is_number(value)]
+        if wrong or result.main_metric not in result.metrics:
+            metric = (wrong or [result.main_metric])[0]
+            raise UserError(f'{path} is damaged (its metric "{metric}" is no number); train this run again.')
     return results
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

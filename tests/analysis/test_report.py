@@ -15,7 +15,7 @@ from etils import epath
 from afjax.analysis.dev_rows import DevLook, Mistake
 from afjax.analysis.page import Markup, tag
 from afjax.analysis.report import SECTIONS, Looked, check_page, make_page
-from afjax.analysis.workdirs import ExperimentRecord, find_experiments
+from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
@@ -172,14 +172,14 @@ def test_several_runs(tmp_path: Path) -> None:
     (begun / "target" / "result.json").unlink()
     experiments = find_experiments(epath.Path(tmp_path))
     finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
-    best = max(finished, key=lambda experiment: experiment.score)
+    best = find_best(finished)
     assert best.workdir.name == "a1"
     page = make_page("<b>name", experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
     words = " ".join(Elements(page).texts)
     assert "3 of 4 runs are finished" in words
     assert (
-        "top_k task dev metric mean ± std seeds 98 target accuracy 0.6500 0 97 target accuracy 0.6000 ± 0.1414 0, 1"
-        in (words)
+        "runs top_k task dev metric mean ± std seeds runs/b0 98 target accuracy 0.6500 0 runs/a0, runs/a1 97 target "
+        "accuracy 0.6000 ± 0.1414 0, 1" in words
     )
 
 
@@ -205,6 +205,29 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
+
+
+@pytest.mark.parametrize(("num_tasks", "shown", "told"), [(8, 8, ""), (40, 31, "; 9 more are in metrics.jsonl")])
+def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: Path) -> None:
+    """All are drawn and told apart by their lines and markers too; where that is too many the page says so."""
+    write_run(tmp_path, name="fused", accuracy=0.75)
+    tasks = [f"task{number:02}" for number in range(num_tasks)]
+    looks = [
+        {"step": step, "dev/mean": 0.5, **{f"dev/{task}/accuracy": step / 40 for task in tasks}} for step in (10, 20)
+    ]
+    with (tmp_path / "target" / "metrics.jsonl").open("a") as log:
+        log.write("\n" + "".join(json.dumps(look) + "\n" for look in looks))
+    results = [
+        {"name": task, "kind": "full, multitask", "task": task, "metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}
+        for task in tasks
+    ]
+    (tmp_path / "target" / "result.json").write_text(json.dumps(results))
+    (found,) = find_experiments(epath.Path(tmp_path))
+    page = make_page("name", [found], found, [Looked(of, missing="gone.") for of in found.results.values()], "nothing")
+    words = " ".join(Elements(page).texts)
+    assert f"Dev scores{told} " in words
+    (drawn,) = (picture for picture in pictures(page) if ">dev score<" in picture)
+    assert [task for task in tasks if f">{task}/accuracy<" in drawn] == tasks[:shown]
 
 
 def test_values_and_many_labels(tmp_path: Path) -> None:

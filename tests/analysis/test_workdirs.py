@@ -1,0 +1,217 @@
+"""What is read of workdirs: which model is a run's own, damaged files, scores that are none, folders of folders."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etils import epath
+from made_runs import begin, experiment, finish, fusion
+
+from afjax.analysis.report import write_report
+from afjax.analysis.sides import open_sides
+from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments, load_result
+from afjax.config import ExperimentConfig, TaskConfig
+from afjax.errors import UserError
+
+STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
+
+
+class ReachedError(Exception):
+    """The trunk is asked for: nothing was wrong with what the store holds."""
+
+
+def no_trunk(name: str) -> Any:
+    raise ReachedError(name)
+
+
+def read(workdir: Path) -> ExperimentRecord:
+    (found,) = find_experiments(epath.Path(workdir))
+    return found
+
+
+def load(workdir: Path, store_folder: Path | None = None, **options: Any) -> None:
+    found = read(workdir)
+    load_result(found, found.results["cb"], no_trunk, store_folder=str(store_folder or ""), **options)
+
+
+def write_page(workdir: Path, output: Path, **options: Any) -> str:
+    write_report(epath.Path(workdir), output, rows_of=lambda model: None, load_trunk=no_trunk, **options)  # type: ignore[arg-type, return-value]
+    return output.read_text(encoding="utf-8")
+
+
+def finish_two_seeds(folder: Path) -> list[Path]:
+    return [
+        finish(folder / str(seed), experiment("cb", "pfeiffer", seed=seed), 0.5 + seed / 4, saved=3) for seed in (0, 1)
+    ]
+
+
+def test_another_runs_model_is_refused(tmp_path: Path) -> None:
+    first, second = finish_two_seeds(tmp_path)
+    for own in (first, second):
+        with pytest.raises(ReachedError):
+            load(own)
+    with pytest.raises(UserError, match=r"holds another run's model \"cb-pfeiffer\"; give --store the one that .*/1 "):
+        load(second, first / "store")
+    with pytest.raises(UserError, match="another run's model"):
+        open_sides(f"{first},{second}", lambda name: None, store_folder=str(second / "store"))  # type: ignore[arg-type, return-value]
+    # The same scores by another seed, and other scores by the same.
+    for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
+        other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
+        with pytest.raises(UserError, match="another run's model"):
+            load(first, other / "store")
+
+
+def test_report_tells_of_another_runs_model(tmp_path: Path) -> None:
+    first, second = finish_two_seeds(tmp_path)
+    page = write_page(second, tmp_path / "report.html", store_folder=str(first / "store"))
+    assert page.count("The model cannot be loaded: The store") == 2
+    assert "dev rows cannot be looked at" not in page
+    # Nor are digests and numbers of parameters of what is another's.
+    assert "heads/cb-pfeiffer" not in page
+
+
+def test_last_score_of_a_sequence_is_that_of_the_stored_model(tmp_path: Path) -> None:
+    tasks = tuple(TaskConfig(name=name, source=f"data/{name}") for name in ("cb", "rte"))
+    config = ExperimentConfig(recipe="sequential", partition="adapter", tasks=tasks)
+    workdir = finish(tmp_path, config, {"cb": 0.5, "rte": 0.6}, saved=3)
+    path = workdir / "target" / "result.json"
+    last = json.loads(path.read_text())
+    earlier = {**last[0], "kind": "after cb", "metrics": {"accuracy": 0.75, "step": 7}}
+    path.write_text(json.dumps([earlier, *last]))
+    with pytest.raises(ReachedError):
+        load(workdir)
+
+
+def test_scores_that_are_no_number_are_those_of_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(ReachedError):
+        load(finish(tmp_path, experiment("cb", "pfeiffer"), math.nan, saved=3))
+
+
+def test_a_source_from_the_store_has_its_own_seed(tmp_path: Path) -> None:
+    made = finish(tmp_path / "made", experiment("cb", "pfeiffer", seed=3), 0.5, saved=3)
+    workdir = finish(tmp_path / "fused", fusion("rte", ("cb",)), 0.5)
+    (result,) = read(made).results.values()
+    with pytest.raises(ReachedError):
+        load_result(read(workdir), result, no_trunk, source=True, store_folder=str(made / "store"))
+
+
+def test_trunk_of_the_run_is_gone(tmp_path: Path) -> None:
+    workdir = finish(tmp_path / "run", experiment("cb", "full"), 0.5, saved=3, trained_trunk="b" * 64)
+    with pytest.raises(UserError, match="run/trunk, the trunk that this run has trained, is not there; give it with"):
+        load(workdir)
+    with pytest.raises(ReachedError, match="moved"):
+        load(workdir, trunk="moved")
+    (workdir / "trunk").mkdir()
+    with pytest.raises(ReachedError, match="run/trunk"):
+        load(workdir)
+
+
+def test_store_that_is_not_there(tmp_path: Path) -> None:
+    workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5, saved=3)
+    with pytest.raises(UserError, match=r"no store at .*typo; give --store"):
+        write_page(workdir, tmp_path / "new" / "report.html", store_folder=str(tmp_path / "typo"))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (json.dumps(STEP).encode() + b'\n{"step": 2, "loss": 0.4, "no": "\xff"}\n', [1, 2]),
+        (b'{"step": 1, "loss": 0.5}\n', [1]),
+        (json.dumps({**STEP, "loss": "low"}).encode() + b"\n" + json.dumps({**STEP, "step": 2}).encode(), [2]),
+        (b'{"step": "one", "loss": 0.5}\n{"step": 2, "loss": 0.5, "learning_rate": "fast"}\n[]\n\xff\xfe\n', [2]),
+        (json.dumps(STEP).encode() + b'\n{"step": 1, "dev/accuracy": "high", "dev/f1": 0.5}\n', [1]),
+    ],
+)
+def test_damaged_log(lines: bytes, found: list[int], tmp_path: Path) -> None:
+    workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5)
+    (workdir / "target" / "metrics.jsonl").write_bytes(lines)
+    (run,) = read(workdir).runs
+    assert [line["step"] for line in run.steps] == found
+    assert "Training loss of target" in write_page(workdir, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    "usage", ['{"seconds": "x"}', '{"seconds": NaN, "step": []}', '{"host_memory": "much"}', "\xff"]
+)
+def test_damaged_usage(usage: str, tmp_path: Path) -> None:
+    workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5)
+    (workdir / "target" / "usage.json").write_bytes(usage.encode("latin-1"))
+    assert "have not recorded what they took" in write_page(workdir, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": {"accuracy": "0.5"}}, '"accuracy" is no number'),
+        ({"metrics": {"accuracy": 0.5, "f1": None}}, '"f1" is no number'),
+        ({"metrics": {"f1": 0.5}}, '"accuracy" is no number'),
+        ({"metrics": ["accuracy"]}, "no name, task or metrics"),
+        ({"task": None}, "no name, task or metrics"),
+        ({"other": 1}, "TypeError"),
+    ],
+)
+def test_damaged_result(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    workdir = finish(tmp_path, experiment("cb", "head"), 0.5)
+    path = workdir / "target" / "result.json"
+    (result,) = json.loads(path.read_text())
+    path.write_text(json.dumps([{**result, **change}]))
+    with pytest.raises(UserError, match=f"{words}.*; train this run again"):
+        read(workdir)
+
+
+def test_scores_that_are_no_number_are_never_best(tmp_path: Path) -> None:
+    for seed, score in enumerate((math.nan, 0.5, 0.7)):
+        finish(tmp_path / f"run{seed}", experiment("cb", "head", seed=seed), score)
+    assert find_best(find_experiments(epath.Path(tmp_path))).title == "run2"
+    page = write_page(tmp_path, tmp_path / "report.html")
+    assert "0.6000 ± 0.1414" in page
+    assert "0 (not a number), 1, 2" in page
+    page = write_page(tmp_path / "run0", tmp_path / "report.html")
+    assert "<dt>dev accuracy</dt><dd>not a number</dd>" in page
+
+
+def test_folders_of_folders(tmp_path: Path) -> None:
+    """As deep as afjax table looks, and neither a trunk's folder nor what a workdir holds is a workdir."""
+    finish(tmp_path / "0" / "cb", experiment("cb", "full"), 0.5, saved=3)
+    finish(tmp_path / "a" / "b" / "c" / "rte", experiment("rte", "head"), 0.5)
+    finish(tmp_path / "a" / "b" / "c" / "d" / "deep", experiment("rte", "head"), 0.5)
+    begin(tmp_path / "1", experiment("cb", "head"))
+    for trunk in (tmp_path / "trunk", tmp_path / "0" / "cb" / "trunk"):
+        trunk.mkdir()
+        (trunk / "config.json").write_text('{"model_type": "bert"}')
+    assert [found.title for found in find_experiments(epath.Path(tmp_path))] == ["0/cb", "1", "a/b/c/rte"]
+    assert read(tmp_path / "0" / "cb").title == "cb"
+
+
+def test_runs_of_several_tasks(tmp_path: Path) -> None:
+    """The best is one among comparable runs, and only settings that differ between those have columns."""
+    for method, score in (("head", 0.4), ("pfeiffer", 0.6)):
+        finish(tmp_path / "runs" / f"cb-{method}", experiment("cb", method), score)
+    other = TaskConfig(name="sst2", source="data/sst2", train_rows=99)
+    finish(tmp_path / "runs" / "a-sst2", experiment("sst2", "head", of=other), 0.9)
+    page = write_page(tmp_path / "runs", tmp_path / "report.html")
+    assert "about the best run on cb, which has most runs (2)" in page
+    assert "Of the run on cb that is best on dev: cb-pfeiffer." in page
+    assert "dev accuracy of the best run on cb" in page
+    scores = page.partition("Scores</h2>")[2].partition("Training curves</h2>")[0]
+    assert scores.index("<h3>sst2</h3>") < scores.index("a-sst2") < scores.index("<h3>cb</h3>")
+    assert scores.index("cb-pfeiffer</") < scores.index("cb-head</")
+    assert scores.count(">partition</th>") == 1
+    assert "train_rows" not in scores
+
+
+def test_settings_that_differ_are_capped_and_names_split_no_seeds(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        finish(tmp_path / f"head{seed}", experiment("cb", "head", seed=seed, name=f"name{seed}"), 0.5)
+    finish(tmp_path / "fused", fusion("cb", ("rte", "sick")), 0.4)
+    scores = write_page(tmp_path, tmp_path / "report.html").partition("Scores</h2>")[2].partition("Training")[0]
+    assert scores.count("<table") == 2
+    assert "head0, head1" in scores
+    names = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', scores.partition("<tbody>")[0])
+    assert len(names) == 11
+    assert names[:3] == ["runs", "partition", "recipe"]
+    assert "more settings differ" in scores
