@@ -267,9 +267,11 @@ def expected_flops(name: str) -> int:
         if name == "adapter":
             return 2 * (down + up) + up, down
         biases, square = matmul(rows, hidden, num), matmul(rows, hidden, hidden)
-        forward = down + 2 * up + 2 * biases + 3 * square  # up and the biases: for scores and for outputs.
-        weights = 3 * square  # Query, key and value.
-        return forward + weights + 2 * up + 2 * biases + 2 * square, down + square
+        # Query, key and value; of many rows the first two are multiplied with each other first.
+        matrices, joining = (2, 3 * matmul(hidden, hidden, hidden)) if rows > hidden else (3, 0)
+        forward = down + 2 * up + 2 * biases + matrices * square  # up and the biases: for scores and for outputs.
+        weights = matrices * square + joining
+        return forward + weights + 2 * up + 2 * biases + (matrices - 1) * square, down + square
 
     # Scores and mixture. Both operands are activations, so the backward pass has two products for each.
     attention = 2 * matmul(tokens, LENGTH, hidden)
