@@ -27,6 +27,10 @@ def no_trunk(name: str) -> Any:
     raise ReachedError(name)
 
 
+def no_rows(model: Any) -> Any:
+    raise AssertionError("no model was loaded, so none has rows")
+
+
 def read(workdir: Path) -> ExperimentRecord:
     (found,) = find_experiments(epath.Path(workdir))
     return found
@@ -38,7 +42,7 @@ def load(workdir: Path, store_folder: Path | None = None, **options: Any) -> Non
 
 
 def write_page(workdir: Path, output: Path, **options: Any) -> str:
-    write_report(epath.Path(workdir), output, rows_of=lambda model: None, load_trunk=no_trunk, **options)  # type: ignore[arg-type, return-value]
+    write_report(epath.Path(workdir), output, rows_of=no_rows, load_trunk=no_trunk, **options)
     return output.read_text(encoding="utf-8")
 
 
@@ -56,7 +60,7 @@ def test_another_runs_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds another run's model \"cb-pfeiffer\"; give --store the one that .*/1 "):
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
-        open_sides(f"{first},{second}", lambda name: None, store_folder=str(second / "store"))  # type: ignore[arg-type, return-value]
+        open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
     # The same scores by another seed, and other scores by the same.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
