@@ -1,14 +1,16 @@
 """What the training step of each method takes on TPU slices, compiled without one: the table of docs/scaling.md.
 
     python bench/tpu.py --output=tpu.csv
-    python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --methods=full --unrolled --output=tpu.csv
+    python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
 
-32 rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are
-not made again.
+The layers as a loop and as straight-line code are compiled one after the other for each method, so that their times compare.
+32 rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are not
+made again.
 """
 
 import argparse
 import csv
+import itertools
 from pathlib import Path
 
 from afjax.config import MeshConfig
@@ -20,13 +22,14 @@ from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
 
 ROWS_PER_CHIP = 32
-COLUMNS = (
-    "topology,trunk,method,layers,compile_s,tflop,minimum_tflop,ratio,matmul_ratio,memory_gb,moved_gb,all_reduce_mb,"
-    "gradients_mb,step_ms,bound,compute_ms,hbm_ms,interconnect_ms"
-).split(",")
+CASE = ("topology", "trunk", "method", "layers")
+COLUMNS = CASE + tuple(
+    "compile_s,tflop,minimum_tflop,ratio,matmul_ratio,memory_gb,moved_gb,all_reduce_mb,"
+    "gradients_mb,step_ms,bound,compute_ms,hbm_ms,interconnect_ms".split(",")
+)
 
 
-def measure(topology_name: str, trunk: str, method: str, unrolled: bool) -> dict[str, object]:
+def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[str, object]:
     """One line of the table."""
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
@@ -39,12 +42,11 @@ def measure(topology_name: str, trunk: str, method: str, unrolled: bool) -> dict
         batch_size=ROWS_PER_CHIP * mesh.size,
         max_length=128,
         dtype="bfloat16",
-        scan_layers=not unrolled,
+        scan_layers=layers == "scanned",
         remat="none",
         mesh=MeshConfig(),
     )
-    line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method}
-    line["layers"] = "unrolled" if unrolled else "scanned"
+    line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method, "layers": layers}
     step = train_step(plan, mesh, topology)
     if step is None:
         return {**line, "bound": "does not fit"}
@@ -73,26 +75,25 @@ def main() -> None:
     parser.add_argument("--topologies", default="v5e:2x4,v5p:2x2x1")
     parser.add_argument("--trunks", default="bert-base,bert-large")
     parser.add_argument("--methods", default="full,pfeiffer,houlsby,pals-8,fusion-16,fusion-64")
-    parser.add_argument("--unrolled", action="store_true", help="layers as straight-line code")
+    parser.add_argument("--layers", default="scanned", help="scanned (a loop), unrolled (straight-line code), or both")
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
     done = []
     if arguments.output.exists():
         with arguments.output.open(newline="") as file:
-            done = [(line["topology"], line["trunk"], line["method"], line["layers"]) for line in csv.DictReader(file)]
+            done = [tuple(line[name] for name in CASE) for line in csv.DictReader(file)]
     with arguments.output.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not done:
             writer.writeheader()
-        for topology in arguments.topologies.split(","):
-            for trunk in arguments.trunks.split(","):
-                for method in arguments.methods.split(","):
-                    if (topology, trunk, method, "unrolled" if arguments.unrolled else "scanned") in done:
-                        continue
-                    line = measure(topology, trunk, method, arguments.unrolled)
-                    writer.writerow(line)
-                    file.flush()
-                    print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+        choices = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers)
+        for case in itertools.product(*(choice.split(",") for choice in choices)):
+            if case in done:
+                continue
+            line = measure(*case)
+            writer.writerow(line)
+            file.flush()
+            print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -500,6 +500,9 @@ def _read_of(module: Module, fused: Computation, name: str) -> int:
     total = 0
     for user in fused.users[name]:
         places = [number for number, operand in enumerate(user.operands) if operand == name]
+        if _is_view(module, user):
+            total += _read_of(module, fused, user.name)
+            continue
         match user.opcode:
             case "dynamic-slice" | "slice" | "gather" if places == [0]:
                 total += user.results[0].num_bytes
@@ -507,8 +510,6 @@ def _read_of(module: Module, fused: Computation, name: str) -> int:
                 total += 0
             case "scatter" if places == [0]:
                 total += fused.instructions[user.operands[-1]].results[0].num_bytes
-            case "bitcast":
-                total += _read_of(module, fused, user.name)
             case "fusion":
                 inner = called(module, user, "calls")
                 total += sum(_read_of(module, inner, inner.parameters[number]) for number in places)
@@ -529,9 +530,9 @@ def _written(module: Module, fused: Computation) -> list[int]:
 
 def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
     instruction = fused.instructions[name]
+    if _is_view(module, instruction):
+        return _written_of(module, fused, instruction.operands[0])
     match instruction.opcode:
-        case "bitcast":
-            return _written_of(module, fused, instruction.operands[0])
         case "parameter":
             # Handed on as it is.
             return [0 for _ in instruction.results]
@@ -542,18 +543,32 @@ def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
             return [0 for _ in instruction.results]
         case "fusion":
             return _written(module, called(module, instruction, "calls"))
-        case "dynamic-update-slice" | "scatter" if _is_parameter(fused, instruction.operands[0]):
+        case "dynamic-update-slice" | "scatter" if _is_parameter(module, fused, instruction.operands[0]):
             number = 1 if instruction.opcode == "dynamic-update-slice" else -1
             return [fused.instructions[instruction.operands[number]].results[0].num_bytes]
     return [array.num_bytes for array in instruction.results]
 
 
-def _is_parameter(fused: Computation, name: str) -> bool:
+def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
     """Whether it is a parameter, seen another way perhaps: then it is changed where it lies."""
     instruction = fused.instructions[name]
-    if instruction.opcode == "bitcast":
-        return _is_parameter(fused, instruction.operands[0])
+    if _is_view(module, instruction):
+        return _is_parameter(module, fused, instruction.operands[0])
     return instruction.opcode == "parameter"
+
+
+def _is_view(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction within a fusion is its operand seen another way, of which only what is used is read.
+
+    Besides bitcasts these are fusions of one copy that is said to lie where its operand does: how the TPU's compiler
+    takes small entries, the booleans of a stack of dropout masks say, from one tiling to another.
+    """
+    if instruction.opcode == "bitcast":
+        return True
+    if instruction.opcode != "fusion" or "output_to_operand_aliasing={{}: (0, {})}" not in instruction.attributes:
+        return False
+    inner = called(module, instruction, "calls").instructions.values()
+    return [step.opcode for step in inner] == ["parameter", "copy"]
 
 
 def total_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
