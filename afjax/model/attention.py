@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.model.layers import dense, dropout, wide_matmul
+from afjax.model.layers import dense, dropout, keep, softmax, wide_matmul
 
 # From scores to attention weights, both [batch, heads, queries, length].
 Attend = Callable[[Array], Array]
@@ -29,7 +28,7 @@ def attention_weights(
     # A finite minimum keeps rows that are all padding free of NaN.
     minimum = jnp.finfo(scores.dtype).min
     scores = jnp.where(mask[:, None, None, :], scores * head_size**-0.5, minimum)
-    return dropout(key, jax.nn.softmax(scores).astype(dtype), dropout_rate)
+    return dropout(key, softmax(scores, dtype), dropout_rate)
 
 
 def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, attend: Attend) -> Array:
@@ -50,7 +49,7 @@ def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, atte
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
     weights = attend(wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2)))  # [batch, heads, queries, length]
-    context = wide_matmul(weights, split(values)).astype(query.dtype)
+    context = keep(wide_matmul(weights, split(values)).astype(query.dtype))
     return context.transpose(0, 2, 1, 3).reshape(query.shape)
 
 
@@ -74,9 +73,9 @@ def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, a
         params[name]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
         for name in ("key", "value")
     )
-    projected = wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype)  # Kᵀ q, [batch, heads, d]
+    projected = keep(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
     weights = attend(wide_matmul(projected, x.transpose(0, 2, 1))[:, :, None])  # [batch, heads, 1, length]
-    mixed = wide_matmul(weights[:, :, 0], x).astype(x.dtype).transpose(1, 0, 2)  # [heads, batch, d]
-    context = wide_matmul(mixed, value_kernel.transpose(0, 2, 1)).transpose(1, 0, 2)  # [batch, heads, head size]
+    mixed = keep(wide_matmul(weights[:, :, 0], x).astype(x.dtype).transpose(1, 0, 2))  # [heads, batch, d]
+    context = keep(wide_matmul(mixed, value_kernel.transpose(0, 2, 1))).transpose(1, 0, 2)  # [batch, heads, head size]
     bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * weights.sum(-1, dtype=dtype)
     return (context + bias).astype(x.dtype).reshape(-1, 1, size)

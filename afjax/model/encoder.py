@@ -24,7 +24,7 @@ from jax import Array
 
 from afjax.config import Remat
 from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
-from afjax.model.layers import ACTIVATIONS, Dense, LayerNorm, dense, dropout, split_key
+from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dense, dropout, split_key
 from afjax.sharding import gathered, split_rows
 from afjax.trees import Tree, map_with_path, named_key
 
@@ -468,7 +468,7 @@ def _again(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
-    policy = policies.dots_with_no_batch_dims_saveable if remat == "matmuls" else policies.nothing_saveable
+    policy = policies.save_only_these_names(KEPT) if remat == "matmuls" else policies.nothing_saveable
     # A loop's body is kept apart from the rest as it is; straight-line code the compiler would undo.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 

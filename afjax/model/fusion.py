@@ -46,7 +46,17 @@ from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
 from afjax.model.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
 from afjax.model.encoder import Sublayer, for_every_layer
-from afjax.model.layers import ACTIVATIONS, check_dense, dense, dropout, normalise, split_key, wide_matmul
+from afjax.model.layers import (
+    ACTIVATIONS,
+    check_dense,
+    dense,
+    dropout,
+    keep,
+    normalise,
+    softmax,
+    split_key,
+    wide_matmul,
+)
 from afjax.model.parallel import add_output, module_output, module_units, plain_output
 from afjax.sharding import num_parts
 from afjax.trees import Tree, named_key
@@ -494,7 +504,7 @@ def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
     if not joining_pays(num_tokens(z), z.shape[-1]):
         projected = dense(query, z)
         return dense({"kernel": key["kernel"].T}, projected), dense({"kernel": key["bias"][:, None]}, projected)
-    joined = {name: query[name] @ key["kernel"].T for name in ("kernel", "bias")}
+    joined = {name: keep(query[name] @ key["kernel"].T) for name in ("kernel", "bias")}
     constant = {"kernel": (query["kernel"] @ key["bias"])[:, None], "bias": (query["bias"] @ key["bias"])[None]}
     return dense(joined, z), dense(constant, z)
 
@@ -513,7 +523,7 @@ def _attention(scores: Array, temperature: float, rate: float, key: Array | None
     wide = dropout(key, wide, rate) / temperature
     if drawn is not None:
         wide = jnp.where(drawn.reshape((1,) * (wide.ndim - 1) + (-1,)), wide, -jnp.inf)
-    return jax.nn.softmax(wide).astype(scores.dtype)
+    return softmax(wide, scores.dtype)
 
 
 def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
@@ -537,14 +547,14 @@ def fold_layer(params: Tree, up: Tree) -> Tree:
       it is in ``constant_score``.
     """
     matrix, constants, query = up["kernel"], up["bias"], params["query"]
-    key_up = params["key"]["kernel"].T @ matrix.T  # [d, R]
+    key_up = keep(params["key"]["kernel"].T @ matrix.T)  # [d, R]
     # The same addend for every adapter: the softmax would ignore it, dropout does not.
-    key_constants = params["key"]["kernel"].T @ constants.T + params["key"]["bias"][:, None]  # [d, N]
+    key_constants = keep(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
     if "value" in params:
-        matrix, constants = matrix @ params["value"]["kernel"], constants @ params["value"]["kernel"]
+        matrix, constants = (keep(left @ params["value"]["kernel"]) for left in (matrix, constants))
     return {
-        "score": {"kernel": query["kernel"] @ key_up, "bias": query["bias"] @ key_up},
-        "constant_score": {"kernel": query["kernel"] @ key_constants, "bias": query["bias"] @ key_constants},
+        "score": {"kernel": keep(query["kernel"] @ key_up), "bias": query["bias"] @ key_up},
+        "constant_score": {"kernel": keep(query["kernel"] @ key_constants), "bias": query["bias"] @ key_constants},
         "output": {"kernel": matrix},
         "constant_output": {"kernel": constants},
     }

@@ -3,15 +3,29 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from afjax.errors import UserError
 from afjax.model.random_bits import random_bits
 from afjax.trees import Tree
+
+# The name of what :func:`keep` marks.
+KEPT = "kept"
+
+
+def keep(x: Array) -> Array:
+    """Marks what the backward pass keeps where it computes all else again (``remat`` of :mod:`afjax.model.encoder`).
+
+    Results of matrix products, and dropout masks: dear to make, and of few bytes.
+    """
+    marked: Array = checkpoint_name(x, KEPT)
+    return marked
 
 
 @jax.custom_jvp
@@ -85,7 +99,7 @@ def matmul(rows: Array, kernel: Array) -> Array:
 
     A float32 kernel behind bfloat16 rows gets a float32 gradient.
     """
-    return _narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel
+    return keep(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
 
 
 def wide_matmul(left: Array, right: Array) -> Array:
@@ -118,35 +132,78 @@ def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tupl
 _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def normalise(x: Array, epsilon: float) -> Array:
-    """Zero mean and unit variance over the last axis, in float32 or wider.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def softmax(x: Array, dtype: Any) -> Array:
+    """Over the last axis, in x's dtype, returned as another.
 
-    Its own derivative rule keeps the result and the scale for the backward pass, and no intermediate array.
+    Its own derivative rule keeps the result alone for the backward pass, as it is returned: attention weights are the
+    largest arrays of long rows, and JAX's rule would keep them in x's dtype besides.
     """
-    return _normalise(x, epsilon)[0]
+    return jax.nn.softmax(x).astype(dtype)
 
 
-@normalise.defjvp
-def _normalise_jvp(epsilon: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (x,), (tangent,) = primals, tangents
-    output, scale = _normalise(x, epsilon)
-    tangent = tangent.astype(output.dtype)
-    along = (output * tangent).mean(-1, keepdims=True)
-    return output, scale * (tangent - tangent.mean(-1, keepdims=True) - output * along)
+def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
+    output = keep(softmax(x, dtype))
+    # The dtype of x goes along as that of an empty array.
+    return output, (output, x[..., :0])
 
 
-def _normalise(x: Array, epsilon: float) -> tuple[Array, Array]:
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    centred = x - x.mean(-1, keepdims=True)
-    scale = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
-    return centred * scale, scale
+def _softmax_backward(dtype: Any, kept: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    output, empty = kept
+    weights, cotangent = output.astype(empty.dtype), cotangent.astype(empty.dtype)
+    return (weights * (cotangent - (weights * cotangent).sum(-1, keepdims=True)),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
     """LayerNorm with ``{"scale": [d], "bias": [d]}``, computed in float32 or wider, returned as ``x.dtype``."""
-    scale, bias = (jnp.broadcast_to(params[name], x.shape) for name in ("scale", "bias"))
-    return (normalise(x, epsilon) * scale + bias).astype(x.dtype)
+    return _layer_norm(x, params["scale"], params["bias"], epsilon)
+
+
+def normalise(x: Array, epsilon: float) -> Array:
+    """Zero mean and unit variance over the last axis, computed in float32 or wider, returned as ``x.dtype``."""
+    return _layer_norm(x, jnp.ones(x.shape[-1]), jnp.zeros(x.shape[-1]), epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
+    """Its own derivative rule keeps x as it is, and each row's mean and deviation, for the backward pass.
+
+    JAX's would keep the normalised x in float32, and in a loop over the layers the parameters spread over all rows.
+    """
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(
+    x: Array, scale: Array, bias: Array, epsilon: float
+) -> tuple[Array, tuple[Array, Array, Array, Array, Array]]:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = wide.mean(-1, keepdims=True)
+    inverse_deviation = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + epsilon)
+    factor, addend = (jnp.broadcast_to(params, x.shape) for params in (scale, bias))
+    output = (wide - mean) * inverse_deviation * factor + addend
+    return output.astype(x.dtype), (x, mean, inverse_deviation, scale, bias)
+
+
+def _layer_norm_backward(
+    epsilon: float, kept: tuple[Array, Array, Array, Array, Array], cotangent: Array
+) -> tuple[Array, Array, Array]:
+    x, mean, inverse_deviation, scale, bias = kept
+    wide = cotangent.astype(mean.dtype)
+    normalised = (x.astype(mean.dtype) - mean) * inverse_deviation
+    to_normalised = wide * jnp.broadcast_to(scale, x.shape)
+    along = (normalised * to_normalised).mean(-1, keepdims=True)
+    to_x = inverse_deviation * (to_normalised - to_normalised.mean(-1, keepdims=True) - normalised * along)
+
+    def of_rows(by_entry: Array, like: Array) -> Array:
+        return by_entry.reshape(-1, by_entry.shape[-1]).sum(0).astype(like.dtype)
+
+    return to_x.astype(x.dtype), of_rows(wide * normalised, scale), of_rows(wide, bias)
+
+
+_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
@@ -156,6 +213,7 @@ def dropout(key: Array | None, x: Array, rate: float) -> Array:
     # Behind the barrier the bits are drawn once: the TPU's compiler would draw them again for every use, of which a
     # mask that is kept for the backward pass has several.
     kept = jax.lax.optimization_barrier(random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
+    kept = keep(kept)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 

@@ -15,6 +15,7 @@ from afjax.hugging_face import from_hugging_face, to_hugging_face, trunk_config
 from afjax.model.encoder import (
     Sublayer,
     TrunkConfig,
+    cast_trunk,
     encode,
     init_trunk,
     part_layers,
@@ -169,6 +170,21 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
             np.testing.assert_allclose(gradient, flatten(expected_gradients[0])[path], atol=1e-10, err_msg=path)
         np.testing.assert_allclose(gradients[1]["attention"], expected_gradients[1]["attention"], atol=1e-10)
         assert np.abs(gradients[0]["layers"]["attention"]["key"]["kernel"][-1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_more_is_computed_again_the_less_is_kept(trunk: Tree, batch: Any, dtype: str, scan: bool) -> None:
+    def kept(remat: Any) -> int:
+        def run(x: Tree) -> jax.Array:
+            return encode(x, CONFIG, *batch, key=jax.random.key(3), dtype=dtype, scan=scan, remat=remat)[0]
+
+        # What the backward pass is given is what its function holds.
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(jax.vjp(run, cast_trunk(trunk, dtype))[1]))
+
+    nothing, matmuls, layers = (kept(remat) for remat in ("none", "matmuls", "layers"))
+    assert layers < 0.5 * matmuls
+    assert matmuls < 0.7 * nothing
 
 
 def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jax import Array
 
 from afjax.model.encoder import cast_trunk
-from afjax.model.layers import dense, dropout, gelu
+from afjax.model.layers import dense, dropout, gelu, layer_norm, normalise, softmax
 from afjax.model.random_bits import random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk import Trunk
@@ -53,6 +53,66 @@ def test_gelu_is_the_exact_one_with_its_derivative() -> None:
     narrow = x.astype(jnp.bfloat16)
     assert gelu(narrow).dtype == jnp.bfloat16
     np.testing.assert_array_equal(gelu(narrow), gelu(narrow.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
+def plain_layer_norm(params: Tree, x: Array) -> Array:
+    scale, bias = (jnp.broadcast_to(params[name], x.shape) for name in ("scale", "bias"))
+    return jax.nn.standardize(x, epsilon=1e-5) * scale + bias
+
+
+def test_layer_norm_is_the_plain_one_with_its_derivative() -> None:
+    with jax.enable_x64(True):
+        draw = np.random.default_rng(0).normal
+        x, cotangent = (jnp.asarray(draw(size=(2, 3, 8))) for _ in range(2))
+        params = {"scale": jnp.asarray(draw(size=8)), "bias": jnp.asarray(draw(size=8))}
+        expected, backward = jax.vjp(plain_layer_norm, params, x)
+        found, own_backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
+        np.testing.assert_allclose(found, expected, atol=1e-14)
+        for own, plain in zip(
+            jax.tree.leaves(own_backward(cotangent)), jax.tree.leaves(backward(cotangent)), strict=True
+        ):
+            np.testing.assert_allclose(own, plain, atol=1e-13)
+        np.testing.assert_allclose(normalise(x, 1e-5), jax.nn.standardize(x, epsilon=1e-5), atol=1e-14)
+
+
+def test_layer_norm_in_bfloat16_keeps_no_wider_rows() -> None:
+    x = normal(0, 4, 64).astype(jnp.bfloat16)
+    params = {"scale": normal(1, 64), "bias": normal(2, 64)}
+    output, backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
+    assert output.dtype == jnp.bfloat16
+    assert [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.shape == x.shape] == [jnp.bfloat16]
+    to_params, to_x = backward(normal(3, 4, 64).astype(jnp.bfloat16))
+    assert to_x.dtype == jnp.bfloat16
+    wide = [array.astype(jnp.float32) for array in (x, normal(3, 4, 64).astype(jnp.bfloat16))]
+    exact_params, exact_x = jax.vjp(plain_layer_norm, params, wide[0])[1](wide[1])
+    np.testing.assert_allclose(to_x.astype(jnp.float32), exact_x, rtol=0.02, atol=0.01)
+    for name, exact in exact_params.items():
+        assert to_params[name].dtype == jnp.float32
+        np.testing.assert_allclose(to_params[name], exact, rtol=1e-4, atol=1e-4)
+
+
+def test_softmax_is_jaxs_with_its_derivative() -> None:
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)) * 4)
+        cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)))
+        expected, backward = jax.vjp(jax.nn.softmax, x)
+        found, own_backward = jax.vjp(lambda x: softmax(x, x.dtype), x)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(own_backward(cotangent)[0], backward(cotangent)[0], atol=1e-15)
+    # Entries that are left out have the weight 0 and no gradient.
+    masked = jnp.array([1.0, -jnp.inf, 2.0])
+    np.testing.assert_array_equal(jax.grad(lambda x: softmax(x, x.dtype)[0])(masked)[1], 0.0)
+
+
+def test_softmax_in_bfloat16_keeps_its_result_alone() -> None:
+    scores = normal(0, 8, 64)
+    weights, backward = jax.vjp(lambda x: softmax(x, "bfloat16"), scores)
+    assert weights.dtype == jnp.bfloat16
+    assert [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.shape == scores.shape] == [jnp.bfloat16]
+    exact = jax.vjp(jax.nn.softmax, scores)[1](normal(1, 8, 64).astype(jnp.bfloat16).astype(jnp.float32))[0]
+    (found,) = backward(normal(1, 8, 64).astype(jnp.bfloat16))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=0.05, atol=2e-3)
 
 
 def test_dropout_in_bfloat16_keeps_the_mean() -> None:

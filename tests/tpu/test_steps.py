@@ -100,6 +100,17 @@ def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: 
     assert trained_bytes(planned, one_device()) > 0
 
 
+@pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter", "head"}))
+def test_no_matrix_product_is_computed_again(tiny_trunk_folder: Path, method: str) -> None:
+    kept, again, all_again = (
+        read_program(
+            compile_train_step(of_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), one_device())[0]
+        ).work.matmul_flops
+        for remat in ("none", "matmuls", "layers")
+    )
+    assert again == kept < all_again
+
+
 def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x4")
     planned = of_method(tiny_trunk_folder, "fusion")
