@@ -275,7 +275,7 @@ class ExperimentConfig:
       scan_layers: Whether the layers are one compiled loop (compiles faster) or unrolled (runs faster
         on CPU).
       remat: What the backward pass computes again instead of keeping it: nothing, all but the results of ``matmuls``
-        with weights, or all but each layer's input (``layers``). Results are the same.
+        and dropout masks, or all but each layer's input (``layers``). Results are the same.
       mesh: How devices share the work.
     """
 
