@@ -240,7 +240,7 @@ def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_si
 
 def inner_activations(down: Tree, z: Array, layout: BankLayout) -> Array:
     """``activation(down(z))`` of all adapters, side by side: ``[..., d]`` to ``[..., R]``."""
-    inputs = {norm: normalise(z, NEW_NORM_EPSILON).astype(z.dtype) if norm else z for _, _, norm in layout.runs}
+    inputs = {norm: normalise(z, NEW_NORM_EPSILON) if norm else z for _, _, norm in layout.runs}
     parts, begin = [], 0
     for units, activation, norm in layout.runs:
         columns = slice(begin, begin + units)
