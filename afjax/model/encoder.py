@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.config import Remat
-from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
+from afjax.model.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dense, dropout, split_key
 from afjax.sharding import gathered, split_rows
 from afjax.trees import Tree, map_with_path, named_key
@@ -153,12 +153,11 @@ class AttentionBlock(nn.Module):
     ) -> tuple[Array, Array | None]:
         config = self.config
         attend = functools.partial(
-            attention_weights,
+            attend_to_tokens,
             mask=mask,
             head_size=config.head_size,
             dropout_rate=config.attention_dropout,
             key=dropout_keys.weights,
-            dtype=x.dtype,
         )
         queries = x
         if first_token_only:

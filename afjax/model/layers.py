@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -136,8 +136,8 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 def softmax(x: Array, dtype: Any) -> Array:
     """Over the last axis, in x's dtype, returned as another.
 
-    Its own derivative rule keeps the result alone for the backward pass, as it is returned: attention weights are the
-    largest arrays of long rows, and JAX's rule would keep them in x's dtype besides.
+    Its own derivative rule keeps the result alone for the backward pass, as it is returned; JAX's rule would keep it in
+    x's dtype besides.
     """
     return jax.nn.softmax(x).astype(dtype)
 
@@ -206,14 +206,22 @@ def _layer_norm_backward(
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
-def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
+def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array | None:
+    """Which entries dropout leaves: each with probability ``1 - rate``. Without a key, or a rate of 0, all: None."""
     if key is None or rate == 0.0:
-        return x
+        return None
     # Behind the barrier the bits are drawn once: the TPU's compiler would draw them again for every use, of which a
     # mask that is kept for the backward pass has several.
-    kept = jax.lax.optimization_barrier(random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
-    kept = keep(kept)
+    return keep(
+        jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
+    )
+
+
+def dropout(key: Array | None, x: Array, rate: float) -> Array:
+    """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
+    kept = dropout_mask(key, x.shape, rate)
+    if kept is None:
+        return x
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 

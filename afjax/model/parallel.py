@@ -23,7 +23,7 @@ from jax import Array
 
 from afjax.architecture import BesideLayers, LhucConfig, LowRankConfig, PalConfig, ProjectedFfnConfig
 from afjax.errors import UserError
-from afjax.model.attention import attend_tokens, attention_weights, first_token_attention
+from afjax.model.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.model.encoder import Sublayer
 from afjax.model.layers import ACTIVATIONS, check_dense, dense
 from afjax.trees import Tree, named_key
@@ -84,12 +84,11 @@ def pal_units(
     """
     projected = dense(params["encode"], x)  # [batch, length, size]
     attend = functools.partial(
-        attention_weights,
+        attend_to_tokens,
         mask=mask,
         head_size=config.size // config.num_heads,
         dropout_rate=dropout_rate,
         key=key,
-        dtype=x.dtype,
     )
     if num_queries == 1:
         return first_token_attention(params["attention"], projected, config.num_heads, attend)

@@ -184,7 +184,7 @@ def test_the_more_is_computed_again_the_less_is_kept(trunk: Tree, batch: Any, dt
 
     nothing, matmuls, layers = (kept(remat) for remat in ("none", "matmuls", "layers"))
     assert layers < 0.5 * matmuls
-    assert matmuls < 0.7 * nothing
+    assert matmuls < 0.8 * nothing
 
 
 def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:

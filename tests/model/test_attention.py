@@ -1,0 +1,65 @@
+"""Attention's derivative rule against JAX's own, and what it keeps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from afjax.model.attention import attend_to_tokens, weighted_sum
+
+BATCH, HEADS, QUERIES, LENGTH, SIZE = 3, 2, 5, 7, 4
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_weighted_sums_and_their_gradients_are_jaxs(rate: float) -> None:
+    with jax.enable_x64(True):
+        scores, values = normal(0, BATCH, HEADS, QUERIES, LENGTH) * 3, normal(1, BATCH, HEADS, LENGTH, SIZE)
+        # One row has padding, one is all padding.
+        mask = jnp.ones((BATCH, 1, 1, LENGTH), bool).at[0, ..., -2:].set(False).at[2].set(False)
+        # There is a query for which dropout leaves nothing.
+        kept = (normal(2, *scores.shape) > -0.5).at[1, 0, 0].set(False) if rate else None
+
+        def plain(scores: Array, values: Array) -> tuple[Array, Array]:
+            weights = jax.nn.softmax(jnp.where(mask, scores * 0.5, -1e9))
+            if kept is not None:
+                weights = jnp.where(kept, weights / (1.0 - rate), 0.0)
+            return weights @ values, weights.sum(-1)
+
+        cotangents = normal(3, BATCH, HEADS, QUERIES, SIZE), normal(4, BATCH, HEADS, QUERIES)
+        expected, expected_backward = jax.vjp(plain, scores, values)
+        found, backward = jax.vjp(lambda *arrays: weighted_sum(*arrays, mask, kept, 0.5, rate), scores, values)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-14)
+        for one, other in zip(backward(cotangents), expected_backward(cotangents), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-14)
+        to_scores = backward(cotangents)[0]
+        assert np.abs(to_scores).max() > 0.1
+        np.testing.assert_array_equal(to_scores[0, ..., -2:], 0.0)
+        np.testing.assert_array_equal(to_scores[2], 0.0)
+
+
+def test_one_array_of_weights_is_kept_in_the_dtype_of_the_values() -> None:
+    shape = BATCH, HEADS, 8, 64
+    scores = normal(0, *shape)
+    values, to_sums = (normal(seed, BATCH, HEADS, rows, SIZE).astype(jnp.bfloat16) for seed, rows in ((1, 64), (2, 8)))
+
+    def attend(scores: Array, values: Array) -> tuple[Array, Array]:
+        mask = jnp.ones((BATCH, 64), bool)
+        return attend_to_tokens(scores, values, mask=mask, head_size=SIZE, dropout_rate=0.1, key=jax.random.key(0))
+
+    (sums, totals), backward = jax.vjp(attend, scores, values)
+    assert (sums.dtype, totals.dtype) == (jnp.bfloat16, jnp.float32)
+    large = [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.size >= scores.size]
+    assert large == [jnp.bfloat16]
+    # Rounded once to bfloat16, of 8 bits.
+    to_scores, to_values = backward((to_sums, jnp.zeros_like(totals)))
+    assert (to_scores.dtype, to_values.dtype) == (jnp.float32, jnp.bfloat16)
+    (exact_sums, _), exact_backward = jax.vjp(attend, scores, values.astype(jnp.float32))
+    exact = exact_sums, *exact_backward((to_sums.astype(jnp.float32), totals * 0))
+    for found, expected in zip((sums, to_scores, to_values), exact, strict=True):
+        np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=0.02, atol=0.01)
