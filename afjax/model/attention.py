@@ -109,7 +109,9 @@ def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, atte
 
     scores = wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
     context = keep(attend(scores, split(values))[0])
-    return context.transpose(0, 2, 1, 3).reshape(query.shape)
+    # Without the barrier the TPU's compiler puts the heads side by side within the matmul that reads them, which for
+    # some programs takes it longer than any other operation.
+    return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
 
 
 def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, attend: Attend) -> Array:
