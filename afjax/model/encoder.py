@@ -24,6 +24,7 @@ from jax import Array
 
 from afjax.config import Remat
 from afjax.model.attention import attend_to_tokens, attend_tokens, first_token_attention
+from afjax.model.layer_loop import loop_over_layers
 from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dense, dropout, split_key
 from afjax.sharding import gathered, split_rows
 from afjax.trees import Tree, map_with_path, named_key
@@ -281,18 +282,16 @@ def unstack_layers(layers: Tree) -> Tree:
 
 
 # The parts of :func:`part_layers`, from the bottom up.
-_PARTS = ("first", "middle", "last")
+_PARTS = ("looped", "last")
 
 
-def part_layers(layers: Tree, *, first: bool) -> Tree:
-    """The same layers in stacks ``{"middle", "last"}``, the last layer apart, and where asked for a ``"first"``.
+def part_layers(layers: Tree) -> Tree:
+    """The same layers in stacks ``{"looped", "last"}``, the last layer, of which less may have to be computed, apart.
 
-    For a loop over the middle ones. In the last layer less may have to be computed, as may in the first one's backward
-    pass. Parts without a layer are left out.
+    For a loop over the others. Parts without a layer are left out.
     """
     depth = jax.tree.leaves(layers)[0].shape[0]
-    begin = 1 if first and depth > 1 else 0
-    bounds = zip(_PARTS, ((0, begin), (begin, depth - 1), (depth - 1, depth)), strict=True)
+    bounds = zip(_PARTS, ((0, depth - 1), (depth - 1, depth)), strict=True)
     return {
         name: jax.tree.map(lambda leaf, part=slice(*part): leaf[part], layers)
         for name, part in bounds
@@ -300,9 +299,9 @@ def part_layers(layers: Tree, *, first: bool) -> Tree:
     }
 
 
-def memory_form(layers: Tree, *, scan: bool, first: bool = False) -> Tree:
+def memory_form(layers: Tree, *, scan: bool) -> Tree:
     """Stacked layers in the form that runs fastest: each apart, or, for a loop over them, :func:`part_layers`."""
-    return part_layers(layers, first=first) if scan else unstack_layers(layers)
+    return part_layers(layers) if scan else unstack_layers(layers)
 
 
 def stack_layers(layers: Tree) -> Tree:
@@ -341,10 +340,11 @@ def _runs(trunk: Tree) -> list[Tree]:
     return [part for name in ("layers", "top_layers") if name in trunk for part in _parts(trunk[name])]
 
 
-SlotMaker = Callable[[Any, Array | None], Mapping[str, Slot]]
+# From what the slots of one layer hold, what those of all layers share, and a dropout key.
+SlotMaker = Callable[[Any, Any, Array | None], Mapping[str, Slot]]
 
 
-def no_slots(contents: Any, key: Array | None) -> Mapping[str, Slot]:
+def no_slots(contents: Any, shared: Any, key: Array | None) -> Mapping[str, Slot]:
     """The :data:`SlotMaker` of the plain encoder."""
     return {}
 
@@ -373,6 +373,7 @@ def encode(
     *,
     contents: Tree | None = None,
     layers: Sequence[int] = (),
+    shared: Any = None,
     make_slots: SlotMaker = no_slots,
     key: Array | None = None,
     dtype: str | None = None,
@@ -391,7 +392,9 @@ def encode(
       contents: What the slots hold: a tree whose leaves are stacked over ``layers``; or, for straight-line code, one as
         :func:`unstack_layers` gives.
       layers: Indices of the layers whose slots hold something, rising.
-      make_slots: From one layer's contents (and a dropout key), its slots.
+      shared: What the slots of all layers share: a tree.
+      make_slots: From one layer's contents, what is shared, and a dropout key, the layer's slots. It must not close
+        over arrays.
       key: Dropout's key; None: no dropout.
       dtype: Of the activations; None: that of the word embeddings.
       scan: One compiled loop over the layers in place of straight-line code.
@@ -404,15 +407,20 @@ def encode(
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    # Split for all layers at once: the first, the looped and the last layer's code would each hold the generator.
+    # Split for all layers at once: the looped and the last layer's code would each hold the generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, tokens, types, mask, key=embeddings_key, dtype=dtype)
 
     def run_layer(
-        x: Array, inputs: tuple[Tree, Tree, LayerKeys], *, filled: bool, first_token_only: bool = False
+        x: Array,
+        of_layer: tuple[Tree, Tree, LayerKeys],
+        of_all: tuple[Array, Any],
+        *,
+        filled: bool,
+        first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        params, held, keys_of_layer = inputs
-        slots = make_slots(held, keys_of_layer.slots) if filled else {}
+        (params, held, keys_of_layer), (mask, shared) = of_layer, of_all
+        slots = make_slots(held, shared, keys_of_layer.slots) if filled else {}
         output: Any = EncoderLayer(config).apply(
             {"params": params}, x, mask, slots=slots, dropout_keys=keys_of_layer, first_token_only=first_token_only
         )
@@ -430,7 +438,7 @@ def encode(
             if scanned:
                 params = _take(run, begin - first, end - first)
                 held = _take(contents, used, used + length) if filled else {}
-                x, stacked = jax.lax.scan(run_filled, x, (params, held, _take(keys, begin, end)))
+                x, stacked = loop_over_layers(run_filled, x, (params, held, _take(keys, begin, end)), (mask, shared))
                 maps.append(stacked)
             else:
                 held_by_layer = _held_by_layer(contents or {}, used, used + length) if filled else [{}] * length
@@ -441,8 +449,8 @@ def encode(
                         run_filled = _again(
                             functools.partial(run_layer, filled=filled, first_token_only=True), remat, looped=False
                         )
-                    x, of_layer = run_filled(x, inputs)
-                    maps.append({name: attention[None] for name, attention in of_layer.items()})
+                    x, attention = run_filled(x, inputs, (mask, shared))
+                    maps.append({name: of_slot[None] for name, of_slot in attention.items()})
             used += length if filled else 0
         first += depth
     if first_token_only:

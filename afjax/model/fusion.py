@@ -250,7 +250,8 @@ def inner_activations(down: Tree, z: Array, layout: BankLayout) -> Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
 
 
-def sum_per_adapter(units: Array, sizes: Sequence[int]) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def sum_per_adapter(units: Array, sizes: tuple[int, ...]) -> Array:
     """Sums each adapter's own units: ``[..., R]`` to ``[..., N]``."""
 
     def by_matmul(units: Array) -> Array:
@@ -263,7 +264,8 @@ def sum_per_adapter(units: Array, sizes: Sequence[int]) -> Array:
     return _for_platform(by_matmul, by_reshape, units, sizes)
 
 
-def spread_per_adapter(values: Array, sizes: Sequence[int]) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def spread_per_adapter(values: Array, sizes: tuple[int, ...]) -> Array:
     """Repeats each adapter's value for its units: ``[..., N]`` to ``[..., R]``."""
 
     def by_matmul(values: Array) -> Array:
@@ -276,6 +278,18 @@ def spread_per_adapter(values: Array, sizes: Sequence[int]) -> Array:
         return wide.reshape(*values.shape[:-1], sum(sizes))
 
     return _for_platform(by_matmul, by_reshape, values, sizes)
+
+
+# Each is the other's derivative, and keeps nothing for it: by JAX's rules a loop over the layers would keep the
+# matrices of zeros and ones, of every layer.
+sum_per_adapter.defvjp(
+    lambda units, sizes: (sum_per_adapter(units, sizes), None),
+    lambda sizes, _, to_sums: (spread_per_adapter(to_sums, sizes),),
+)
+spread_per_adapter.defvjp(
+    lambda values, sizes: (spread_per_adapter(values, sizes), None),
+    lambda sizes, _, to_units: (sum_per_adapter(to_units, sizes),),
+)
 
 
 def _for_platform(

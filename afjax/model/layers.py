@@ -220,10 +220,25 @@ def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
     """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
     kept = dropout_mask(key, x.shape, rate)
-    if kept is None:
-        return x
+    return x if kept is None else _leave(x, kept, rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _leave(x: Array, kept: Array, rate: float) -> Array:
+    """Its own derivative rule is itself; JAX's would keep the divisor, as often as there are entries."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
+
+
+def _leave_forward(x: Array, kept: Array, rate: float) -> tuple[Array, Array]:
+    return _leave(x, kept, rate), kept
+
+
+def _leave_backward(rate: float, kept: Array, cotangent: Array) -> tuple[Array, None]:
+    return _leave(cotangent, kept, rate), None
+
+
+_leave.defvjp(_leave_forward, _leave_backward)
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:

@@ -7,6 +7,7 @@ adapters of one span of layers, for all 78 spans of 12 layers, 376 layers are co
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +38,7 @@ def encode_under_masks(
     *,
     contents: Tree,
     layers: Sequence[int],
+    shared: Any,
     make_slots: SlotMaker,
     dtype: str | None = None,
     first_token_only: bool = False,
@@ -46,7 +48,7 @@ def encode_under_masks(
     Args:
       layer_masks: bool ``[masks, num_layers]``, False where a layer is to run as if its slots were empty; what it says
         of layers that hold nothing is not read.
-      trunk, config, tokens, types, mask, contents, layers, make_slots, dtype, first_token_only: As of
+      trunk, config, tokens, types, mask, contents, layers, shared, make_slots, dtype, first_token_only: As of
         :func:`afjax.model.encoder.encode`; there is no dropout.
 
     Returns:
@@ -64,7 +66,7 @@ def encode_under_masks(
         # Rows in front of branches, so that rows that are split over devices stay where they are.
         x = split_rows(x.reshape(batch * branches, length, -1))
         on = jnp.asarray(np.tile(switches[index], batch))[:, None, None]
-        slots = make_slots(held[index], None) if index in held else {}
+        slots = make_slots(held[index], shared, None) if index in held else {}
         x, _ = EncoderLayer(config).apply(
             {"params": params},
             x,

@@ -143,7 +143,8 @@ class Model:
             batch["mask"],
             contents=contents,
             layers=self._layers(),
-            make_slots=functools.partial(self._make_slots, shared, self._draw_adapters(key)),
+            shared=(shared, self._draw_adapters(key)),
+            make_slots=self._make_slots,
             key=trunk_key,
             dtype=self.dtype,
             scan=self.scan_layers,
@@ -194,7 +195,8 @@ class Model:
             layer_masks,
             contents=contents,
             layers=self._layers(),
-            make_slots=functools.partial(self._make_slots, shared, None),
+            shared=(shared, None),
+            make_slots=self._make_slots,
             dtype=self.dtype,
             first_token_only=self._first_token_only,
         )
@@ -282,7 +284,7 @@ class Model:
         embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
         own = {block: norms[block] for block in ("attention", "ffn")}
         if "last" in trunk["layers"]:
-            own_parts = part_layers(own, first="first" in trunk["layers"])
+            own_parts = part_layers(own)
             parts = {name: _with_norms(part, own_parts[name]) for name, part in trunk["layers"].items()}
             return {**trunk, "embeddings": embeddings, "layers": parts}
         return {**trunk, "embeddings": embeddings, "layers": _with_norms(trunk["layers"], own)}
@@ -331,7 +333,8 @@ class Model:
         each = zip(each_layer(bank["layers"]), each_layer(mixed), strict=True)
         return {str(i): _with_fusion(held, of_layer) for i, (held, of_layer) in enumerate(each)}, bank["shared"]
 
-    def _make_slots(self, shared: Tree, drawn: Array | None, contents: Any, key: Array | None) -> dict[str, Slot]:
+    def _make_slots(self, contents: Any, of_all: tuple[Tree, Array | None], key: Array | None) -> dict[str, Slot]:
+        shared, drawn = of_all
         return {
             slot: functools.partial(self._run_slot, merge(params, shared.get(slot, {})), slot_key, drawn)
             for (slot, params), slot_key in zip(contents.items(), split_key(key, len(contents)), strict=True)

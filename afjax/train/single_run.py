@@ -113,11 +113,7 @@ def split_params(
     model: Model, params: Tree, rules: tuple[partition.Rule, ...], trunk_dtype: TrunkDtype
 ) -> tuple[Tree, Tree]:
     """The trained and the frozen tree, in the form that trains fastest."""
-    labels = partition.label(params, rules)
-    # Where nothing below the first adapter is trained, the backward pass ends there.
-    trained_paths = [path for path, is_trained in labels.items() if is_trained]
-    first = not any(path.startswith("trunk/") or "/layer_norms/" in path for path in trained_paths)
-    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers, first=first))
+    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers))
     trained, frozen = partition.split(params, partition.label(params, rules))
     if "trunk" in frozen:
         frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}

@@ -316,12 +316,12 @@ def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.one_of(
-        st.lists(st.integers(1, 4), min_size=1, max_size=2 * BLOCK + 3),
-        st.builds(lambda num, size: [size] * num, st.integers(1, 2 * BLOCK + 3), st.integers(1, 4)),
+        st.lists(st.integers(1, 4), min_size=1, max_size=2 * BLOCK + 3).map(tuple),
+        st.builds(lambda num, size: (size,) * num, st.integers(1, 2 * BLOCK + 3), st.integers(1, 4)),
     )
 )
 @pytest.mark.usefixtures("float64")
-def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: list[int]) -> None:
+def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)
     units, values = generator.normal(size=(2, sum(sizes))), generator.normal(size=(2, len(sizes)))
     ends = np.cumsum(sizes)
@@ -338,7 +338,7 @@ def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: list[int])
 @pytest.mark.parametrize(("platform", "products"), [("tpu", 2), ("cpu", 0)])
 def test_tpus_and_they_alone_sum_and_spread_by_matmul(platform: str, products: int) -> None:
     def both(units: jax.Array) -> jax.Array:
-        return spread_per_adapter(sum_per_adapter(units, [3] * 5), [3] * 5)
+        return spread_per_adapter(sum_per_adapter(units, (3,) * 5), (3,) * 5)
 
     text = jax.jit(both).trace(jnp.zeros((2, 15))).lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.dot_general") == products

@@ -85,9 +85,10 @@ def test_a_plans_shapes_are_those_of_the_run(
     assert sorted(found) == sorted((leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(runs[0].start))
 
 
+@pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter"}))
-def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: Path, method: str) -> None:
-    planned = of_method(tiny_trunk_folder, method, batch_size=256)
+def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
+    planned = of_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan)
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8)
