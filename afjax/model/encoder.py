@@ -281,22 +281,14 @@ def unstack_layers(layers: Tree) -> Tree:
     return {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_stacked(layers))}
 
 
-# The parts of :func:`part_layers`, from the bottom up.
-_PARTS = ("looped", "last")
-
-
 def part_layers(layers: Tree) -> Tree:
-    """The same layers in stacks ``{"looped", "last"}``, the last layer, of which less may have to be computed, apart.
+    """The same layers in stacks ``{"looped", "last"}``: the last layer, of which less may have to be computed, apart.
 
-    For a loop over the others. Parts without a layer are left out.
+    Of a single layer there is no ``"looped"``.
     """
-    depth = jax.tree.leaves(layers)[0].shape[0]
-    bounds = zip(_PARTS, ((0, depth - 1), (depth - 1, depth)), strict=True)
-    return {
-        name: jax.tree.map(lambda leaf, part=slice(*part): leaf[part], layers)
-        for name, part in bounds
-        if part[0] < part[1]
-    }
+    last = jax.tree.map(lambda leaf: leaf[-1:], layers)
+    looped = jax.tree.map(lambda leaf: leaf[:-1], layers)
+    return {"looped": looped, "last": last} if num_stacked(layers) > 1 else {"last": last}
 
 
 def memory_form(layers: Tree, *, scan: bool) -> Tree:
@@ -315,7 +307,7 @@ def stack_layers(layers: Tree) -> Tree:
 
 def _parts(layers: Tree) -> list[Tree]:
     """The stacks of :func:`part_layers`, or the one stack; layers that are each apart count as one."""
-    return [layers[part] for part in _PARTS if part in layers] if "last" in layers else [layers]
+    return [layers[part] for part in ("looped", "last") if part in layers] if "last" in layers else [layers]
 
 
 def num_stacked(layers: Tree) -> int:
@@ -413,13 +405,13 @@ def encode(
 
     def run_layer(
         x: Array,
-        of_layer: tuple[Tree, Tree, LayerKeys],
+        of_one: tuple[Tree, Tree, LayerKeys],
         of_all: tuple[Array, Any],
         *,
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, held, keys_of_layer), (mask, shared) = of_layer, of_all
+        (params, held, keys_of_layer), (mask, shared) = of_one, of_all
         slots = make_slots(held, shared, keys_of_layer.slots) if filled else {}
         output: Any = EncoderLayer(config).apply(
             {"params": params}, x, mask, slots=slots, dropout_keys=keys_of_layer, first_token_only=first_token_only
@@ -444,12 +436,12 @@ def encode(
                 held_by_layer = _held_by_layer(contents or {}, used, used + length) if filled else [{}] * length
                 for index in range(begin, end):
                     keys_of_layer = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
-                    inputs = (by_layer[index - first], held_by_layer[index - begin], keys_of_layer)
+                    of_one = (by_layer[index - first], held_by_layer[index - begin], keys_of_layer)
                     if first_token_only and index == config.num_layers - 1:
                         run_filled = _again(
                             functools.partial(run_layer, filled=filled, first_token_only=True), remat, looped=False
                         )
-                    x, attention = run_filled(x, inputs, (mask, shared))
+                    x, attention = run_filled(x, of_one, (mask, shared))
                     maps.append({name: of_slot[None] for name, of_slot in attention.items()})
             used += length if filled else 0
         first += depth
@@ -476,7 +468,7 @@ def _again(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
         return run_layer
     policies = jax.checkpoint_policies
     policy = policies.save_only_these_names(KEPT) if remat == "matmuls" else policies.nothing_saveable
-    # A loop's body is kept apart from the rest as it is; straight-line code the compiler would undo.
+    # A loop keeps the forward pass apart; in straight-line code the compiler would undo it.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 

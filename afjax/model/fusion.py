@@ -450,7 +450,7 @@ def fuse_units(
     z: Array,
     inner: Array,
     *,
-    sizes: Sequence[int],
+    sizes: tuple[int, ...],
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
@@ -485,7 +485,7 @@ def fuse_units(
         # The same for every adapter: the softmax would ignore it, dropout does not.
         scores = scores + constant
     attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
-    output = _weigh(up["kernel"], attention, inner, tuple(sizes)) + dense({"kernel": up["bias"]}, attention)
+    output = _weigh(up["kernel"], attention, inner, sizes) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
@@ -536,7 +536,8 @@ def _attention(scores: Array, temperature: float, rate: float, key: Array | None
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(key, wide, rate) / temperature
     if drawn is not None:
-        wide = jnp.where(drawn.reshape((1,) * (wide.ndim - 1) + (-1,)), wide, -jnp.inf)
+        # Added, as the backward pass of a choice between the two would keep a mask and zeros of every token.
+        wide = wide + jnp.where(drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)
 
 
@@ -579,7 +580,7 @@ def fuse_folded(
     z: Array,
     inner: Array,
     *,
-    sizes: Sequence[int],
+    sizes: tuple[int, ...],
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
     key: Array | None = None,
@@ -588,7 +589,7 @@ def fuse_folded(
     """:func:`fuse_units` from what :func:`fold_layer` gives."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
     attention = _attention(scores, temperature, dropout_rate, key, drawn)  # [..., N]
-    output = _weigh(folded["output"]["kernel"], attention, inner, tuple(sizes))
+    output = _weigh(folded["output"]["kernel"], attention, inner, sizes)
     return output + dense(folded["constant_output"], attention), attention
 
 
@@ -641,7 +642,7 @@ def fused_slot(
             module_units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
             for tree, member, member_key in members
         ]
-        sizes = [part.shape[-1] for part in parts]
+        sizes = tuple(part.shape[-1] for part in parts)
         inner = jnp.concatenate(parts, -1)
         output, attention = _mix(params, z, inner, sizes, config.temperature, rate, scores_key, drawn)
     else:
@@ -665,7 +666,7 @@ def _mix(
     params: Tree,
     z: Array,
     inner: Array,
-    sizes: Sequence[int],
+    sizes: tuple[int, ...],
     temperature: float,
     rate: float,
     key: Array | None,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-# From the layer's input, what is its own and what all layers share, to its output, of the input's shape and dtype, and
-# whatever else it gives.
+# From a layer's input, what is its own and what all layers share, to its output, of the input's shape and dtype, and
+# whatever else it gives, a tree of floats.
 RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
@@ -18,10 +18,14 @@ RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -> tuple[Array, Any]:
     """Runs layer after layer: a ``jax.lax.scan`` with a backward pass of its own.
 
-    JAX's own computes the gradient towards every layer's input. Where that of the bottom layer is not asked for (below
-    it all is frozen) it is a waste, of a whole layer's backward pass but for what is trained in it. The bottom layer
-    could stand in front of the loop, but the compiler would then hold its code a second time. Here the forward loop has
-    all layers, the backward loop all but the bottom one, whose part stands behind it.
+    JAX's computes the gradient towards every layer's input. That of the bottom layer's is not asked for where all below
+    is frozen, and is most of a layer's backward pass. The bottom layer could stand in front of the loop, but the
+    compiler, which takes its time for each kind of layer, would then have one more. Here the forward loop has all
+    layers, the backward loop all but the bottom one, and behind it stands what is left of that one's backward pass.
+
+    What a layer keeps for its backward pass is kept of every layer: of the bottom one more than is read, and as often
+    as there are layers what does not depend on the layer, such as constants or leaves of ``of_all``. Leaves of
+    ``of_each`` are not kept again.
 
     Args:
       run_layer: A layer; it must not close over arrays.
@@ -48,45 +52,48 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, of_each: Any, of_all: Any)
         (x, others), backward = jax.vjp(run, x, trained_of_one, trained_of_all)
         return x, (others, backward)
 
-    # What a layer's backward pass needs of of_each the scan returns as it was given, without a copy.
+    # The leaves of of_each among what backward holds the scan returns as they were given.
     x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_of_each, frozen_of_each))
-    # A tree without leaves says whether the gradient is to go on below.
-    return (x_out, others), (backwards, () if x.perturbed else None)
+    depth = jax.tree.leaves((trained_of_each, frozen_of_each))[0].shape[0]
+    # How many layers there are, and of how many the gradient towards the input is wanted, as the shape of an empty
+    # array: numbers by themselves would become arrays.
+    extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
+    return (x_out, others), (backwards, extent)
 
 
-def _backward(run_layer: RunLayer, kept: tuple[Any, Any], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    (backwards, goes_on), (to_x, to_others) = kept, cotangents
-    depth = jax.tree.leaves(backwards)[0].shape[0]
+def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    (backwards, extent), (to_x, to_others) = kept, cotangents
+    depth, looped, _ = extent.shape
 
     def gradients(index: Array | int, to_x: Array) -> tuple[Array, Any, Any]:
-        def of_layer(leaf: Any) -> Array:
+        def of_one(leaf: Any) -> Array:
             if isinstance(leaf, SymbolicZero):
                 return jnp.zeros(leaf.shape[1:], leaf.dtype)
-            return jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)
+            return jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False, allow_negative_indices=False)
 
-        backward, to_others_of_layer = jax.tree.map(of_layer, (backwards, to_others))
-        return backward((to_x, to_others_of_layer))
+        backward, to_others_of_one = jax.tree.map(of_one, (backwards, to_others))
+        return backward((to_x, to_others_of_one))
 
-    def step(above: Array | int, state: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
-        index = depth - 1 - above
+    def step(layers_above: Array | int, state: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
+        index = depth - 1 - layers_above
         to_x, to_each, to_all = state
         to_x, to_one, more_to_all = gradients(index, to_x)
-        to_each = jax.tree.map(
-            lambda stack, leaf: jax.lax.dynamic_update_index_in_dim(stack, leaf, index, axis=0), to_each, to_one
-        )
-        return to_x, to_each, jax.tree.map(jnp.add, to_all, more_to_all)
+
+        def put(stack: Array, leaf: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(stack, leaf, index, axis=0, allow_negative_indices=False)
+
+        return to_x, jax.tree.map(put, to_each, to_one), jax.tree.map(jnp.add, to_all, more_to_all)
 
     if isinstance(to_x, SymbolicZero):
         to_x = jnp.zeros(to_x.shape, to_x.dtype)
     _, of_one, of_all = jax.eval_shape(gradients, 0, to_x)
     to_each = jax.tree.map(lambda leaf: jnp.zeros((depth, *leaf.shape), leaf.dtype), of_one)
     to_all = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), of_all)
-    looped = depth if goes_on is not None else depth - 1
     state = jax.lax.fori_loop(0, looped, step, (to_x, to_each, to_all))
-    if goes_on is not None:
+    if looped == depth:
         return state
     # The compiler drops what only the gradient towards the bottom layer's input would need.
-    _, to_each, to_all = step(depth - 1, state)
+    _, to_each, to_all = step(looped, state)
     return None, to_each, to_all
 
 
@@ -97,11 +104,7 @@ def _split(primals: Any) -> tuple[Any, Any]:
     """The leaves that a gradient is asked for, and the others; None in the place of those that the other tree has."""
 
     def those(perturbed: bool) -> Any:
-        return jax.tree.map(
-            lambda primal: primal.value if primal.perturbed == perturbed else None,
-            primals,
-            is_leaf=lambda node: isinstance(node, CustomVJPPrimal),
-        )
+        return jax.tree.map(lambda primal: primal.value if primal.perturbed == perturbed else None, primals)
 
     return those(True), those(False)
 

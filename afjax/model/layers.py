@@ -48,8 +48,17 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return gelu(x), (below + wide * density).astype(x.dtype) * tangent
 
 
+@jax.custom_vjp
+def relu(x: Array) -> Array:
+    """``max(x, 0)``. Its own derivative rule keeps where x is above 0; JAX's would keep zeros for all else besides."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(lambda x: (relu(x), x > 0), lambda above, cotangent: (jnp.where(above, cotangent, 0),))
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
+    "relu": relu,
     "leaky_relu": jax.nn.leaky_relu,
     "swish": jax.nn.swish,
     "gelu": gelu,
@@ -220,25 +229,20 @@ def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
     """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
     kept = dropout_mask(key, x.shape, rate)
-    return x if kept is None else _leave(x, kept, rate)
+    return x if kept is None else _keep_some(x, kept, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _leave(x: Array, kept: Array, rate: float) -> Array:
-    """Its own derivative rule is itself; JAX's would keep the divisor, as often as there are entries."""
+def _keep_some(x: Array, kept: Array, rate: float) -> Array:
+    """Its derivative is itself. By JAX's rules the backward pass would keep the zeros in the place of the others."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 
 
-def _leave_forward(x: Array, kept: Array, rate: float) -> tuple[Array, Array]:
-    return _leave(x, kept, rate), kept
-
-
-def _leave_backward(rate: float, kept: Array, cotangent: Array) -> tuple[Array, None]:
-    return _leave(cotangent, kept, rate), None
-
-
-_leave.defvjp(_leave_forward, _leave_backward)
+_keep_some.defvjp(
+    lambda x, kept, rate: (_keep_some(x, kept, rate), kept),
+    lambda rate, kept, cotangent: (_keep_some(cotangent, kept, rate), None),
+)
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:

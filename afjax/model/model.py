@@ -333,10 +333,10 @@ class Model:
         each = zip(each_layer(bank["layers"]), each_layer(mixed), strict=True)
         return {str(i): _with_fusion(held, of_layer) for i, (held, of_layer) in enumerate(each)}, bank["shared"]
 
-    def _make_slots(self, contents: Any, of_all: tuple[Tree, Array | None], key: Array | None) -> dict[str, Slot]:
-        shared, drawn = of_all
+    def _make_slots(self, contents: Any, shared: tuple[Tree, Array | None], key: Array | None) -> dict[str, Slot]:
+        leaves, drawn = shared
         return {
-            slot: functools.partial(self._run_slot, merge(params, shared.get(slot, {})), slot_key, drawn)
+            slot: functools.partial(self._run_slot, merge(params, leaves.get(slot, {})), slot_key, drawn)
             for (slot, params), slot_key in zip(contents.items(), split_key(key, len(contents)), strict=True)
         }
 

@@ -25,7 +25,7 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
     [
         ("trunk/layers/attention/query/kernel", (12, 768, 768), (None, "fsdp", "tensor")),
         ("trunk/layers/0/attention/query/kernel", (768, 768), ("fsdp", "tensor")),
-        ("trunk/layers/middle/attention/output/kernel", (11, 768, 768), (None, "tensor", "fsdp")),
+        ("trunk/layers/looped/attention/output/kernel", (11, 768, 768), (None, "tensor", "fsdp")),
         ("trunk/top_layers/1/ffn/intermediate/bias", (3072,), ("tensor",)),
         ("trunk/layers/ffn/norm/scale", (12, 768), (None, None)),
         ("trunk/embeddings/word", (30522, 768), (None, "fsdp")),
