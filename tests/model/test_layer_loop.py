@@ -1,5 +1,9 @@
-"""The loop over layers equals JAX's scan, in value and gradient, and does without what is not asked for."""
+"""The loop over layers equals JAX's scan, in value and gradient, and does without what is not asked for.
 
+Models equal those of straight-line code with it.
+"""
+
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -10,8 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, PalConfig
+from afjax.model.adapters import init_adapter
+from afjax.model.encoder import TrunkConfig, init_trunk, memory_form
+from afjax.model.fusion import init_fusion
+from afjax.model.heads import init_head
 from afjax.model.layer_loop import loop_over_layers
+from afjax.model.layers import ACTIVATIONS, dropout
+from afjax.model.model import Model, trunk_layer_norms
 from afjax.tpu.program import count_work
+from afjax.trees import Tree, flatten, map_with_path, named_key
 
 DEPTH, ROWS, SIZE = 4, 3, 5
 PARTS = ("x", "kernel", "bias", "shared")
@@ -82,13 +94,59 @@ def test_a_batch_of_gradients_and_the_gradient_of_a_compiled_loop_are_the_same(i
     of_loop = functools.partial(loss, loop_over_layers, run_layer, "x")
     parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
     trained = {name: parts.pop(name) for name in ("kernel", "shared")}
-    expected = jax.grad(of_loop)(trained, parts)
-    twice = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), trained)
+    expected, other = (jax.grad(of_loop)(tree, parts) for tree in (trained, jax.tree.map(lambda x: x / 2, trained)))
+    twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf / 2]), trained)
     batched = jax.vmap(jax.grad(of_loop), in_axes=(0, None))(twice, parts)
     compiled = jax.grad(jax.jit(of_loop))(trained, parts)
     for name, gradient in expected.items():
         np.testing.assert_allclose(batched[name][0], gradient, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batched[name][1], other[name], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(compiled[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", ["x", "kernel"])
+def test_one_compiled_loop_is_differentiated_in_two_ways(inputs: dict[str, Any], first: str) -> None:
+    bias = jnp.zeros((DEPTH, SIZE))
+
+    def layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, None]:
+        return jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None]), None
+
+    def both(loop: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        run = jax.jit(lambda x, kernel: loop(layer, x, {"kernel": kernel, "bias": bias}, None)[0])
+        fixed = jnp.ones_like(x)
+        # A gradient towards x goes on below the bottom layer, where the other ends.
+        parts = [run(x, kernel).sum(), jnp.square(run(fixed, kernel)).sum()]
+        return parts[0] * parts[1] if first == "x" else parts[1] * parts[0]
+
+    given = [jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel")]
+    ours, expected = (jax.grad(both, argnums=(1, 2))(loop, *given) for loop in (loop_over_layers, by_scan))
+    for one, other in zip(ours, expected, strict=True):
+        assert np.abs(other).max() > 1e-3
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("trained", [("bias",), ("shared",), PARTS])
+def test_shallow_loops(inputs: dict[str, Any], trained: tuple[str, ...], depth: int) -> None:
+    parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
+    given = {name: parts.pop(name) for name in trained}
+
+    def of_depth(loop: Any) -> Any:
+        def shallow(run_layer: Any, x: jax.Array, of_each: Any, of_all: Any) -> Any:
+            return loop(run_layer, x, jax.tree.map(lambda leaf: leaf[:depth], of_each), of_all)
+
+        return jax.grad(functools.partial(loss, shallow, run_layer, "x and scores"))(given, parts)
+
+    ours, expected = of_depth(loop_over_layers), of_depth(by_scan)
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(ours[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_keep_nothing_for_their_gradient(inputs: dict[str, Any]) -> None:
+    def run(bias: jax.Array) -> jax.Array:
+        return loop_over_layers(lambda x, bias, _: (x + bias[None], None), jnp.zeros((ROWS, SIZE)), bias, None)[0].sum()
+
+    assert np.array_equal(jax.grad(run)(jnp.asarray(inputs["bias"])), np.full((DEPTH, SIZE), ROWS))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +155,7 @@ def test_a_batch_of_gradients_and_the_gradient_of_a_compiled_loop_are_the_same(i
         # Forwards one a layer. Backwards one a layer towards its input and one towards its kernel.
         (("bias",), DEPTH + DEPTH - 1),
         (("kernel",), DEPTH + DEPTH - 1 + DEPTH),
+        (("shared",), DEPTH + DEPTH - 1),
         (("x",), DEPTH + DEPTH),
         (PARTS, DEPTH + DEPTH + DEPTH),
     ],
@@ -123,3 +182,100 @@ def test_what_layers_are_given_is_not_kept_again(inputs: dict[str, Any]) -> None
     # The kernels as they are, and of each layer the sine's derivative; of no bytes what says how far to go.
     assert sorted(leaf.shape for leaf in kept if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
     assert any(leaf is kernel for leaf in kept)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "dropout"])
+def test_no_constants_are_kept(inputs: dict[str, Any], name: str) -> None:
+    def layer(x: jax.Array, bias: jax.Array, of_all: Any) -> tuple[jax.Array, None]:
+        x = x + bias[None]
+        return dropout(jax.random.key(0), x, 0.5) if name == "dropout" else ACTIVATIONS[name](x), None
+
+    x, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "bias"))
+    kept = jax.tree.leaves(jax.vjp(lambda bias: loop_over_layers(layer, x, bias, None)[0], bias)[1])
+    # Where relu's input is above 0; gelu's input; what dropout leaves.
+    dtype = np.dtype("float32" if name == "gelu" else "bool")
+    assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
+
+
+# Whole models
+
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=30,
+    hidden_size=12,
+    num_layers=4,
+    num_heads=2,
+    intermediate_size=16,
+    max_positions=16,
+    type_vocab_size=2,
+    init_scale=0.3,
+)
+PAL = PalConfig(size=6, num_heads=2)
+
+
+SMALL = AdapterConfig(size=3)
+MIXED = FusionConfig(init_scale=0.4)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "fusion", "trained"),
+    [
+        pytest.param([SMALL], None, ["adapters"], id="adapter"),
+        pytest.param([AdapterConfig(size=3, layers=(1, 2, 3))], None, ["adapters"], id="adapter in upper layers"),
+        pytest.param([ADAPTER_PRESETS["houlsby"]], None, ["adapters"], id="adapter with LayerNorms"),
+        pytest.param([AdapterConfig(size=3, position="both")], None, ["adapters", "trunk"], id="adapter and trunk"),
+        pytest.param([PAL], None, ["adapters"], id="PAL"),
+        pytest.param([PAL], None, ["adapters", "trunk"], id="PAL and trunk"),
+        pytest.param([SMALL, AdapterConfig(size=2)], MIXED, ["fusion"], id="fusion"),
+        pytest.param([SMALL] * 3, dataclasses.replace(MIXED, subset=2), ["fusion"], id="fusion of a subset"),
+        pytest.param([SMALL] * 2, MIXED, ["fusion", "adapters", "trunk"], id="fusion and all below"),
+        pytest.param([PAL, PAL], MIXED, ["fusion", "adapters"], id="fusion of PALs, and these"),
+    ],
+)
+def test_models_train_in_a_loop_as_in_straight_line_code(
+    adapters: list[Adapter], fusion: FusionConfig | None, trained: list[str]
+) -> None:
+    key = jax.random.key(1)
+    named = tuple((f"a{index}", config) for index, config in enumerate(adapters))
+    model = Model(
+        trunk=TRUNK,
+        head_name="task",
+        adapters=named,
+        fusion_name="mix" if fusion else "",
+        fusion=fusion or FusionConfig(),
+    )
+    trunk = jax.jit(init_trunk, static_argnums=1)(key, TRUNK)
+    size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}
+    params: Tree = {
+        "trunk": trunk,
+        "adapters": {name: init_adapter(named_key(key, name), config, TRUNK) for name, config in named},
+        "fusion": {"mix": init_fusion(key, fusion, adapters[0], **size)} if fusion else {},
+        "heads": {"task": init_head(key, model.head, 3, trunk=trunk)},
+    }
+    if adapters == [ADAPTER_PRESETS["houlsby"]]:
+        params["adapters"]["a0"]["layer_norms"] = trunk_layer_norms(trunk)
+    generator = np.random.default_rng(0)
+    tokens = jnp.asarray(generator.integers(1, 30, (2, 6)), jnp.int32)
+    batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.arange(6)[None] < jnp.array([[6], [4]])}
+
+    with jax.enable_x64(True):
+        # Starts that make every leaf matter.
+        wide = map_with_path(lambda _, leaf: jnp.asarray(leaf + 0.1 * generator.normal(size=leaf.shape)), params)
+        part = {root: wide[root] for root in trained}
+
+        def gradients(scan_layers: bool) -> dict[str, Any]:
+            def loss(part: Tree) -> jax.Array:
+                full = {**wide, **part}
+                layers = memory_form(full["trunk"]["layers"], scan=scan_layers)
+                full["trunk"] = {**full["trunk"], "layers": layers}
+                of_form = dataclasses.replace(model, scan_layers=scan_layers)
+                return jnp.sin(of_form(full, batch, key=jax.random.key(2)).logits).sum()
+
+            return flatten(jax.jit(jax.grad(loss))(part))
+
+        ours, expected = gradients(True), gradients(False)
+        assert ours.keys() == expected.keys()
+        assert max(np.abs(leaf).max() for leaf in expected.values()) > 1e-2
+        for path, gradient in expected.items():
+            assert gradient.dtype == np.float64
+            np.testing.assert_allclose(ours[path], gradient, rtol=1e-8, atol=1e-10, err_msg=path)

@@ -106,6 +106,8 @@ RUNS = {
     "full:1,1,1": "full:2,2,2",
     "multitask:1,1,1": "multitask:2,4,1",
     "fusion:1,1,1": "fusion:1,1,8",
+    "adapter:1,1,1:scan": "adapter:2,2,2:scan",
+    "multitask:1,1,1:scan": "multitask:1,4,2:scan",
 }
 
 

@@ -21,8 +21,8 @@ from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError
 from afjax.sharding import make_mesh
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.trees import flatten
-from afjax.trunk import load_trunk
+from afjax.trees import flatten, tree_digest
+from afjax.trunk import Trunk, load_trunk
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 WORDS = ("all", "most", "some", "none")
@@ -63,6 +63,13 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
             leaves |= {f"trunk/{path}": leaf for path, leaf in flatten(model.trunk.params).items()}
         leaves |= {f"metrics/{name}/{metric}": np.float64(value) for metric, value in model.metrics.items()}
     return leaves
+
+
+def deeper(trunk: Trunk) -> Trunk:
+    """The trunk's layers twice, so that a loop, in which the last one is not, has several."""
+    params = {**trunk.params, "layers": jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), trunk.params["layers"])}
+    config = dataclasses.replace(trunk.config, num_layers=2 * trunk.config.num_layers)
+    return dataclasses.replace(trunk, config=config, params=params, sha256=tree_digest(params))
 
 
 def make_sources(trunk: Any, folder: Path) -> None:
@@ -111,7 +118,8 @@ def main() -> int:
         name = arguments.name or run.replace(":", "-").replace(",", "x")
         workdir = arguments.folder / name
         try:
-            leaves = train(case, trunk, workdir, config, mesh=mesh, scan_layers="scan" in more)
+            scan = "scan" in more
+            leaves = train(case, deeper(trunk) if scan else trunk, workdir, config, mesh=mesh, scan_layers=scan)
         except PreemptionError as error:
             print(error, file=sys.stderr)
             return PREEMPTED

@@ -39,6 +39,12 @@ def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
     return plan.of_method(trunk=str(folder), method=method, **given)
 
 
+def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
+    """The same on a deeper trunk: a loop, in which the last layer is not, is one of three layers or more."""
+    trunk = dataclasses.replace(planned.model.trunk, num_layers=num_layers)
+    return dataclasses.replace(planned, model=dataclasses.replace(planned.model, trunk=trunk))
+
+
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
 def test_a_plans_shapes_are_those_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
@@ -88,7 +94,7 @@ def test_a_plans_shapes_are_those_of_the_run(
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter"}))
 def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
-    planned = of_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan)
+    planned = with_depth(of_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8)
@@ -105,7 +111,9 @@ def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: 
 def test_no_matrix_product_is_computed_again(tiny_trunk_folder: Path, method: str) -> None:
     kept, again, all_again = (
         read_program(
-            compile_train_step(of_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), one_device())[0]
+            compile_train_step(
+                with_depth(of_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
+            )[0]
         ).work.matmul_flops
         for remat in ("none", "matmuls", "layers")
     )
