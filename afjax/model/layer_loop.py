@@ -74,27 +74,21 @@ def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[An
         backward, to_others_of_one = jax.tree.map(of_one, (backwards, to_others))
         return backward((to_x, to_others_of_one))
 
-    def step(layers_above: Array | int, state: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
-        index = depth - 1 - layers_above
-        to_x, to_each, to_all = state
+    def step(state: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], Any]:
+        to_x, to_all = state
         to_x, to_one, more_to_all = gradients(index, to_x)
-
-        def put(stack: Array, leaf: Array) -> Array:
-            return jax.lax.dynamic_update_index_in_dim(stack, leaf, index, axis=0, allow_negative_indices=False)
-
-        return to_x, jax.tree.map(put, to_each, to_one), jax.tree.map(jnp.add, to_all, more_to_all)
+        return (to_x, jax.tree.map(jnp.add, to_all, more_to_all)), to_one
 
     if isinstance(to_x, SymbolicZero):
         to_x = jnp.zeros(to_x.shape, to_x.dtype)
-    _, of_one, of_all = jax.eval_shape(gradients, 0, to_x)
-    to_each = jax.tree.map(lambda leaf: jnp.zeros((depth, *leaf.shape), leaf.dtype), of_one)
-    to_all = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), of_all)
-    state = jax.lax.fori_loop(0, looped, step, (to_x, to_each, to_all))
+    to_all = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradients, 0, to_x)[2])
+    (to_x, to_all), to_each = jax.lax.scan(step, (to_x, to_all), jnp.arange(depth - looped, depth), reverse=True)
     if looped == depth:
-        return state
+        return to_x, to_each, to_all
     # The compiler drops what only the gradient towards the bottom layer's input would need.
-    _, to_each, to_all = step(looped, state)
-    return None, to_each, to_all
+    _, to_bottom, more_to_all = gradients(0, to_x)
+    to_each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), to_bottom, to_each)
+    return None, to_each, jax.tree.map(jnp.add, to_all, more_to_all)
 
 
 loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
