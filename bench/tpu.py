@@ -4,9 +4,9 @@
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
 
 The layers as a loop and as straight-line code are compiled one after the other for each method, so that their times
-compare; each in a process of its own, as ``afjax tpu`` is one: compiling takes longer in one that has compiled others.
-32 rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are
-not made again.
+compare; each in a process of its own, as ``afjax tpu`` is one, so that no time depends on what was compiled before. 32
+rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are not
+made again.
 """
 
 import argparse
