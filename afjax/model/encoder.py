@@ -21,8 +21,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from afjax.config import Remat
+from afjax.errors import UserError
 from afjax.model.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.model.layer_loop import loop_over_layers
 from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dense, dropout, split_key
@@ -130,17 +132,18 @@ class Embeddings(nn.Module):
         if config.family == "roberta":
             # Positions count the tokens that are not padding, from pad_id + 1 on.
             present = (tokens != config.pad_id).astype(jnp.int32)
-            positions = jnp.cumsum(present, axis=-1) * present + config.pad_id
+            positions = gathered(position)[jnp.cumsum(present, axis=-1) * present + config.pad_id]
         else:
-            positions = jnp.broadcast_to(jnp.arange(tokens.shape[-1]), tokens.shape)
+            # Not looked up, as the gradient of a lookup is a scatter: a kernel more to run, and to compile.
+            positions = jnp.broadcast_to(
+                gathered(position)[None, : tokens.shape[-1]], (*tokens.shape, config.hidden_size)
+            )
         dtype = word.dtype if self.dtype is None else self.dtype
-
-        def look_up(table: Array, indices: Array) -> Array:
-            return gathered(table)[indices].astype(dtype)  # [batch, length, hidden_size]
-
-        x = split_rows(look_up(word, tokens) + look_up(position, positions) + look_up(type_, types))
+        parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
+        x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        return dropout(key, x, config.hidden_dropout)
+        # In the order of the layers' arrays: the TPU's compiler has one of its own, and copies into a loop over layers.
+        return with_layout_constraint(dropout(key, x, config.hidden_dropout), Layout(major_to_minor=(0, 1, 2)))
 
 
 class AttentionBlock(nn.Module):
@@ -351,7 +354,11 @@ def embed(
     key: Array | None = None,
     dtype: str | None = None,
 ) -> Array:
-    """What the first layer is given, ``[batch, length, hidden_size]``; arguments as of :func:`encode`."""
+    """What the first layer is given, ``[batch, length, hidden_size]``; arguments and errors as of :func:`encode`."""
+    if tokens.shape[-1] > config.max_length:
+        raise UserError(
+            f"The rows have {tokens.shape[-1]} tokens, and the trunk positions for {config.max_length}; cut the rows."
+        )
     embedded: Any = Embeddings(config, dtype).apply({"params": trunk["embeddings"]}, tokens, types, mask, key=key)
     return embedded
 
@@ -397,6 +404,9 @@ def encode(
     Returns:
       The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and for every slot
       with attention over adapters that attention, ``[len(layers), batch, length, num_adapters]``.
+
+    Raises:
+      UserError: Rows longer than the trunk has positions for.
     """
     embeddings_key, layers_key = split_key(key, 2)
     # Split for all layers at once: the looped and the last layer's code would each hold the generator.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax.errors import UserError
 from afjax.hugging_face import from_hugging_face, to_hugging_face, trunk_config
 from afjax.model.encoder import (
     Sublayer,
@@ -276,11 +277,22 @@ def test_longest_row_leaves_out_robertas_reserved_positions() -> None:
     assert trunk_config(load("roberta")[1], where="roberta").max_length == 38
 
 
+@pytest.mark.parametrize("name", RANDOM)
+def test_rows_longer_than_the_positions_are_an_error(name: str) -> None:
+    arrays, values = load(name)
+    config = trunk_config(values, where=name)
+    params = from_hugging_face(state(arrays), config, where=name)
+    tokens = jnp.full((1, config.max_length + 1), 5, jnp.int32)
+    encode(params, config, tokens[:, :-1], 0 * tokens[:, :-1], tokens[:, :-1] > 0)
+    with pytest.raises(UserError, match=f"{config.max_length + 1} tokens, and the trunk positions for"):
+        encode(params, config, tokens, 0 * tokens, tokens > 0)
+
+
 # Cost
 
 
 def test_first_token_alone_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
-    tokens = jnp.ones((2, 32), jnp.int32)
+    tokens = jnp.ones((2, 20), jnp.int32)
 
     def flops(**options: Any) -> float:
         run = jax.jit(lambda trunk: encode(trunk, CONFIG, tokens, tokens, tokens == 1, **options)[0])
