@@ -142,7 +142,10 @@ class Embeddings(nn.Module):
         parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
         x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        # In the order of the layers' arrays: the TPU's compiler has one of its own, and copies into a loop over layers.
+        if key is None:
+            return x
+        # In the order of the layers' arrays: the TPU's compiler has one of its own, and copies. Not without dropout, as
+        # a model's exported file can hold no such constraint.
         return with_layout_constraint(dropout(key, x, config.hidden_dropout), Layout(major_to_minor=(0, 1, 2)))
 
 
