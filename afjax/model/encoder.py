@@ -141,12 +141,12 @@ class Embeddings(nn.Module):
         dtype = word.dtype if self.dtype is None else self.dtype
         parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
         x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
+        if key is not None:
+            # In the order of the layers' arrays: the TPU's compiler has one of its own, and copies. In training alone,
+            # as a model's exported file can hold no such constraint.
+            x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
-        if key is None:
-            return x
-        # In the order of the layers' arrays: the TPU's compiler has one of its own, and copies. Not without dropout, as
-        # a model's exported file can hold no such constraint.
-        return with_layout_constraint(dropout(key, x, config.hidden_dropout), Layout(major_to_minor=(0, 1, 2)))
+        return dropout(key, x, config.hidden_dropout)
 
 
 class AttentionBlock(nn.Module):
