@@ -272,8 +272,8 @@ class ExperimentConfig:
       fusion, head, train, sampling: As their names say; ``train`` is that of the target's run.
       sources: The fusion recipe's source tasks.
       fused: Which of them are fused, by name; empty: all. The others are trained to compare with.
-      scan_layers: Whether the layers are one compiled loop (compiles faster) or unrolled (runs faster
-        on CPU).
+      scan_layers: Whether the layers are one compiled loop (compiles in less than half the time) or unrolled (runs
+        faster on CPU and TPU v5p; docs/scaling.md).
       remat: What the backward pass computes again instead of keeping it: nothing, all but the results of ``matmuls``
         and dropout masks, or all but each layer's input (``layers``). Results are the same.
       mesh: How devices share the work.
