@@ -19,12 +19,42 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
     """
     if jax.random.key_impl(key) != "threefry2x32":
         return jax.random.bits(key, shape)
-    assert math.prod(shape) < 2**32, "one word counts the entries"
-    zero = jnp.zeros(shape, jnp.uint32)
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    index = sum((jax.lax.broadcasted_iota(jnp.uint32, shape, i) * jnp.uint32(s) for i, s in enumerate(strides)), zero)
-    first, second = _threefry(jax.random.key_data(key), zero, index)
+    indices = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
+    first, second = _threefry(jax.random.key_data(key), *flat_index(indices, shape))
     return first ^ second
+
+
+def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, Array]:
+    """Where entries stand in an array whose rows are laid end to end, as two words: how often 2^32, and the rest.
+
+    Args:
+      indices: uint32, of one shape, for each axis.
+      shape: Of the array. A pod's batch may have more attention weights than one word counts.
+    """
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    # The axes from here on are counted by one word.
+    inner = next(axis for axis in range(len(shape) + 1) if math.prod(shape[axis:]) <= 2**32)
+    high = low = jnp.zeros(indices[0].shape if indices else (), jnp.uint32)
+    for index, stride in zip(indices[inner:], strides[inner:], strict=True):
+        low = low + index * jnp.uint32(stride % 2**32)
+    for index, stride in zip(indices[:inner], strides[:inner], strict=True):
+        upper, lower = _multiply(index, stride % 2**32)
+        low = low + lower
+        # A sum that is less than one of its parts has gone round.
+        high = high + upper + index * jnp.uint32(stride >> 32) + (low < lower)
+    return high, low
+
+
+def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
+    """The upper and the lower word of products of a word with a factor of one word, by halves."""
+    half = jnp.uint32(2**16 - 1)
+    upper, lower = words >> 16, words & half
+    factor_upper, factor_lower = jnp.uint32(factor >> 16), jnp.uint32(factor & 0xFFFF)
+    crossed = (upper * factor_lower, lower * factor_upper)
+    lowest = lower * factor_lower
+    middle = (lowest >> 16) + (crossed[0] & half) + (crossed[1] & half)
+    high = upper * factor_upper + (crossed[0] >> 16) + (crossed[1] >> 16) + (middle >> 16)
+    return high, words * jnp.uint32(factor)
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:

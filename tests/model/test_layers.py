@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import Array
 
 from afjax.model.encoder import cast_trunk
 from afjax.model.layers import dense, dropout, gelu, layer_norm, normalise, softmax
-from afjax.model.random_bits import random_bits
+from afjax.model.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk import Trunk
 
@@ -144,3 +146,22 @@ def test_random_bits_are_jaxs(impl: str, shape: tuple[int, ...]) -> None:
     bits = jax.jit(random_bits, static_argnums=1)(key, shape)
     assert bits.dtype == jnp.uint32
     np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
+
+
+@given(
+    shape=st.lists(st.integers(1, 2**31), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) < 2**63),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_an_entry_is_counted_in_two_words(shape: list[int], seed: int) -> None:
+    entries = np.random.default_rng(seed).integers(math.prod(shape), size=5)
+    entries[:2] = (0, math.prod(shape) - 1)
+    indices = [jnp.asarray(index, jnp.uint32) for index in np.unravel_index(entries, shape)]
+    high, low = flat_index(indices, shape)
+    assert (high.dtype, low.dtype) == (jnp.uint32, jnp.uint32)
+    np.testing.assert_array_equal(np.asarray(high, np.uint64) * 2**32 + np.asarray(low, np.uint64), entries)
+
+
+def test_a_pods_batch_may_have_more_entries_than_one_word_counts() -> None:
+    shape = (2048, 16, 512, 512)
+    assert jax.eval_shape(lambda key: random_bits(key, shape), jax.random.key(5)).shape == shape
