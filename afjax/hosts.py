@@ -4,11 +4,13 @@ All hosts run the same program and read the same files; the first alone writes. 
 that none waits for another that has gone.
 """
 
+import collections
 import contextlib
 import importlib.util
 import os
 import secrets
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +22,9 @@ from afjax.errors import UserError
 
 # Seconds after which a host that is not heard of counts as lost.
 HEARTBEAT_SECONDS = 30
-# Seconds in which all hosts must have started.
+# Seconds in which all hosts must have started, and after which they are told that others are waited for.
 JOIN_SECONDS = 300
+QUIET_SECONDS = 10
 # Bytes of an error's sentence that other hosts are told.
 _LONGEST = 2000
 
@@ -37,7 +40,8 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
       process_id: This one's number, from 0.
 
     Raises:
-      UserError: Some of the three are given, but not all; or numbers that do not fit.
+      UserError: Some of the three are given, but not all; or numbers that do not fit; or hosts with more or fewer
+        devices than others. Where hosts are missing for ``JOIN_SECONDS`` the process says so and ends with code 2.
     """
     told = [bool(coordinator_address), num_processes is not None, process_id is not None]
     if not any(told):
@@ -59,12 +63,15 @@ def join(coordinator_address: str = "", num_processes: int | None = None, proces
 def _initialize(
     coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> None:
+    joined = threading.Event()
+    threading.Thread(target=_end_unless_joined, args=(joined, coordinator_address), daemon=True).start()
     try:
         jax.distributed.initialize(
             coordinator_address,
             num_processes,
             process_id,
-            initialization_timeout=JOIN_SECONDS,
+            # Longer than the thread waits: JAX's client aborts the process then, with a stack trace.
+            initialization_timeout=JOIN_SECONDS + 60,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
@@ -72,6 +79,28 @@ def _initialize(
             f"The hosts of this run could not be joined ({str(error).partition(chr(10))[0]}); start the same command "
             "on all of them, each with its own --process_id where they are told."
         ) from error
+    finally:
+        joined.set()
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
+        raise UserError(f"The hosts have different numbers of devices ({told}); take hosts that have as many each.")
+
+
+def _end_unless_joined(joined: threading.Event, coordinator_address: str | None) -> None:
+    """Says what is waited for, and ends the process where that takes too long."""
+    where = f" at {coordinator_address}" if coordinator_address else ""
+    if joined.wait(QUIET_SECONDS):
+        return
+    print(f"Waiting{where} for the other hosts of this run, for {JOIN_SECONDS} s at most.", file=sys.stderr, flush=True)
+    if not joined.wait(JOIN_SECONDS - QUIET_SECONDS):
+        print(
+            f"afjax: The hosts of this run did not all join{where} in {JOIN_SECONDS} s; start the same command on all "
+            "of them, each with its own --process_id where they are told, and see that they reach that address.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)
 
 
 def _on_cloud_tpu() -> bool:

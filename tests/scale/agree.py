@@ -6,8 +6,8 @@ from afjax import hosts
 from afjax.errors import UserError
 
 address, number, digest, fails = sys.argv[1:]
-hosts.join(address, 2, int(number))
 try:
+    hosts.join(address, 2, int(number))
     with hosts.together():
         if fails == number:
             raise UserError("The trunk is not there.")

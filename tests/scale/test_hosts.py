@@ -96,31 +96,54 @@ def test_hosts_are_told_all_or_nothing() -> None:
         hosts.join("127.0.0.1", 2, 0)
 
 
-@pytest.mark.parametrize(
-    ("digests", "fails", "expected"),
-    [
-        (("a", "b"), "", ["refused: Hosts differ in the config: host 1 from host 0"] * 2),
-        (("a", "a"), "1", ["refused: On host 1: The trunk is not there.", "refused: The trunk is not there."]),
-    ],
-)
-def test_hosts_agree_before_anything_is_spent(digests: tuple[str, str], fails: str, expected: list[str]) -> None:
+def agree(*given: tuple[str, str, int]) -> list[subprocess.Popen[str]]:
+    """Starts a process for each digest, which of them fails, and number of devices."""
     address = f"127.0.0.1:{free_port()}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     script = str(Path(__file__).with_name("agree.py"))
-    processes = [
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return [
         subprocess.Popen(
             [sys.executable, script, address, str(number), digest, fails],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**environment, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
         )
-        for number, digest in enumerate(digests)
+        for number, (digest, fails, devices) in enumerate(given)
     ]
-    for process, sentence in zip(processes, expected, strict=True):
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([("a", "", 1), ("b", "", 1)], ["refused: Hosts differ in the config: host 1 from host 0"] * 2),
+        (
+            [("a", "1", 1), ("a", "1", 1)],
+            ["refused: On host 1: The trunk is not there.", "refused: The trunk is not there."],
+        ),
+        (
+            [("a", "", 2), ("a", "", 1)],
+            ["refused: The hosts have different numbers of devices (host 0: 2, host 1: 1); take hosts"] * 2,
+        ),
+    ],
+)
+def test_hosts_agree_before_anything_is_spent(given: list[tuple[str, str, int]], expected: list[str]) -> None:
+    for process, sentence in zip(agree(*given), expected, strict=True):
         output, errors = process.communicate(timeout=120)
         assert sentence in output, errors
         assert process.returncode == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_host_whose_others_never_come_says_so_and_ends(number: int) -> None:
+    less = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
+    code = f"from afjax import hosts; {less}; hosts.join('127.0.0.1:{free_port()}', 2, {number})"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    waiting, said = done.stderr.splitlines()[-2:]
+    assert done.returncode == 2
+    assert "for the other hosts of this run, for 3 s at most" in waiting
+    assert said.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 
 def test_one_host_waits_for_nobody() -> None:
