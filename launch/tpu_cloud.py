@@ -153,7 +153,7 @@ class Cloud:
         done = self._gcloud("config", "list", "--format=json")
         if done.returncode:
             raise LaunchError(str(self._explained(done)))
-        settings = json.loads(done.stdout)
+        settings = _parsed(done)
         if not settings.get("core", {}).get("account"):
             raise LaunchError("gcloud is not logged in; run `gcloud auth login`.")
         for section, flag in (("core", "project"), ("compute", "zone")):
@@ -164,7 +164,7 @@ class Cloud:
     def _gcloud(self, *words: str, capture: bool = True) -> subprocess.CompletedProcess[str]:
         if self.dry_run:
             print(shlex.join(["gcloud", *words]))
-            return subprocess.CompletedProcess(words, 0, "", "")
+            return subprocess.CompletedProcess(words, 0, "{}", "")
         # On Windows it is gcloud.cmd, which is found under its full name only.
         command = [shutil.which("gcloud") or "gcloud", *words]
         return subprocess.run(
@@ -203,8 +203,7 @@ class Cloud:
         for seconds in self._waits():
             done = self._tpus(group, "describe", self.name, "--format=json")
             if done.returncode == 0:
-                found: dict[str, Any] = json.loads(done.stdout or "{}")
-                return found
+                return _parsed(done)
             error = self._explained(done)
             may_pass = isinstance(error, UnreachableError)
             if may_pass and re.search(r"NOT_FOUND|not found", done.stderr):
@@ -374,6 +373,21 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
 def say(line: str) -> None:
     """Tells the user one line."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """gcloud's answer, of a command that gives one JSON object."""
+    try:
+        answer = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):
+        command = shlex.join(["gcloud", *done.args[1:]])
+        raise LaunchError(
+            f"gcloud answered {done.stdout[:100]!r}, which is no JSON object; see to it that `{command}` prints one "
+            "and nothing else."
+        )
+    return answer
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

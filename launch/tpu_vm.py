@@ -8,6 +8,7 @@ cloud, and what a job does from files on the workers, so every command may be st
 import argparse
 import dataclasses
 import hashlib
+import math
 import re
 import shlex
 import subprocess
@@ -76,11 +77,8 @@ A babysit that was stopped goes on when the same command is given again. It exit
 def main(argv: Sequence[str]) -> int:
     """Runs one command; returns its exit code: 0, 2 with one sentence on stderr, or with babysit that of afjax."""
     cut = argv.index("--") if "--" in argv else len(argv)
-    parser = make_parser()
-    arguments = parser.parse_args(argv[:cut])
+    arguments = make_parser().parse_args(argv[:cut])
     arguments.words = list(argv[cut + 1 :])
-    if arguments.poll_seconds < 0:
-        parser.error(f"--poll_seconds is {arguments.poll_seconds:g}; it must be at least 0.")
     cloud = Cloud(
         arguments.name,
         zone=arguments.zone,
@@ -91,6 +89,7 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         check_words(arguments)
+        check_source(arguments)
         cloud.check()
         action: Callable[..., int] = arguments.action
         return action(arguments, cloud)
@@ -182,6 +181,16 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
     """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
     flags = slice_flags(arguments)
+    try:
+        return see_through(arguments, cloud, flags)
+    except Exception:
+        # Also with --delete_at_end: what went wrong is best looked for on the slice.
+        say_whether_it_stays(cloud)
+        raise
+
+
+def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str]) -> int:
+    """What babysit does, as long as no error ends it."""
     watch = Watch(arguments, cloud)
     failures = 0
     while True:
@@ -283,7 +292,7 @@ def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
 
 def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
     """Brings Python and afjax to all workers."""
-    from_git = bool(re.match(r"(https?|ssh|git)://|git@", arguments.source))
+    from_git = is_url(arguments.source)
     if not from_git:
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "afjax-source.tar.gz"
@@ -295,14 +304,25 @@ def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
     refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
 
 
-def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
-    """Writes the files that git tracks, as they are now, to an archive."""
+def is_url(source: str) -> bool:
+    """Whether the workers clone the source themselves."""
+    return bool(re.match(r"(https?|ssh|git)://|git@", source))
+
+
+def tracked_files(source: Path) -> list[str]:
+    """The files of afjax's checkout that git tracks."""
     listed = subprocess.run(
         ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
     )
     names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
     if "setup.py" not in names:
         raise LaunchError(f"--source is {source}; give a git checkout of afjax, or the URL of a git repository.")
+    return names
+
+
+def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
+    """Writes the files that git tracks, as they are now, to an archive."""
+    names = tracked_files(source)
     if dry_run:
         print(f"# {archive} is made of the {len(names)} files that git tracks in {source}.")
         return
@@ -326,6 +346,16 @@ def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
         raise LaunchError(
             f"A command runs on worker {running[0]} of {cloud.name} already (see `logs`); wait, or `stop` it."
         )
+
+
+def say_whether_it_stays(cloud: Cloud) -> None:
+    """Says that the slice costs, unless there is none."""
+    try:
+        stays = "" if cloud.describe().condition == "missing" else "stays"
+    except LaunchError:
+        stays = "may stay"
+    if stays:
+        say(f"{cloud.name} {stays}; it costs until `delete {cloud.name}`.")
 
 
 def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
@@ -359,6 +389,12 @@ def check_words(arguments: argparse.Namespace) -> None:
                 f"{flag} is {folder or 'not given'}; give {flag}=gs://BUCKET/FOLDER, as the hosts of a slice share no "
                 "disk and a preempted slice loses its disks."
             )
+
+
+def check_source(arguments: argparse.Namespace) -> None:
+    """Refuses a checkout that cannot be sent, before there is a slice that waits for it and costs."""
+    if arguments.action in (setup, babysit) and not is_url(arguments.source):
+        tracked_files(Path(arguments.source))
 
 
 def value_of(words: Sequence[str], flag: str) -> str:
@@ -401,9 +437,27 @@ def make_parser() -> argparse.ArgumentParser:
     sitting = _command(commands, babysit, BABYSIT_EXAMPLE)
     _add_slice_flags(sitting)
     _add_source_flags(sitting)
-    sitting.add_argument("--max_restarts", type=int, default=5, help="crashes that are tried again (5)")
-    sitting.add_argument("--delete_at_end", action="store_true", help="delete the slice when the command has ended")
+    sitting.add_argument("--max_restarts", type=whole_number, default=5, help="crashes that are tried again (5)")
+    deletion = "delete the slice when the command has ended (it stays if an error ends babysit before)"
+    sitting.add_argument("--delete_at_end", action="store_true", help=deletion)
     return parser
+
+
+# argparse calls these by their names where a text is no such number.
+
+
+def number(text: str) -> float:
+    """A flag's number, at least 0."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} was given; give a number that is at least 0.")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A flag's whole number, at least 0."""
+    number(text)
+    return int(text)
 
 
 def _command(commands: Any, action: Callable[..., int], example: str) -> argparse.ArgumentParser:
@@ -420,7 +474,7 @@ def _command(commands: Any, action: Callable[..., int], example: str) -> argpars
     parser.add_argument("name", metavar="NAME", help="the slice's name")
     parser.add_argument("--zone", default="", help="its zone (gcloud's compute/zone)")
     parser.add_argument("--project", default="", help="its project (gcloud's core/project)")
-    parser.add_argument("--poll_seconds", type=float, default=30, help="seconds between two looks (30)")
+    parser.add_argument("--poll_seconds", type=number, default=30, help="seconds between two looks (30)")
     parser.add_argument("--dry_run", action="store_true", help="print the commands, and run none")
     return parser
 
@@ -436,7 +490,7 @@ def _add_slice_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--service_account", default="", metavar="EMAIL", help="as whom it runs (the project's default)"
     )
-    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="how long to ask for it (1440)")
+    parser.add_argument("--timeout", type=number, default=1440, metavar="MINUTES", help="how long to ask for it (1440)")
 
 
 def _add_source_flags(parser: argparse.ArgumentParser) -> None:

@@ -86,6 +86,7 @@ class Cloud:
             workers=2,
             given=[["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]],
             errors={},
+            answers={},
             deaf={},
             preemptions=0,
         )
@@ -402,6 +403,46 @@ def test_mistakes(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--timeout=nan", "argument --timeout: nan was given; give a number that is at least 0."),
+        ("--timeout=inf", "argument --timeout: inf was given; give a number that is at least 0."),
+        ("--timeout=-1", "argument --timeout: -1 was given; give a number that is at least 0."),
+        ("--timeout=soon", "argument --timeout: invalid number value: 'soon'"),
+        ("--poll_seconds=nan", "argument --poll_seconds: nan was given; give a number that is at least 0."),
+        ("--poll_seconds=-0.5", "argument --poll_seconds: -0.5 was given; give a number that is at least 0."),
+        ("--max_restarts=-1", "argument --max_restarts: -1 was given; give a number that is at least 0."),
+        ("--max_restarts=1.5", "argument --max_restarts: invalid whole_number value: '1.5'"),
+    ],
+)
+def test_numbers_that_are_none_or_negative(cloud: Cloud, flag: str, sentence: str) -> None:
+    done = cloud.run("babysit", *SPOT, flag, "--", *TRAIN, code=2)
+    assert done.stderr.splitlines()[-1] == f"tpu_vm.py babysit: error: {sentence}"
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize("words", [("setup",), ("babysit", *SPOT, "--delete_at_end")], ids=["setup", "babysit"])
+@pytest.mark.parametrize("folder", ["", "no-such"])
+def test_a_source_that_is_no_checkout(cloud: Cloud, words: tuple[str, ...], folder: str, tmp_path: Path) -> None:
+    source = tmp_path / folder
+    command = ("--", *TRAIN) if words[0] == "babysit" else ()
+    sentence = cloud.refused(*words, f"--source={source}", *command)
+    assert f"--source is {source}; give a git checkout of afjax" in sentence
+    # gcloud was not called at all.
+    assert not (cloud.folder / "calls.jsonl").exists()
+
+
+@pytest.mark.parametrize("call", ["config list", "queued-resources describe", "tpu-vm describe"])
+@pytest.mark.parametrize("answer", ["", "Updates are available.", "[]"], ids=["nothing", "text", "list"])
+def test_an_answer_that_is_no_json_object(cloud: Cloud, call: str, answer: str) -> None:
+    cloud.set(answers={call: answer})
+    sentence = cloud.refused("create", *SPOT)
+    assert f"gcloud answered '{answer}\\n', which is no JSON object; see to it that `gcloud " in sentence
+    assert call in sentence
+    assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
     ("error", "sentence"),
     [
         ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0 in zone us-west4-a.", "there is no quota left"),
@@ -423,7 +464,10 @@ def test_requests_that_the_cloud_refuses(cloud: Cloud, error: str, sentence: str
 
 def test_babysit_ends_with_the_first_request_that_is_refused(cloud: Cloud) -> None:
     cloud.set(errors={"queued-resources create": ["Quota limit exceeded"]})
-    assert "there is no quota left" in cloud.refused("babysit", *SPOT, "--", *TRAIN)
+    done = cloud.run("babysit", *SPOT, "--", *TRAIN, code=2)
+    assert "there is no quota left" in done.stderr
+    # There is none that could.
+    assert "stay" not in done.stderr
     assert cloud.calls == ["queued-resources create"]
 
 
@@ -713,7 +757,49 @@ def test_babysit_stops_workers_that_others_left(set_up: Cloud) -> None:
     assert len(set_up.runs(1)) == 2
 
 
+STAYS = "slice stays; it costs until `delete slice`."
+
+
+@pytest.mark.parametrize("flags", [(), ("--delete_at_end",)], ids=["", "delete_at_end"])
+def test_babysit_that_never_reaches_its_slice_says_that_it_stays(cloud: Cloud, flags: tuple[str, ...]) -> None:
+    cloud.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
+    done = cloud.run("babysit", *SPOT, *flags, "--", *TRAIN, code=2)
+    *_, stays, sentence = done.stderr.splitlines()
+    assert stays == STAYS
+    assert sentence.startswith("tpu_vm: slice: 0 of 2 workers answered over ssh")
+    assert cloud.get("node") == "READY"
+    assert "queued-resources delete" not in cloud.calls
+
+
+def test_babysit_says_that_a_slice_stays_which_cannot_be_set_up(cloud: Cloud) -> None:
+    (cloud.folder / "no-index").touch()
+    done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
+    assert STAYS in done.stderr
+
+
+def test_babysit_says_that_a_slice_stays_at_an_end_that_nobody_foresaw(set_up: Cloud) -> None:
+    job = set_up.folder / "worker-0" / "afjax-job"
+    (job / "command").touch()
+    (job / "exit_code").touch()
+    done = set_up.run("babysit", *SPOT, "--", *TRAIN, code=1)
+    assert STAYS in done.stderr
+
+
+def test_babysit_says_that_a_slice_may_stay_which_it_cannot_look_at(set_up: Cloud) -> None:
+    set_up.run("run", "--", *TRAIN)
+    set_up.wait_for_end()
+    login = "Reauthentication failed. Please run: $ gcloud auth login"
+    # The second look is for whether it is deleted.
+    set_up.set(errors={"tpu-vm describe": [None, login, login]})
+    done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
+    *_, stays, sentence = done.stderr.splitlines()
+    assert stays == "slice may stay; it costs until `delete slice`."
+    assert "gcloud is not logged in" in sentence
+
+
 def test_babysit_ends_when_the_users_time_is_over(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
-    assert "was not given within 0 minutes" in cloud.refused("babysit", *SPOT, "--timeout=0", "--", *TRAIN)
+    done = cloud.run("babysit", *SPOT, "--timeout=0", "--", *TRAIN, code=2)
+    assert "was not given within 0 minutes" in done.stderr
+    assert "stay" not in done.stderr
     assert cloud.get("request") == []
