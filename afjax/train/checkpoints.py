@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,12 +24,17 @@ class RunCheckpoints:
     ``state`` is the training state, ``best`` the trained tree with the best dev metric so far, and ``progress`` plain
     JSON. A checkpoint appears whole or not at all, so a killed run finds the last complete one. On several hosts all
     save and restore together. Writing goes on in the background; the state itself may be donated at once.
+
+    Args:
+      folder: The run's own.
+      inputs: ``{what: digest}`` of what the run trains, which its checkpoints carry: those of another are refused.
     """
 
-    def __init__(self, folder: epath.Path) -> None:
+    def __init__(self, folder: epath.Path, inputs: Mapping[str, str]) -> None:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
+        self._inputs = dict(inputs)
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         names = ("state", "best", "progress")
         # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
@@ -45,7 +51,9 @@ class RunCheckpoints:
             return
         args = self._ocp.args
         items = args.Composite(
-            state=args.StandardSave(state), best=args.StandardSave(best), progress=args.JsonSave(progress)
+            state=args.StandardSave(state),
+            best=args.StandardSave(best),
+            progress=args.JsonSave({"inputs": self._inputs, "progress": progress}),
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves((state, best))) + ORBAX_FILES
         try:
@@ -85,20 +93,34 @@ class RunCheckpoints:
         """The newest checkpoint, or None. The arguments tell shapes and dtypes.
 
         Raises:
-          UserError: It cannot be read.
+          UserError: It cannot be read, or is of another run.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
         args = self._ocp.args
-        items = args.Composite(
-            state=args.StandardRestore(jax.tree.map(_abstract, state)),
-            best=args.StandardRestore(jax.tree.map(_abstract, best)),
-            progress=args.JsonRestore(),
+        # First: the arrays of another model would not even have these shapes.
+        saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
+        there = saved.get("inputs", {})
+        changed = [what for what in self._inputs if there.get(what) != self._inputs[what]]
+        if changed:
+            raise UserError(
+                f"The checkpoint {self._manager.directory / str(step)} is of another run: {', '.join(changed)} "
+                "differ; bring back the checkpoints that were there, or take another --workdir."
+            )
+        arrays = self._read(
+            step,
+            args.Composite(
+                state=args.StandardRestore(jax.tree.map(_abstract, state)),
+                best=args.StandardRestore(jax.tree.map(_abstract, best)),
+            ),
         )
+        return arrays["state"], arrays["best"], saved["progress"]
+
+    def _read(self, step: int, items: Any) -> Any:
         try:
             with quiet_orbax():
-                restored = self._manager.restore(step, args=items)
+                return self._manager.restore(step, args=items)
         except jax.errors.JaxRuntimeError:
             raise
         except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
@@ -106,7 +128,6 @@ class RunCheckpoints:
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
                 "it to go on from the one before."
             ) from error
-        return restored["state"], restored["best"], restored["progress"]
 
     def close(self) -> None:
         self._manager.close()

@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -88,7 +89,16 @@ class _Pending:
     stop: Any
 
 
-def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: epath.Path, title: str) -> Trained:
+def train(
+    run: Run,
+    config: TrainConfig,
+    *,
+    inputs: Mapping[str, str],
+    num_steps: int,
+    eval_every: int,
+    folder: epath.Path,
+    title: str,
+) -> Trained:
     """Trains a run, and keeps the parameters with the best dev metric.
 
     The same arguments on the same machine give the same bits, however often the run was killed and started again. On
@@ -97,6 +107,7 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
     Args:
       run: What to train.
       config: Schedule, patience and checkpoints are read.
+      inputs: ``{what: digest}`` of what the run begins with. Checkpoints that began with something else are refused.
       num_steps: Of the whole run.
       eval_every: Steps between looks at the dev split.
       folder: The run's own: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. A run that is found
@@ -104,15 +115,15 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
       title: For the progress bar.
 
     Raises:
-      UserError: Not-finite loss, or a checkpoint that cannot be read or written.
+      UserError: Not-finite loss, or a checkpoint that cannot be read or written, or is of another run.
       PreemptionError: SIGTERM came to any host. Every step that was done is in the checkpoint.
       OSError: The folder cannot be written.
     """
     checkpoint_every = config.checkpoint_every or eval_every
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoints = RunCheckpoints(folder / "checkpoints")
     # The run lets go of its start, or a run that goes on would hold two states.
     state, run.start = run.start, {}
+    checkpoints = RunCheckpoints(folder / "checkpoints", {**inputs, "the arrays' shapes": _shapes_digest(state)})
     best, progress = _copy(state["trained"]), _Progress()
     if (found := checkpoints.restore(state, best)) is not None:
         state, best, progress = found[0], found[1], _Progress(**found[2])
@@ -184,6 +195,12 @@ def train(run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, fol
                 "command goes on from there."
             )
     return Trained(best, progress.best)
+
+
+def _shapes_digest(state: State) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    shapes = [f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}" for path, leaf in leaves]
+    return hashlib.sha256("\n".join(shapes).encode()).hexdigest()
 
 
 def _copy(tree: Tree) -> Tree:

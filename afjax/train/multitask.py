@@ -20,7 +20,16 @@ from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
-from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
+from afjax.train.parts import (
+    new_adapter,
+    new_head,
+    run_inputs,
+    run_loop,
+    stored_form,
+    tell_padding,
+    tokenise_splits,
+    with_params,
+)
 from afjax.trees import Tree, merge
 from afjax.trunk import Trunk
 
@@ -113,7 +122,15 @@ def train_multitask(
     for task, of_task in zip(tasks, splits, strict=True):
         tell_padding(names[task.name], of_task["train"], run.lengths, config.batch_size)
     eval_every = config.eval_every or sampling.steps_per_epoch
-    result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title="multitask")
+    result = run_loop(
+        run,
+        config,
+        inputs=run_inputs(trunk, {task.name: data[task.name]["train"] for task in tasks}, seed),
+        num_steps=num_steps,
+        eval_every=eval_every,
+        folder=workdir,
+        title="multitask",
+    )
     shared = stored_form(result.trained["shared"])
     if "trunk" in shared:
         # What the partition leaves frozen of the trunk stays as it was.

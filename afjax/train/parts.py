@@ -43,11 +43,18 @@ def new_head(key: jax.Array, name: str, config: HeadConfig, kind: TaskKind, rows
 
 
 def run_loop(
-    run: Run, config: TrainConfig, *, num_steps: int, eval_every: int, folder: epath.Path, title: str
+    run: Run,
+    config: TrainConfig,
+    *,
+    inputs: Mapping[str, str],
+    num_steps: int,
+    eval_every: int,
+    folder: epath.Path,
+    title: str,
 ) -> Trained:
     """:func:`afjax.train.loop.train`, with a sentence where the folder cannot be written."""
     try:
-        return train(run, config, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
+        return train(run, config, inputs=inputs, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
     except OSError as error:
         raise UserError(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
@@ -64,6 +71,18 @@ def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     """The trunk that a run has trained."""
     joined = partition.join_layers(params)
     return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
+
+
+def run_inputs(trunk: Trunk, data: Mapping[str, AnyRows], seed: int) -> dict[str, str]:
+    """``{what: digest}`` of what a run begins with, for its checkpoints.
+
+    Args:
+      trunk: That it begins with.
+      data: ``{task: its train rows}``.
+      seed: All randomness follows from it.
+    """
+    rows = {f"{task}'s train rows": rows.digest() for task, rows in data.items()}
+    return {"the trunk": trunk.sha256, "the seed": str(seed), **rows}
 
 
 def tokenise_splits(

@@ -19,7 +19,16 @@ from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length, load_adapters
-from afjax.train.parts import new_adapter, new_head, run_loop, stored_form, tell_padding, tokenise_splits, with_params
+from afjax.train.parts import (
+    new_adapter,
+    new_head,
+    run_inputs,
+    run_loop,
+    stored_form,
+    tell_padding,
+    tokenise_splits,
+    with_params,
+)
 from afjax.train.single_run import SingleRun
 from afjax.train.workdir import claim_adapters
 from afjax.trees import Tree, merge, named_key, tree_digest
@@ -187,7 +196,15 @@ def _train(
     eval_every = config.eval_every or run.num_epoch_steps
     if model.fusion_name:
         claim_adapters(workdir, {name: tree_digest(tree) for name, tree in params["adapters"].items()})
-    result = run_loop(run, config, num_steps=num_steps, eval_every=eval_every, folder=workdir, title=model.head_name)
+    result = run_loop(
+        run,
+        config,
+        inputs=run_inputs(trunk, {task.name: data["train"]}, seed),
+        num_steps=num_steps,
+        eval_every=eval_every,
+        folder=workdir,
+        title=model.head_name,
+    )
     trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(trained, frozen)

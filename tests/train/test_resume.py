@@ -9,12 +9,15 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from afjax import store
+from afjax.architecture import AdapterConfig
 from afjax.config import TaskConfig, TrainConfig
 from afjax.data.rows import Rows
+from afjax.errors import UserError
 from afjax.train.recipes import train_single
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
@@ -161,3 +164,28 @@ def test_a_run_goes_on_in_the_same_process(
     assert resumed.metrics == whole.metrics
     mine, theirs = (tmp_path / name / "metrics.jsonl" for name in ("stopped", "whole"))
     assert mine.read_text() == theirs.read_text()
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    settings = dataclasses.replace(tiny, max_steps=3, eval_every=3, checkpoint_every=3)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
+    other = dataclasses.replace(tiny_trunk, sha256="0" * 64)
+    fewer = {**rows, "train": rows["dev"]}
+    size = {"adapter": AdapterConfig(size=3)}
+    given: dict[str, tuple[Trunk, Mapping[str, Rows], dict[str, Any]]] = {
+        "the trunk": (other, rows, {}),
+        f"{task.name}'s train rows": (tiny_trunk, fewer, {}),
+        "the seed": (tiny_trunk, rows, {"seed": 1}),
+        "the arrays' shapes": (tiny_trunk, rows, size),
+        "the trunk, the arrays' shapes": (other, rows, size),
+    }
+    for what, (trunk, data, options) in given.items():
+        with pytest.raises(UserError, match=f"checkpoints/3 is of another run: {what} differ; bring back"):
+            train_single(trunk, task, data, workdir=tmp_path, config=settings, **options)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
