@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,6 +125,8 @@ class RunCheckpoints:
         except jax.errors.JaxRuntimeError:
             raise
         except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
+            # Orbax leaves other reads under way, which print tracebacks as they end; the sentence is to be the last.
+            time.sleep(1)
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
                 "it to go on from the one before."
