@@ -1,7 +1,9 @@
 """The flags of every command, and the examples in their help."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
@@ -89,6 +91,21 @@ examples:
 Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
 one loop, which takes less than half the time to compile, unless --unrolled is given; of a config as it says. The batch
 is that of all chips."""
+
+# Of ``afjax tpu --method``. A config has settings of its own, so there these flags are refused; that they were given
+# shows only where the parser has no defaults.
+TPU_DEFAULTS: Mapping[str, Any] = {
+    "trunk": "bert-base",
+    "num_adapters": 16,
+    "num_tasks": 8,
+    "batch_size": 256,
+    "max_length": 128,
+    "trunk_dtype": "bfloat16",
+    "remat": "none",
+    "fsdp": 1,
+    "tensor": 1,
+    "unrolled": False,
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -193,18 +210,18 @@ def make_parser() -> argparse.ArgumentParser:
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     tpu.add_argument("--config", metavar="FILE.py[:key=value,...]", help="an experiment; else a method:")
     tpu.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
-    tpu.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
+    tpu.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")
     tpu.add_argument("--method", choices=methods, help="what is trained; adapter: a Pfeiffer adapter")
-    tpu.add_argument("--num_adapters", type=int, default=16, help="how many adapters are fused (16)")
-    tpu.add_argument("--num_tasks", type=int, default=8, help="how many tasks have PALs (8)")
-    tpu.add_argument("--batch_size", type=int, default=256, help="rows a step of all chips (256)")
-    tpu.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
-    tpu.add_argument("--trunk_dtype", default="bfloat16", choices=("float32", "bfloat16"), help="(bfloat16)")
-    tpu.add_argument("--remat", default="none", choices=("none", "matmuls", "layers"), help="computed again (none)")
-    tpu.add_argument("--fsdp", type=int, default=1, help="devices that share the parameters (1)")
-    tpu.add_argument("--tensor", type=int, default=1, help="devices that share each layer's units (1)")
-    tpu.add_argument("--unrolled", action="store_true", help="compile the layers as straight-line code")
+    tpu.add_argument("--num_adapters", type=int, help="how many adapters are fused (16)")
+    tpu.add_argument("--num_tasks", type=int, help="how many tasks have PALs (8)")
+    tpu.add_argument("--batch_size", type=int, help="rows a step of all chips (256)")
+    tpu.add_argument("--max_length", type=int, help="tokens a row (128)")
+    tpu.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="(bfloat16)")
+    tpu.add_argument("--remat", choices=("none", "matmuls", "layers"), help="computed again (none)")
+    tpu.add_argument("--fsdp", type=int, help="devices that share the parameters (1)")
+    tpu.add_argument("--tensor", type=int, help="devices that share each layer's units (1)")
+    tpu.add_argument("--unrolled", action="store_true", default=None, help="compile the layers as straight-line code")
     tpu.add_argument("--no_fit", action="store_true", help="do not look for the largest batch that fits (quicker)")
     tpu.add_argument("--json", action="store_true", help="print JSON on the last line")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from afjax.cli import exchange
-from afjax.cli.flags import make_parser
+from afjax.cli.flags import TPU_DEFAULTS, make_parser
 from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
 from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError, UserError
 from afjax.paths import cache_folder, client_errors, local_path
@@ -313,25 +313,32 @@ def _tpu(arguments: argparse.Namespace) -> int:
     from afjax.config import MeshConfig
     from afjax.tpu import chips, plan, report
 
+    topology = chips.parse_topology(arguments.topology)
     if bool(arguments.config) == bool(arguments.method):
         raise UserError("Give either --config, an experiment, or --method with its numbers.")
     if arguments.overrides and not arguments.config:
         raise UserError(f"--config.{arguments.overrides[0]} overrides a config; give --config as well.")
-    topology = chips.parse_topology(arguments.topology)
+    given = {name: value for name in TPU_DEFAULTS if (value := getattr(arguments, name)) is not None}
     if arguments.config:
+        if given:
+            raise UserError(
+                f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
+                "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
+            )
         planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides))
     else:
+        numbers = {**TPU_DEFAULTS, **given}
         planned = plan.of_method(
-            trunk=arguments.trunk,
+            trunk=numbers["trunk"],
             method=arguments.method,
-            num_adapters=arguments.num_adapters,
-            num_tasks=arguments.num_tasks,
-            batch_size=arguments.batch_size,
-            max_length=arguments.max_length,
-            dtype=arguments.trunk_dtype,
-            scan_layers=not arguments.unrolled,
-            remat=arguments.remat,
-            mesh=MeshConfig(fsdp=arguments.fsdp, tensor=arguments.tensor),
+            num_adapters=numbers["num_adapters"],
+            num_tasks=numbers["num_tasks"],
+            batch_size=numbers["batch_size"],
+            max_length=numbers["max_length"],
+            dtype=numbers["trunk_dtype"],
+            scan_layers=not numbers["unrolled"],
+            remat=numbers["remat"],
+            mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
         )
     found = report.report(planned, topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(found)))

@@ -156,7 +156,9 @@ def parse_topology(name: str) -> Topology:
             f"v5e:2x4 or v5p:2x2x2.{did_you_mean(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
-    shape = tuple(int(size) for size in sizes.split("x")) if re.fullmatch(r"\d{1,4}(x\d{1,4})*", sizes) else ()
+    # Written as Topology.name writes it: not 02x04, nor the digits of other scripts, which \d and int() take too.
+    size = "[1-9][0-9]{0,3}"
+    shape = tuple(map(int, sizes.split("x"))) if re.fullmatch(f"{size}(x{size})*", sizes) else ()
     if not _exists(chip, shape):
         raise UserError(f'There is no topology "{name}"; {_allowed(chip)}.')
     return Topology(chip, shape)
@@ -165,7 +167,7 @@ def parse_topology(name: str) -> Topology:
 def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
     if chip.dimensions == 2:
         return shape in _FLAT
-    cubes = len(shape) == 3 and all(size and size % 4 == 0 for size in shape) and sorted(shape) == list(shape)
+    cubes = len(shape) == 3 and all(size % 4 == 0 for size in shape) and sorted(shape) == list(shape)
     return shape in _SMALL or (cubes and math.prod(shape) <= chip.max_chips)
 
 

@@ -95,8 +95,9 @@ class Memory:
       arguments: Its inputs: parameters, optimizer state, batch.
       outputs: Its results.
       aliased: Results that lie where donated arguments were.
-      temporaries: The largest amount of intermediate arrays alive at a time, by the compiler's own layout of memory.
+      temporaries: The room that the compiler's layout of memory has for intermediate arrays.
       code: The program itself.
+      in_use: The most that arrays, arguments and results included, take at a time, by the compiler's own count.
     """
 
     arguments: int
@@ -104,10 +105,15 @@ class Memory:
     aliased: int
     temporaries: int
     code: int
+    in_use: int
 
     @property
     def peak(self) -> int:
-        """All of it together; donated arguments and the results in their place count once."""
+        """All of it together; donated arguments and the results in their place count once.
+
+        Mostly more than is ``in_use`` at any time, by which libtpu 0.0.42 goes where it refuses a program: one whose
+        ``peak`` is beyond the chip's memory may compile.
+        """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
@@ -141,6 +147,7 @@ def read_memory(compiled: jax.stages.Compiled) -> Memory:
         aliased=statistics.alias_size_in_bytes,
         temporaries=statistics.temp_size_in_bytes,
         code=statistics.generated_code_size_in_bytes,
+        in_use=statistics.peak_memory_in_bytes,
     )
 
 

@@ -40,7 +40,7 @@ class Report:
     Attributes:
       plan: The run.
       topology: The slice.
-      train, evaluate: Its steps; None: the batch does not fit the chip's memory.
+      train, evaluate: Its steps; None: the compiler refuses them, as the batch does not fit the chip's memory.
       gradient_bytes: Of all trained leaves of one step.
       fitting_batch: About the largest batch that fits, rows of all chips, from the memory that two batches take; None:
         none was looked for, or none fits.
@@ -141,6 +141,7 @@ FIGURES = (
     "matmul_flops_per_chip",
     "minimum_flops_per_chip",
     "memory_gb_per_chip",
+    "in_use_gb_per_chip",
     "argument_gb_per_chip",
     "temporary_gb_per_chip",
     "output_gb_per_chip",
@@ -156,7 +157,11 @@ FIGURES = (
 
 
 def to_json(found: Report) -> dict[str, Any]:
-    """The figures of one chip, bytes and seconds of one training step; those of evaluation begin with ``eval_``."""
+    """The figures of one chip, bytes and seconds of one training step; those of evaluation begin with ``eval_``.
+
+    ``fits`` is whether the compiler takes the step, which goes by ``in_use_gb_per_chip``; ``memory_gb_per_chip`` is
+    all of it together, and may be beyond the chip's memory all the same.
+    """
     plan, topology = found.plan, found.topology
     values: dict[str, Any] = {
         "title": plan.title,
@@ -184,6 +189,7 @@ def _figures(step: Step) -> dict[str, Any]:
         "matmul_flops_per_chip": work.matmul_flops,
         "minimum_flops_per_chip": step.minimum_flops,
         "memory_gb_per_chip": memory.peak / 1e9,
+        "in_use_gb_per_chip": memory.in_use / 1e9,
         "argument_gb_per_chip": memory.arguments / 1e9,
         "temporary_gb_per_chip": memory.temporaries / 1e9,
         "output_gb_per_chip": (memory.outputs - memory.aliased) / 1e9,
@@ -227,8 +233,14 @@ def _step_lines(step: Step, topology: Topology) -> list[str]:
         f"  memory        {memory.peak / 1e9:8.3f} GB of {topology.chip.hbm_bytes / 1e9:.1f}: arguments "
         f"{memory.arguments / 1e9:.3f}, temporaries {memory.temporaries / 1e9:.3f}, new outputs "
         f"{(memory.outputs - memory.aliased) / 1e9:.3f}, code {memory.code / 1e9:.3f}",
+        f"  in use        {memory.in_use / 1e9:8.3f} GB at a time at most, by the compiler's count",
         f"  memory moved  {work.hbm_bytes / 1e9:8.3f} GB",
     ]
+    if memory.peak > topology.chip.hbm_bytes:
+        lines.append(
+            "  The compiler takes it, as what is in use at a time fits; all of it together does not, so it may fail on "
+            "a TPU."
+        )
     kinds = total_by_kind(work.collectives)
     lines += [f"  {kind:<14}{size / 1e6:8.1f} MB" for kind, size in sorted(kinds.items())]
     lines += [

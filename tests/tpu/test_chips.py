@@ -46,6 +46,8 @@ def test_all_links_together_are_the_interconnect_bandwidth_of_the_tables(generat
         ("v4:16x16x32", r"at most 4096"),
         ("v5p:8x4x4", r"A <= B <= C"),
         ("v5p:0x4x4", r"multiples of 4"),
+        ("v5e:02x04", r'There is no topology "v5e:02x04"; of v5e'),
+        ("v5e:\uff12x\uff14", r"There is no topology .*; of v5e"),
     ],
 )
 def test_a_slice_that_does_not_exist_is_one_sentence(name: str, message: str) -> None:

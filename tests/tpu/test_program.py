@@ -441,6 +441,7 @@ def test_donated_arguments_count_once() -> None:
     size = 4 * 256 * 256
     assert (memory.arguments, memory.outputs, memory.aliased) == (size + 4 * 256, size, size)
     assert size < memory.peak < 1.5 * size
+    assert size < memory.in_use <= memory.peak
 
 
 def test_every_instruction_of_a_real_program_is_parsed() -> None:

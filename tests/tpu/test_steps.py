@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from afjax.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.cli.flags import TPU_DEFAULTS
 from afjax.cli.main import main
 from afjax.config import ExperimentConfig, MeshConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.data.rows import rows_from_lists
@@ -18,7 +19,7 @@ from afjax.sharding import make_mesh
 from afjax.tpu import plan
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.minimum import minimum_flops
-from afjax.tpu.program import read_program
+from afjax.tpu.program import Memory, read_program
 from afjax.tpu.report import Report, Step, to_json, to_lines
 from afjax.tpu.roofline import roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, trained_bytes
@@ -135,9 +136,33 @@ def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
     assert "fusion over 3 adapters: 4 rows of 8 tokens on v5e:2x4, 8 chips" in text
     assert "Largest batch that fits: about 64 rows" in text
     assert "bound by" in text
+    assert "may fail on a TPU" not in text
     nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None)))
     assert "The batch does not fit 16.9 GB of memory a chip." in nothing
     assert "share the parameters out with mesh.fsdp" in nothing
+
+
+def test_a_step_that_the_compiler_takes_though_not_all_of_it_fits_is_said_to_be_one(tiny_trunk_folder: Path) -> None:
+    topology = parse_topology("v5e:2x2")
+    planned = of_method(tiny_trunk_folder, "head")
+    program = read_program(compile_train_step(planned, one_device())[0])
+    # What the compiler says of BERT-large, 16 rows of 512 tokens a chip.
+    memory = Memory(
+        arguments=4022040064,
+        outputs=4021966848,
+        aliased=4021964288,
+        temporaries=13729465856,
+        code=30545920,
+        in_use=16011897856,
+    )
+    step = Step(dataclasses.replace(program, memory=memory), 1.0, 1.0, roofline(program.work, topology))
+    found = Report(planned, topology, step, None, 1000, None)
+    values = to_json(found)
+    assert values["fits"]
+    assert values["in_use_gb_per_chip"] < values["hbm_gb_per_chip"] < values["memory_gb_per_chip"]
+    text = "\n".join(to_lines(found))
+    assert "in use          16.012 GB at a time at most, by the compiler's count" in text
+    assert "all of it together does not, so it may fail on a TPU" in text
 
 
 def test_an_experiments_plan(tiny_trunk_folder: Path) -> None:
@@ -175,6 +200,7 @@ def test_the_command_for_a_slice(
     [
         (["--topology=v5e:3x3", "--method=full"], 'There is no topology "v5e:3x3"; of v5e there are'),
         (["--topology=v9:2x2", "--method=full"], 'The topology "v9:2x2" names no known TPU'),
+        (["--topology=v5e:3x3"], 'There is no topology "v5e:3x3"; of v5e there are'),
         (["--topology=v5e:2x4"], "Give either --config, an experiment, or --method"),
         (["--topology=v5e:2x4", "--method=full", "--config=a.py"], "Give either --config"),
         (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], "overrides a config; give --config as well"),
@@ -185,6 +211,50 @@ def test_the_command_for_a_slice(
 def test_what_the_command_refuses(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--trunk=bert-base",
+        "--num_adapters=16",
+        "--num_tasks=8",
+        "--batch_size=256",
+        "--max_length=128",
+        "--trunk_dtype=bfloat16",
+        "--remat=none",
+        "--fsdp=1",
+        "--tensor=1",
+        "--unrolled",
+    ],
+)
+def test_flags_of_a_method_are_refused_with_a_config(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tpu", "--topology=v5e:2x4", "--config=configs/adapter.py", flag]) == 2
+    told = capsys.readouterr().err
+    assert f"afjax: {flag.partition('=')[0]}: only for --method" in told
+    assert "--config.train.batch_size=64" in told
+
+
+def test_a_method_without_numbers_has_those_of_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned: list[dict[str, Any]] = []
+
+    def keep(**given: Any) -> None:
+        planned.append(given)
+        raise UserError("kept")
+
+    monkeypatch.setattr(plan, "of_method", keep)
+    assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=64"]) == 2
+    numbers = {"trunk": "bert-base", "num_adapters": 16, "num_tasks": 8, "batch_size": 64, "max_length": 128}
+    numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
+    assert planned == [{"method": "full", **numbers}]
+    # Wide enough that no line of the help is broken.
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["tpu", "--help"])
+    told = capsys.readouterr().out
+    assert all(f"({default})" in told for name, default in TPU_DEFAULTS.items() if name != "unrolled")
 
 
 def test_what_a_slice_refuses(needs_libtpu: None, capsys: pytest.CaptureFixture[str]) -> None:
