@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import os
 import secrets
+import subprocess
 import sys
 import threading
 import traceback
@@ -27,6 +28,10 @@ JOIN_SECONDS = 300
 QUIET_SECONDS = 10
 # Bytes of an error's sentence that other hosts are told.
 _LONGEST = 2000
+_ABORTED = (
+    "afjax: this host ended without a word of its own, as another was lost or as it was killed; start the same command "
+    "again on all hosts, and it goes on from the last checkpoint."
+)
 
 
 def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
@@ -121,6 +126,23 @@ def leave(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+@contextlib.contextmanager
+def last_words() -> Iterator[None]:
+    """Within the block a process that is aborted, or killed, still says what to do then, if it is one of several.
+
+    JAX aborts the process where another host is lost, from a thread of its own that leaves Python no time, and prints
+    no more than which task it was. So a shell stands by, and speaks if it is not told that the block has ended.
+    """
+    if not several_hosts():
+        yield
+        return
+    shell = subprocess.Popen(["/bin/sh", "-c", f'read -r word || echo "{_ABORTED}" >&2'], stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        shell.communicate(b"ended\n")
 
 
 def several_hosts() -> bool:

@@ -86,7 +86,7 @@ def _train(arguments: argparse.Namespace) -> int:
     hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     try:
         # After joining, which brings a handler of SIGTERM of JAX's own.
-        with stopping_between_runs():
+        with hosts.last_words(), stopping_between_runs():
             with hosts.together():
                 config = load_experiment(arguments.config, arguments.overrides)
             set_up_libraries()

@@ -146,6 +146,39 @@ def test_a_host_whose_others_never_come_says_so_and_ends(number: int) -> None:
     assert said.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 
+LAST_WORDS = """
+import os, sys
+from afjax import hosts
+hosts.join(sys.argv[1], 2, int(sys.argv[2]))
+with hosts.together():
+    pass
+with hosts.last_words():
+    print("here", flush=True)
+    if sys.argv[2] == "1":
+        os.abort()
+hosts.leave(2)
+"""
+
+
+def test_a_host_that_is_aborted_says_what_to_do_and_no_other() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LAST_WORDS, address, str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        for number in (0, 1)
+    ]
+    (output, errors), (_, of_aborted) = (process.communicate(timeout=120) for process in processes)
+    assert [process.returncode for process in processes] == [2, -signal.SIGABRT]
+    assert output.endswith("here\n")
+    assert "without a word of its own" not in errors
+    assert "start the same command again on all hosts" in of_aborted.splitlines()[-1]
+
+
 def test_one_host_waits_for_nobody() -> None:
     with hosts.together():
         pass
