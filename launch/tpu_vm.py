@@ -6,6 +6,7 @@ cloud, and what a job does from files on the workers, so every command may be st
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -16,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
     if arguments.no_wait:
         say(f"{cloud.name} is asked for, see `status`; it costs from when it is ACTIVE until `delete {cloud.name}`.")
         return 0
-    cloud.wait(arguments.timeout)
+    with telling_what_stays(cloud):
+        cloud.wait(arguments.timeout)
     say(f"{cloud.name} is ready; it costs until `delete {cloud.name}`.")
     return 0
 
@@ -181,12 +183,9 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
     """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
     flags = slice_flags(arguments)
-    try:
+    # It stays also with --delete_at_end: what went wrong is best looked for on the slice.
+    with telling_what_stays(cloud):
         return see_through(arguments, cloud, flags)
-    except Exception:
-        # Also with --delete_at_end: what went wrong is best looked for on the slice.
-        say_whether_it_stays(cloud)
-        raise
 
 
 def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str]) -> int:
@@ -311,9 +310,12 @@ def is_url(source: str) -> bool:
 
 def tracked_files(source: Path) -> list[str]:
     """The files of afjax's checkout that git tracks."""
-    listed = subprocess.run(
-        ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
-    )
+    try:
+        listed = subprocess.run(
+            ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
+        )
+    except FileNotFoundError:
+        raise LaunchError("There is no git here; install it, or give --source the URL of a git repository.") from None
     names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
     if "setup.py" not in names:
         raise LaunchError(f"--source is {source}; give a git checkout of afjax, or the URL of a git repository.")
@@ -348,14 +350,19 @@ def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
         )
 
 
-def say_whether_it_stays(cloud: Cloud) -> None:
-    """Says that the slice costs, unless there is none."""
+@contextlib.contextmanager
+def telling_what_stays(cloud: Cloud) -> Iterator[None]:
+    """Where an error ends the block, says that the slice costs, unless there is none."""
     try:
-        stays = "" if cloud.describe().condition == "missing" else "stays"
-    except LaunchError:
-        stays = "may stay"
-    if stays:
-        say(f"{cloud.name} {stays}; it costs until `delete {cloud.name}`.")
+        yield
+    except Exception:
+        try:
+            stays = "" if cloud.describe().condition == "missing" else "stays"
+        except LaunchError:
+            stays = "may stay"
+        if stays:
+            say(f"{cloud.name} {stays}; it costs until `delete {cloud.name}`.")
+        raise
 
 
 def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
@@ -424,11 +431,13 @@ def make_parser() -> argparse.ArgumentParser:
     _command(commands, run, RUN_EXAMPLE)
 
     stopping = _command(commands, stop, STOP_EXAMPLE)
-    stopping.add_argument("--grace_seconds", type=int, default=120, help="how long a checkpoint may take (120)")
+    stopping.add_argument(
+        "--grace_seconds", type=whole_number, default=120, help="how long a checkpoint may take (120)"
+    )
 
     showing = _command(commands, logs, LOGS_EXAMPLE)
     showing.add_argument("--worker", type=int, default=0, help="whose (0)")
-    showing.add_argument("--lines", type=int, default=200, help="how many of the last lines (200)")
+    showing.add_argument("--lines", type=whole_number, default=200, help="how many of the last lines (200)")
     showing.add_argument("--follow", action="store_true", help="show what is added too, until Ctrl-C")
 
     _command(commands, status, STATUS_EXAMPLE)

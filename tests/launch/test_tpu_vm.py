@@ -432,6 +432,11 @@ def test_a_source_that_is_no_checkout(cloud: Cloud, words: tuple[str, ...], fold
     assert not (cloud.folder / "calls.jsonl").exists()
 
 
+def test_a_checkout_where_there_is_no_git(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.environment["PATH"] = str(tmp_path)
+    assert "There is no git here" in cloud.refused("setup", f"--source={tmp_path}")
+
+
 @pytest.mark.parametrize("call", ["config list", "queued-resources describe", "tpu-vm describe"])
 @pytest.mark.parametrize("answer", ["", "Updates are available.", "[]"], ids=["nothing", "text", "list"])
 def test_an_answer_that_is_no_json_object(cloud: Cloud, call: str, answer: str) -> None:
@@ -792,6 +797,16 @@ def test_babysit_says_that_a_slice_may_stay_which_it_cannot_look_at(set_up: Clou
     # The second look is for whether it is deleted.
     set_up.set(errors={"tpu-vm describe": [None, login, login]})
     done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
+    *_, stays, sentence = done.stderr.splitlines()
+    assert stays == "slice may stay; it costs until `delete slice`."
+    assert "gcloud is not logged in" in sentence
+
+
+def test_create_says_that_a_slice_may_stay_which_it_cannot_look_at(cloud: Cloud) -> None:
+    login = "Reauthentication failed. Please run: $ gcloud auth login"
+    # The first look is for whether there is one already.
+    cloud.set(errors={"tpu-vm describe": [None, *[login] * 9]})
+    done = cloud.run("create", *SPOT, code=2)
     *_, stays, sentence = done.stderr.splitlines()
     assert stays == "slice may stay; it costs until `delete slice`."
     assert "gcloud is not logged in" in sentence
