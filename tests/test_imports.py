@@ -20,6 +20,7 @@ MODULES = sorted(
 LAYERS = (
     ("errors", "host_memory"),
     ("trees", "architecture", "dataclass_dicts", "hosts", "paths"),
+    ("storage",),
     ("config",),
     ("sharding",),
     ("data", "metrics", "model", "partition", "store"),

@@ -1,0 +1,106 @@
+"""Reads JSON files that afjax did not write itself, or that may be damaged.
+
+Every failure is a ``UserError`` that names the file: invalid JSON, numbers that are too long, nesting that is too deep,
+or a value of the wrong type at the top.
+"""
+
+import json
+import math
+import os
+from typing import Any, NoReturn
+
+from etils import epath
+
+from afjax.errors import UserError
+
+# Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on its version.
+MAX_DEPTH = 64
+
+_NAMES = {dict: "an object", list: "a list", str: "a string"}
+
+
+def parse_json(text: str | bytes, where: str, *, expected: type | None = dict, advice: str = "restore the file") -> Any:
+    """Parses a JSON document.
+
+    Args:
+      text: The document; bytes must be UTF-8, with or without a byte order mark.
+      where: The file's name, for error messages.
+      expected: ``dict``, ``list`` or ``str``: the type that the document must have. None allows every type.
+      advice: What the user can do about a bad file; the last part of the error message.
+
+    Returns:
+      The parsed value.
+
+    Raises:
+      UserError: The text is not JSON, contains NaN or Infinity, nests more than ``MAX_DEPTH`` levels, or does not have
+        the expected type.
+
+    Example:
+      >>> parse_json('{"hidden_size": 384}', "config.json")
+      {'hidden_size': 384}
+    """
+
+    def refuse_constant(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not a JSON number")
+
+    def finite_float(digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            raise ValueError(f"the number {digits[:40]} is too large")
+        return number
+
+    try:
+        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(decoded, parse_constant=refuse_constant, parse_float=finite_float)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}, line {error.lineno}: this is not JSON ({error.msg}); {advice}.") from None
+    except RecursionError:
+        raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.") from None
+    except ValueError as error:  # Not UTF-8, an integer with too many digits, or one of the refusals above.
+        raise UserError(f"{where} is not valid JSON ({error}); {advice}.") from None
+    if _depth_exceeds(value, MAX_DEPTH):
+        raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.")
+    if expected is not None and not isinstance(value, expected):
+        raise UserError(f"{where} is {_short(value)}; it must be {_NAMES[expected]}; {advice}.")
+    return value
+
+
+def read_json(
+    path: str | os.PathLike[str], *, expected: type | None = dict, advice: str = "restore the file"
+) -> Any | None:
+    """Reads and parses a JSON file, local or on an object store.
+
+    Args:
+      path: The file.
+      expected, advice: As in :func:`parse_json`.
+
+    Returns:
+      The parsed value, or None if there is no such file.
+
+    Raises:
+      UserError: The file cannot be read, or as in :func:`parse_json`.
+    """
+    try:
+        text = epath.Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from None
+    return parse_json(text, str(path), expected=expected, advice=advice)
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    """Whether lists and objects nest deeper than ``limit``. A loop, because recursion is what it protects against."""
+    pending = [(value, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if isinstance(node, dict | list):
+            if depth > limit:
+                return True
+            pending.extend((child, depth + 1) for child in (node.values() if isinstance(node, dict) else node))
+    return False
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
