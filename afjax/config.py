@@ -132,7 +132,10 @@ class TrainConfig:
       warmup: Share of the steps in which the rate rises from zero.
       decay_from: Where the decay begins: at the peak, behind the ``warmup``; or at the ``start``, as in BERT's own
         optimizer, so that the rate falls from the peak to where it would be without a warm-up.
-      weight_decay: AdamW's, on kernels only (not on biases, LayerNorms or embeddings).
+      weight_decay: AdamW's decoupled weight decay.
+      weight_decay_on: Which leaves decay: ``kernels``, the matrices of linear layers; or ``weights``, everything except
+        biases and LayerNorms, so embeddings and LHUC's scales too, as in BERT's own optimizer and the code of Houlsby
+        2019 and of Stickland & Murray 2019.
       clip_norm: Largest norm of the trained leaves' gradients; 0: no clipping.
       clip_by: Whose norm that is: of all trained leaves together; or of each tensor, which is then clipped for itself,
         as in the optimizer of Stickland & Murray 2019's code (a layer's tensors are its own, stacked or not).
@@ -157,6 +160,7 @@ class TrainConfig:
     warmup: float = 0.0
     decay_from: Literal["warmup", "start"] = "warmup"
     weight_decay: float = 0.01
+    weight_decay_on: Literal["kernels", "weights"] = "kernels"
     clip_norm: float = 1.0
     clip_by: Literal["all", "tensor"] = "all"
     adam_b1: float = 0.9

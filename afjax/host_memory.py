@@ -1,7 +1,16 @@
 """The host's memory."""
 
 import ctypes
+import os
 import sys
+
+
+def physical_memory() -> int:
+    """The bytes of memory that this machine has; a very large number if the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
 
 
 def return_freed_memory() -> None:

@@ -34,8 +34,10 @@ def open_path(path: AnyPath) -> epath.Path:
     """A path as it was given, of a kind that does the same on disks and on object stores.
 
     Raises:
-      UserError: An object store other than ``gs://BUCKET``, or gcsfs is not installed.
+      UserError: An empty path, an object store other than ``gs://BUCKET``, or gcsfs is not installed.
     """
+    if not os.fspath(path):
+        raise UserError('An empty path was given; give a folder, "." for the current one.')
     opened = epath.Path(path)
     if not is_remote(opened):
         return opened

@@ -13,6 +13,7 @@ from etils import epath
 from afjax.errors import UserError
 from afjax.paths import absolute, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
+from afjax.train.record import input_differences
 from afjax.trees import Tree
 
 # Bytes that Orbax writes beside the arrays, and more than enough.
@@ -102,12 +103,14 @@ class RunCheckpoints:
         args = self._ocp.args
         # First: the arrays of another model would not even have these shapes.
         saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
-        there = saved.get("inputs", {})
-        changed = [what for what in self._inputs if there.get(what) != self._inputs[what]]
-        if changed:
+        recorded = saved.get("inputs", {})
+        # The run's own record says which inputs an earlier version did not know of.
+        changed, _ = input_differences(recorded, self._inputs)
+        if changed or not recorded:
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} is of another run: {', '.join(changed)} "
-                "differ; bring back the checkpoints that were there, or take another --workdir."
+                f"The checkpoint {self._manager.directory / str(step)} is of another run "
+                f"({'; '.join(changed) or 'it does not say of which'}). Bring back the checkpoints of this run, or "
+                "choose another workdir."
             )
         arrays = self._read(
             step,

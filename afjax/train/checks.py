@@ -19,6 +19,7 @@ from afjax.model.reduce import check_kept
 from afjax.paths import check_writable, is_remote
 from afjax.sharding import check_batch
 from afjax.task_model import check_length, load_adapters
+from afjax.train.parts import check_adapter_size
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk import Trunk
 
@@ -39,6 +40,8 @@ def check_experiment(
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     adapter_layers(config.adapter, trunk.config.num_layers)
+    if config.has_adapter or config.recipe == "fusion":
+        check_adapter_size(config.adapter, trunk)
     check_pooler(config.head, trunk.params)
     if config.partition == "top_k":
         partition.split_layers(trunk.params, config.top_k)

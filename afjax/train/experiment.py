@@ -19,9 +19,12 @@ from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import load_task
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
 from afjax.hosts import check_same, check_shared, is_first_host, together
 from afjax.paths import open_path
 from afjax.sharding import make_mesh
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json, write_text
 from afjax.task_model import TaskModel
 from afjax.train.checks import (
     check_batches,
@@ -33,6 +36,7 @@ from afjax.train.checks import (
 )
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
+from afjax.train.record import trunk_inputs
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
     FORGETTING,
@@ -43,8 +47,6 @@ from afjax.train.workdir import (
     claim_workdir,
     find_store,
     source_folder,
-    write_json,
-    write_text,
 )
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
@@ -142,7 +144,7 @@ def _digest(config: ExperimentConfig) -> str:
 
 def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, str]:
     """Digests of all that an experiment reads but the config does not hold."""
-    inputs = {"the trunk": trunk.sha256}
+    inputs = trunk_inputs(trunk)
     roles = [("task", task) for task in config.tasks or (config.target,)]
     roles += [("source", source.task) for source in config.sources if source.task in tasks]
     for role, task in roles:
@@ -154,7 +156,7 @@ def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, s
 def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str | Path) -> list[Result]:
     """The result of a source whose adapter the store has."""
     name = source.task.name
-    earlier = _results(source_folder(workdir, name))
+    earlier = read_results(source_folder(workdir, name))
     if earlier:
         return earlier
     if is_first_host():
@@ -203,7 +205,7 @@ def _target(
     """Trains what the recipe is about, and keeps it."""
     folder = workdir / TARGET
     with together():
-        earlier, kinds = _results(folder), target_kinds(config)
+        earlier, kinds = read_results(folder), target_kinds(config)
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
         is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
     if earlier and is_there:
@@ -290,7 +292,20 @@ def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: 
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
 
 
-def _results(folder: epath.Path) -> list[Result]:
-    """What a run that was brought to its end there gave; empty: there is none."""
+def read_results(folder: epath.Path) -> list[Result]:
+    """The results of a finished run; empty if the run is not finished.
+
+    Raises:
+      UserError: The file is damaged.
+    """
     path = folder / RESULT
-    return [Result(**values) for values in json.loads(path.read_text())] if path.exists() else []
+    advice = "delete it, and the same command writes it again"
+    results = []
+    for values in read_json(path, expected=list, advice=advice) or []:
+        if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
+            raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
+        texts = [values[name] for name in ("name", "kind", "task", "main_metric")]
+        if not (all(isinstance(text, str) for text in texts) and isinstance(values["metrics"], dict)):
+            raise UserError(f"{path} is damaged (a result has a value of the wrong type); {advice}.")
+        results.append(Result(**values))
+    return results

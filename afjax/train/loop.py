@@ -21,6 +21,7 @@ from afjax.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.preemption import Preemption
+from afjax.train.record import note, only_process
 from afjax.train.step import State, learning_rate
 from afjax.train.usage import Usage
 from afjax.trees import Tree
@@ -119,15 +120,35 @@ def train(
       PreemptionError: SIGTERM came to any host. Every step that was done is in the checkpoint.
       OSError: The folder cannot be written.
     """
-    checkpoint_every = config.checkpoint_every or eval_every
     folder.mkdir(parents=True, exist_ok=True)
     # The run lets go of its start, or a run that goes on would hold two states.
     state, run.start = run.start, {}
+    with only_process(folder):
+        return _train(run, config, state, inputs, num_steps, eval_every, folder, title)
+
+
+def _train(
+    run: Run,
+    config: TrainConfig,
+    state: State,
+    inputs: Mapping[str, str],
+    num_steps: int,
+    eval_every: int,
+    folder: epath.Path,
+    title: str,
+) -> Trained:
+    """The loop of :func:`train`, in a folder that belongs to this process."""
+    checkpoint_every = config.checkpoint_every or eval_every
     checkpoints = RunCheckpoints(folder / "checkpoints", {**inputs, "the arrays' shapes": _shapes_digest(state)})
     best, progress = _copy(state["trained"]), _Progress()
     if (found := checkpoints.restore(state, best)) is not None:
         state, best, progress = found[0], found[1], _Progress(**found[2])
     step = int(state["step"])
+    if step >= num_steps or progress.stopped:
+        note(
+            f"The run of {title} in {folder} is finished and is not trained again ({run.main_metric} "
+            f"{progress.best[run.main_metric]:.4f}). To train it again, choose another workdir or pass overwrite=True."
+        )
     log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
     usage = Usage(folder, step)
     pending: _Pending | None = None

@@ -12,7 +12,9 @@ from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
 from afjax.config import MeshConfig, Partition, Remat, SamplingConfig, TaskConfig, TrainConfig, check_partition
 from afjax.data.splits import AnyRows
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.hosts import together
 from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.paths import open_path
@@ -26,10 +28,12 @@ from afjax.train.parts import (
     run_inputs,
     run_loop,
     stored_form,
+    task_settings,
     tell_padding,
     tokenise_splits,
     with_params,
 )
+from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.trees import Tree, merge
 from afjax.trunk import Trunk
 
@@ -52,6 +56,7 @@ def train_multitask(
     remat: Remat = "none",
     mesh: Mesh | None = None,
     cache_dir: Path | None = None,
+    overwrite: bool = False,
 ) -> dict[str, TaskModel]:
     """Trains one partition on several tasks (Stickland & Murray 2019; AdapterFusion's MT-A).
 
@@ -62,7 +67,7 @@ def train_multitask(
       trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
       tasks: At least one, of distinct names.
       data: Each task's ``train`` and ``dev`` rows, by its name.
-      workdir: The run's folder; a run that was stopped there goes on.
+      workdir: The run's folder; what it may hold is as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name: What is trained; the heads always are.
       top_k: Number of layers of the ``top_k`` partition.
@@ -74,12 +79,13 @@ def train_multitask(
       remat: What the backward pass computes again; see ``ExperimentConfig``.
       mesh: The devices; None: all, each with its own rows of a batch.
       cache_dir: Where tokenised rows are kept; None: nowhere.
+      overwrite: Whether to discard the run that the workdir holds, and to train from the beginning.
 
     Returns:
       ``{task's name: its model}``; their trunks are one.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
     workdir = open_path(workdir)
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
@@ -91,6 +97,26 @@ def train_multitask(
         metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
     names = names or {task.name: task.name for task in tasks}
     has_adapter = partition_name in ("adapter", "adapter+trunk")
+    spec = RunSpec(
+        settings={
+            "recipe": "multitask",
+            "partition": partition_name,
+            "top_k": top_k,
+            "names": dict(names),
+            "tasks": [task_settings(task) for task in tasks],
+            **({"adapter": to_dict(adapter)} if has_adapter else {}),
+            "head": to_dict(head),
+            "train": to_dict(config),
+            "sampling": to_dict(sampling),
+            "seed": seed,
+            "trunk_dtype": trunk.dtype,
+            "scan_layers": scan_layers,
+            "remat": remat,
+        },
+        inputs=run_inputs(trunk, {task.name: data[task.name] for task in tasks}, seed),
+    )
+    with together():
+        lengths = () if overwrite else check_run(workdir, spec)
     key = jax.random.key(seed)
     own: list[Tree] = []
     for task in tasks:
@@ -117,15 +143,17 @@ def train_multitask(
         pad_id=trunk.config.pad_id,
         trunk_dtype=trunk.dtype,
         mesh=mesh,
+        lengths=lengths,
     )
     del own
     for task, of_task in zip(tasks, splits, strict=True):
         tell_padding(names[task.name], of_task["train"], run.lengths, config.batch_size)
     eval_every = config.eval_every or sampling.steps_per_epoch
+    claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,
         config,
-        inputs=run_inputs(trunk, {task.name: data[task.name]["train"] for task in tasks}, seed),
+        inputs=spec.inputs,
         num_steps=num_steps,
         eval_every=eval_every,
         folder=workdir,

@@ -50,6 +50,7 @@ class MultitaskRun:
       pad_id: The padding token.
       trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
+      lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
     """
 
     main_metric = "mean"
@@ -70,6 +71,7 @@ class MultitaskRun:
         pad_id: int,
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
+        lengths: tuple[int, ...] = (),
     ) -> None:
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
         self.mesh = mesh
@@ -89,7 +91,7 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        self.lengths = choose_lengths(
+        self.lengths = lengths or choose_lengths(
             [splits["train"] for splits in data],
             [splits["dev"] for splits in data],
             config,

@@ -1,9 +1,11 @@
 """What every recipe is put together from: starts of adapters and heads, tokenised splits, the loop, what it leaves."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +18,9 @@ from afjax.data.batches import padding_share
 from afjax.data.prepare import prepare
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.host_memory import physical_memory
 from afjax.hosts import is_first_host
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import stack_layers
@@ -24,6 +28,7 @@ from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
 from afjax.sharding import to_host
 from afjax.train.loop import Run, Trained, train
+from afjax.train.record import trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
 from afjax.trunk import Trunk
@@ -31,9 +36,25 @@ from afjax.trunk import Trunk
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:
     """An adapter at the start; its randomness depends on the seed's key and its name alone."""
+    check_adapter_size(config, trunk)
     tree = init_adapter(named_key(key, "adapters", name), config, trunk.config)
     carries_norms = isinstance(config, AdapterConfig) and config.layer_norms
     return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if carries_norms else tree
+
+
+def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
+    """Raises UserError if an adapter does not fit the trunk, or not this machine's memory."""
+    try:
+        shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
+        size = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    except (OverflowError, TypeError):  # Shapes beyond what JAX can express.
+        size = sys.maxsize
+    if size > physical_memory():
+        raise UserError(
+            f"One adapter of these settings takes {size / 1e9:,.0f} GB, and this machine has "
+            f"{physical_memory() / 1e9:,.0f} GB of memory. Give adapter.size or adapter.reduction_factor a bottleneck "
+            f"of at most a few times the trunk's hidden size, {trunk.config.hidden_size}."
+        )
 
 
 def new_head(key: jax.Array, name: str, config: HeadConfig, kind: TaskKind, rows: AnyRows, trunk: Trunk) -> Tree:
@@ -73,16 +94,31 @@ def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
 
 
-def run_inputs(trunk: Trunk, data: Mapping[str, AnyRows], seed: int) -> dict[str, str]:
-    """``{what: digest}`` of what a run begins with, for its checkpoints.
+def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: int) -> dict[str, str]:
+    """Describes what a run reads.
 
     Args:
-      trunk: That it begins with.
-      data: ``{task: its train rows}``.
-      seed: All randomness follows from it.
+      trunk: The trunk that it begins with.
+      data: ``{task: {split: rows}}``, of which train and dev are read.
+      seed: The seed of all randomness.
+
+    Returns:
+      ``{what: digest or value}``.
     """
-    rows = {f"{task}'s train rows": rows.digest() for task, rows in data.items()}
-    return {"the trunk": trunk.sha256, "the seed": str(seed), **rows}
+    splits = ("train", "dev")
+    rows = {f"{task}'s {split} rows": data[task][split].digest() for task in data for split in splits}
+    return {**trunk_inputs(trunk), "the seed": str(seed), **rows}
+
+
+def task_settings(task: TaskConfig) -> dict[str, Any]:
+    """The settings of a task that a run's result depends on. Rows are compared by digest, wherever they come from."""
+    return {
+        "name": task.name,
+        "kind": task.kind,
+        "metric": task.metric,
+        "scale": task.scale,
+        "span": to_dict(task.span),
+    }
 
 
 def tokenise_splits(

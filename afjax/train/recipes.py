@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from etils import epath
@@ -12,7 +13,9 @@ from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
 from afjax.data.splits import AnyRows
+from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.hosts import together
 from afjax.model.fusion import check_subset, init_fusion
 from afjax.model.heads import READS
 from afjax.model.model import Model
@@ -25,12 +28,13 @@ from afjax.train.parts import (
     run_inputs,
     run_loop,
     stored_form,
+    task_settings,
     tell_padding,
     tokenise_splits,
     with_params,
 )
+from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.train.single_run import SingleRun
-from afjax.train.workdir import claim_adapters
 from afjax.trees import Tree, merge, named_key, tree_digest
 from afjax.trunk import Trunk
 
@@ -52,6 +56,7 @@ def train_single(
     remat: Remat = "none",
     mesh: Mesh | None = None,
     cache_dir: Path | None = None,
+    overwrite: bool = False,
 ) -> TaskModel:
     """Trains one adapter and its head, or another partition, on one task.
 
@@ -59,7 +64,8 @@ def train_single(
       trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
       task: Name, kind and metric.
       data: ``train`` and ``dev`` rows, of ``load_task`` or ``rows_from_lists``.
-      workdir: The run's folder; a run that was stopped there goes on.
+      workdir: The run's folder. If it holds a run with the same settings and inputs, an unfinished run is resumed, and
+        the result of a finished one is returned. A run with other settings or inputs is refused.
       name: Of the adapter and the head; empty: the task's.
       partition_name: What is trained; the head always is.
       top_k: Number of layers of the ``top_k`` partition.
@@ -69,9 +75,10 @@ def train_single(
       remat: What the backward pass computes again; see ``ExperimentConfig``.
       mesh: The devices; None: all, each with its own rows of a batch.
       cache_dir: Where tokenised rows are kept; None: nowhere.
+      overwrite: Whether to discard the run that the workdir holds, and to train from the beginning.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
     check_partition(partition_name, adapter)
     name = name or task.name
@@ -96,7 +103,11 @@ def train_single(
     }
     # A head that reads tokens leaves the trunk's pooler unused, whatever its settings.
     rules = partition.preset(partition_name, head if model.reads == "pooled" else HeadConfig())
-    return _train(trunk, model, params, rules, task, data, config, seed, mesh, open_path(workdir), cache_dir)
+    settings = {"recipe": "single", "partition": partition_name, "top_k": top_k}
+    workdir = open_path(workdir)
+    return _train(
+        trunk, model, params, rules, task, data, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
+    )
 
 
 def train_fusion(
@@ -116,6 +127,7 @@ def train_fusion(
     remat: Remat = "none",
     mesh: Mesh | None = None,
     cache_dir: Path | None = None,
+    overwrite: bool = False,
 ) -> TaskModel:
     """Trains the attention over stored adapters, and a head, for a target task; trunk and adapters stay frozen.
 
@@ -123,7 +135,7 @@ def train_fusion(
       adapters: Names of the adapters in the store, in order.
       store_folder: The store that has them.
       name: Of the fusion and the head; empty: the task's name with ``-fusion`` behind it.
-      trunk, task, data, workdir, fusion, head, config, seed, scan_layers, remat, mesh, cache_dir: As in
+      trunk, task, data, workdir, fusion, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
         :func:`train_single`.
 
     Raises:
@@ -156,7 +168,11 @@ def train_fusion(
         "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
     }
     rules = partition.preset("fusion")
-    return _train(trunk, model, params, rules, task, data, config, seed, mesh, open_path(workdir), cache_dir)
+    settings = {"recipe": "fusion", "fusion": to_dict(fusion)}
+    workdir = open_path(workdir)
+    return _train(
+        trunk, model, params, rules, task, data, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
+    )
 
 
 def _train(
@@ -171,6 +187,9 @@ def _train(
     mesh: Mesh | None,
     workdir: epath.Path,
     cache_dir: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    overwrite: bool,
 ) -> TaskModel:
     """Tokenises, trains, and puts the best parameters together again."""
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
@@ -178,6 +197,9 @@ def _train(
     check_length(config.max_length, trunk)
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
+    spec = _spec(trunk, model, params, task, data, config, seed, settings)
+    with together():
+        lengths = () if overwrite else check_run(workdir, spec)
     splits = tokenise_splits(trunk, task, data, config.max_length, cache_dir)
     run = SingleRun(
         model,
@@ -190,16 +212,16 @@ def _train(
         pad_id=trunk.config.pad_id,
         trunk_dtype=trunk.dtype,
         mesh=mesh,
+        lengths=lengths,
     )
     tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     num_steps = config.max_steps or max(1, math.ceil(config.epochs * run.num_epoch_steps))
     eval_every = config.eval_every or run.num_epoch_steps
-    if model.fusion_name:
-        claim_adapters(workdir, {name: tree_digest(tree) for name, tree in params["adapters"].items()})
+    claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,
         config,
-        inputs=run_inputs(trunk, {task.name: data["train"]}, seed),
+        inputs=spec.inputs,
         num_steps=num_steps,
         eval_every=eval_every,
         folder=workdir,
@@ -217,4 +239,35 @@ def _train(
         metrics=result.metrics,
         seed=seed,
         max_length=config.max_length,
+    )
+
+
+def _spec(
+    trunk: Trunk,
+    model: Model,
+    params: Tree,
+    task: TaskConfig,
+    data: Mapping[str, AnyRows],
+    config: TrainConfig,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> RunSpec:
+    """Everything that the run's result depends on; a fusion's frozen adapters are inputs."""
+    inputs = run_inputs(trunk, {task.name: data}, seed)
+    if model.fusion_name:
+        inputs |= {f"the adapter {name}": tree_digest(tree) for name, tree in params["adapters"].items()}
+    return RunSpec(
+        settings={
+            **settings,
+            "name": model.head_name,
+            "task": task_settings(task),
+            "adapters": {name: to_dict(adapter) for name, adapter in model.adapters},
+            "head": to_dict(model.head),
+            "train": to_dict(config),
+            "seed": seed,
+            "trunk_dtype": trunk.dtype,
+            "scan_layers": model.scan_layers,
+            "remat": model.remat,
+        },
+        inputs=inputs,
     )

@@ -1,7 +1,6 @@
 """The sequential recipe: one task after the other, each from the trunk that the one before left."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from afjax.config import Partition, Remat, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.hosts import is_first_host, together
 from afjax.paths import open_path
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
 from afjax.task_model import TaskModel
 from afjax.train.multitask import check_tasks
 from afjax.train.recipes import train_single
-from afjax.train.workdir import write_json
 from afjax.trunk import Trunk
 
 SCORES = "scores.json"
@@ -53,6 +53,7 @@ def train_sequential(
     remat: Remat = "none",
     mesh: Mesh | None = None,
     cache_dir: Path | None = None,
+    overwrite: bool = False,
 ) -> TaskSequence:
     """Trains one partition on one task after the other, and scores every earlier task each time (forgetting).
 
@@ -62,13 +63,13 @@ def train_sequential(
       trunk: The pretrained encoder; it is not changed.
       tasks: In the order of training, of distinct names.
       data: Each task's ``train`` and ``dev`` rows, by its name.
-      workdir: The run's folder; a run that was stopped there goes on.
+      workdir: A folder for the runs, one subfolder per task; what they may hold is as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
-      partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir: As in ``train_single``;
-        the same for every task.
+      partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
+        ``train_single``; the same for every task.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the run cannot go on.
+      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
     check_tasks([task.name for task in tasks])
     names = names or {task.name: task.name for task in tasks}
@@ -92,6 +93,7 @@ def train_sequential(
             remat=remat,
             mesh=mesh,
             cache_dir=cache_dir,
+            overwrite=overwrite,
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
@@ -109,7 +111,7 @@ def _scores(
 ) -> list[dict[str, float]]:
     """Every model's dev metrics; kept in a file, so that a run that goes on need not score again."""
     with together():
-        earlier = json.loads(path.read_text()) if path.exists() else None
+        earlier = read_json(path, expected=list, advice=f"delete {path}, so that the models are scored again")
     if earlier is not None:
         return earlier
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]

@@ -45,6 +45,7 @@ class SingleRun:
       pad_id: The padding token.
       trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
+      lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class SingleRun:
         pad_id: int,
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
+        lengths: tuple[int, ...] = (),
     ) -> None:
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
         self.main_metric = task.main_metric
-        self.lengths = choose_lengths([data["train"]], [data["dev"]], config)
+        self.lengths = lengths or choose_lengths([data["train"]], [data["dev"]], config)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
         trained, frozen = split_params(model, params, rules, trunk_dtype)
         optimizer = make_optimizer(config, trained)

@@ -33,7 +33,7 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """Clipping and AdamW's direction, without the learning rate; decay acts on kernels alone.
+    """Clipping and AdamW's direction, without the learning rate.
 
     It is made for the trained tree and never meets a frozen leaf.
     """
@@ -41,9 +41,11 @@ def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransfor
 
 
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """AdamW's direction, without clipping and the learning rate; decay acts on kernels alone.
+    """AdamW's direction, without clipping and the learning rate.
 
-    Of the trained tree only the paths count.
+    Args:
+      config: Adam's settings, and which leaves decay.
+      trained: The trained tree; only its paths are used.
     """
 
     scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
@@ -54,8 +56,17 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
             optax.add_decayed_weights(weight_decay),
         )
 
-    kinds = map_with_path(lambda path, _: "kernel" if path.endswith("/kernel") else "other", trained)
-    return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, kinds)
+    labels = map_with_path(lambda path, _: "kernel" if decays(path, config) else "other", trained)
+    return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, labels)
+
+
+def decays(path: str, config: TrainConfig) -> bool:
+    """Whether weight decay acts on the leaf of a path, see ``TrainConfig.weight_decay_on``."""
+    *parents, name = path.split("/")
+    if config.weight_decay_on == "kernels":
+        return name == "kernel"
+    in_layer_norm = "layer_norms" in parents or parents[-1].startswith("norm")
+    return name != "bias" and not in_layer_norm
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:

@@ -1,7 +1,7 @@
-"""The folder of one experiment: what it belongs to, and files that are written whole or not at all."""
+"""The folder of one experiment: its config, its inputs, and the store that it writes to."""
 
-import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from etils import epath
 from afjax.config import ExperimentConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
-from afjax.hosts import is_first_host, together
 from afjax.paths import absolute, is_remote, open_path
-from afjax.trees import flatten
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json, write_text  # noqa: F401
+from afjax.store.manifest import KINDS
+from afjax.train.record import by_path as settings  # noqa: F401
+from afjax.train.record import input_differences, note_unchecked, plain, setting_differences
 
 CONFIG = "config.json"
 INPUTS = "inputs.json"
+ANOTHER = "restore it, or choose another --workdir"
 # Which store the run takes adapters from, and saves to.
 STORE = "store.json"
-# In the folder of a fusion's run: the digests of the adapters that it fuses.
-FUSED = "fused.json"
 # The folder of the target's run.
 TARGET = "target"
 # In a run's folder, when it has been brought to its end.
@@ -40,133 +42,111 @@ def is_unfinished(folder: epath.Path) -> bool:
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
-    """Raises UserError where a workdir holds a run with another config (the difference is shown), or is no folder."""
-    path = workdir / CONFIG
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """Raises UserError if a workdir holds a run with another config (all differences are named)."""
+    found = read_json(workdir / CONFIG, advice=ANOTHER)
+    if found is None:
         return
-    except OSError as error:
-        raise UserError(
-            f"The workdir {workdir} cannot be used ({error.strerror or error}); give another --workdir."
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
-    there, here = settings(found), settings(_plain(config))
-    differences = [
-        f"{key}: {there.get(key, 'not set')!r} there, {here.get(key, 'not set')!r} given"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key) != here.get(key)
-    ]
+    differences = setting_differences(found, to_dict(config))
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}); take another "
-            "--workdir, or give the same config to go on."
+            f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}). Give the same config "
+            "to resume it, or choose another --workdir."
         )
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
-    """Raises UserError where the run that a workdir holds began with other rows or another trunk.
+    """Raises UserError if the run that a workdir holds began with other rows or another trunk.
 
     Args:
       workdir: The experiment's.
-      inputs: ``{what: SHA-256}`` of all that it reads and the config does not hold.
+      inputs: ``{what: digest or value}`` of everything that it reads and the config does not hold.
     """
-    found = _read_object(workdir / INPUTS)
+    found = read_json(workdir / INPUTS, advice=ANOTHER)
     if found is None:
         return
-    changed = sorted(name for name in found.keys() | inputs.keys() if found.get(name) != inputs.get(name))
+    changed, unchecked = input_differences(found, inputs)
     if changed:
         raise UserError(
-            f"The run in {workdir} began with other data: {', '.join(changed)} changed since; restore what changed to "
-            "go on, or take another --workdir."
+            f"The run in {workdir} began with other data: {'; '.join(changed)}. Restore what changed to resume it, or "
+            "choose another --workdir."
         )
+    note_unchecked(workdir, unchecked)
 
 
 def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Path:
-    """The store of the run that a workdir holds, or will hold: the one given, or that it began with, or its own.
+    """The store of the run that a workdir holds or will hold: the given one, else the one it began with, else its own.
 
     Args:
       workdir: The experiment's.
-      given: The store to use; None: the one that the run began with, ``workdir/store`` where none is noted.
+      given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run began with another store than the one given, and that is still there. (One that was moved is
-        given anew.)
+      UserError: The run began with another store than the given one, and that store still exists. (If it was moved,
+        give its new place.) Or the recorded store is a folder that is not a store: a workdir that somebody else made
+        must not decide where files are written.
     """
-    found = _read_object(workdir / STORE)
-    if found is None:
+    found = _read_store(workdir)
+    if not found:
         return open_path(given) if given else workdir / "store"
-    if not isinstance(found.get("store"), str) or not found["store"]:
-        raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
     began = _from_workdir(found["store"], workdir)
-    if not given or _same(began, open_path(given)):
-        return began
-    if began.exists():
+    if given and not _same(began, open_path(given)):
+        if began.exists():
+            raise UserError(
+                f"The run in {workdir} began with the store {began}, not {given}. Leave out --store to use that one, "
+                "or choose another --workdir."
+            )
+        return open_path(given)
+    if not given and not _may_be_store(began):
         raise UserError(
-            f"The run in {workdir} began with the store {began}, not {given}; leave --store out to go on with that, or "
-            "take another --workdir."
+            f"{workdir / STORE} names {began}, which exists and is not a store. If artefacts are to be written there, "
+            f"say so with --store={began}; otherwise give another --store."
         )
-    return open_path(given)
+    return began
+
+
+def run_identifier(workdir: epath.Path) -> str:
+    """What identifies the run of a workdir to its store; empty if the workdir has not been claimed."""
+    return str(_read_store(workdir).get("run", ""))
 
 
 def claim_workdir(
     workdir: epath.Path, config: ExperimentConfig, inputs: Mapping[str, str], store_folder: epath.Path
 ) -> None:
-    """Writes the config, the digests of :func:`check_inputs`, and which store it uses into a new workdir.
+    """Writes into a new workdir: the config, the inputs of :func:`check_inputs`, its store and its run identifier.
 
     Raises:
       UserError: It cannot be written.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        store = {"store": _seen_from_workdir(store_folder, workdir)}
-        if _read_object(workdir / STORE) != store:
+        found = _read_store(workdir)
+        store = {"store": _seen_from_workdir(store_folder, workdir), "run": found.get("run") or uuid.uuid4().hex}
+        if found != store:
             write_json(workdir / STORE, store)
-        # The config last: a workdir that has it has all.
+        # The config last: a workdir that has it has everything.
         if not (workdir / CONFIG).exists():
             write_json(workdir / INPUTS, inputs)
-            write_json(workdir / CONFIG, _plain(config))
+            write_json(workdir / CONFIG, plain(to_dict(config)))
     except OSError as error:
         raise UserError(
             f"The workdir {workdir} cannot be written ({error.strerror or error}); give another --workdir."
         ) from None
 
 
-def claim_adapters(folder: epath.Path, digests: Mapping[str, str]) -> None:
-    """Writes which adapters a fusion's run fuses into its new folder.
-
-    Args:
-      folder: Of the run.
-      digests: ``{adapter: SHA-256}``, see ``trees.tree_digest``.
-
-    Raises:
-      UserError: The run began with other adapters of these names. Its attention has learned to weigh those.
-    """
-    with together():
-        found = _read_object(folder / FUSED)
-        changed = sorted(name for name, digest in digests.items() if found and found.get(name) != digest)
-        if changed:
-            raise UserError(
-                f"The fusion in {folder} began with other adapters: {', '.join(changed)} changed in the store since; "
-                "bring back what was there to go on, or take another --workdir."
-            )
-        if found is None and is_first_host():
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / FUSED, digests)
-
-
-def _read_object(path: epath.Path) -> dict[str, Any] | None:
-    """A JSON object that a workdir may have; None: it has none."""
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no JSON object")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
+def _read_store(workdir: epath.Path) -> dict[str, Any]:
+    found = read_json(workdir / STORE, advice="delete it and give --store")
+    if found is None:
+        return {}
+    if not all(isinstance(value, str) for value in found.values()) or not found.get("store"):
+        raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
     return found
+
+
+def _may_be_store(folder: epath.Path) -> bool:
+    """Whether a folder is a store, or can become one because it is empty or missing."""
+    if not folder.exists():
+        return True
+    return folder.is_dir() and {entry.name for entry in folder.iterdir() if entry.name[0] != "."} <= set(KINDS)
 
 
 def _seen_from_workdir(store: epath.Path, workdir: epath.Path) -> str:
@@ -189,36 +169,3 @@ def _same(one: epath.Path, other: epath.Path) -> bool:
     if is_remote(one) or is_remote(other):
         return str(one) == str(other)
     return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _plain(config: ExperimentConfig) -> dict[str, Any]:
-    """The config as its JSON file gives it back."""
-    return json.loads(json.dumps(to_dict(config)))
-
-
-def settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config's settings by dotted path, lists of mappings included."""
-
-    def as_tree(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: as_tree(item) for key, item in value.items()}
-        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            return {str(index): as_tree(item) for index, item in enumerate(value)}
-        return value
-
-    return {path.replace("/", "."): value for path, value in flatten(as_tree(values)).items()}
-
-
-def write_json(path: epath.Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_text(path: epath.Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    if is_remote(path):
-        path.write_text(text, encoding="utf-8")
-        return
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

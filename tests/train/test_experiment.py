@@ -144,7 +144,7 @@ def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data:
         file.write(lines)
     assert run_experiment(single(), workdir=tmp_path / "run") == results
     (tmp_path / "run" / "inputs.json").write_text('{"the trunk"')
-    assert "inputs.json is damaged" in refusal(single(), tmp_path, workdir=tmp_path / "run")
+    assert "inputs.json, line 1" in refusal(single(), tmp_path, workdir=tmp_path / "run")
 
 
 def test_a_name_that_the_store_has_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_run_goes_on_with_the_store_that_it_began_with(
     assert not (tmp_path / "there" / "store").exists()
     for text in ("[", "[]", "{}", '{"store": ""}', '{"store": 3}'):
         (workdir / "store.json").write_text(text)
-        assert "store.json is damaged" in refusal(fusion(), tmp_path, workdir=workdir)
+        assert "store.json" in refusal(fusion(), tmp_path, workdir=workdir)
 
 
 def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_pat
         shelf, "adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task, seed=0,
         metrics=manifest.metrics, overwrite=True,
     )  # fmt: skip
-    with pytest.raises(UserError, match="began with other adapters: one changed in the store since; bring back"):
+    with pytest.raises(UserError, match="the adapter one changed since"):
         run_experiment(fusion(), workdir=tmp_path / "run")
     shutil.rmtree(shelf)
     shutil.move(tmp_path / "copy", shelf)

@@ -183,9 +183,11 @@ def test_a_checkpoint_of_another_run_is_refused(
         f"{task.name}'s train rows": (tiny_trunk, fewer, {}),
         "the seed": (tiny_trunk, rows, {"seed": 1}),
         "the arrays' shapes": (tiny_trunk, rows, size),
-        "the trunk, the arrays' shapes": (other, rows, size),
+        "the arrays' shapes changed since; the trunk": (other, rows, size),
     }
+    # Without its own record, only the checkpoint itself says what the run began with.
+    (tmp_path / "run.json").unlink()
     for what, (trunk, data, options) in given.items():
-        with pytest.raises(UserError, match=f"checkpoints/3 is of another run: {what} differ; bring back"):
+        with pytest.raises(UserError, match=f"checkpoints/3 is of another run .*{what}"):
             train_single(trunk, task, data, workdir=tmp_path, config=settings, **options)
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)

@@ -1,6 +1,7 @@
 """The training step by itself: schedule, optimizer, loss, padded rows, losses that are not finite."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from afjax.train.step import (
     make_train_step,
     task_loss,
 )
-from afjax.trees import Tree, flatten, tree_digest
+from afjax.trees import Tree, flatten, tree_digest, unflatten
 from afjax.trunk import Trunk
 
 pytestmark = pytest.mark.usefixtures("training")
@@ -54,6 +55,37 @@ def test_weight_decay_acts_on_kernels_only() -> None:
     directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
     found = {path: float(leaf[0]) for path, leaf in flatten(directions).items()}
     assert found == pytest.approx({"dense/kernel": 0.2, "dense/bias": 0.0, "norm/scale": 0.0})
+
+
+DECAYS = {
+    "trunk/embeddings/word": "weights",
+    "trunk/embeddings/position": "weights",
+    "trunk/embeddings/type": "weights",
+    "trunk/embeddings/norm/scale": "",
+    "trunk/embeddings/norm/bias": "",
+    "trunk/layers/attention/query/kernel": "kernels, weights",
+    "trunk/layers/attention/query/bias": "",
+    "trunk/layers/ffn/norm/scale": "",
+    "trunk/pooler/kernel": "kernels, weights",
+    "adapters/rte/ffn/scale": "weights",
+    "adapters/rte/ffn/down/kernel": "kernels, weights",
+    "adapters/rte/ffn/up/bias": "",
+    "adapters/rte/ffn/norm_after/scale": "",
+    "adapters/rte/layer_norms/attention/scale": "",
+    "adapters/rte/top/layers/ffn/norm/scale": "",
+    "fusion/mix/ffn/value/kernel": "kernels, weights",
+    "heads/rte/output/kernel": "kernels, weights",
+    "heads/rte/output/bias": "",
+}
+
+
+@pytest.mark.parametrize("which", ["kernels", "weights"])
+def test_weight_decay_acts_on_the_leaves_that_the_setting_names(which: Any) -> None:
+    trained = unflatten({path: jnp.full(3, 2.0) for path in DECAYS})
+    optimizer = make_optimizer(TrainConfig(weight_decay=0.1, weight_decay_on=which), trained)
+    directions, _ = optimizer.update(jax.tree.map(jnp.zeros_like, trained), optimizer.init(trained), trained)
+    decayed = {path for path, leaf in flatten(directions).items() if float(leaf[0]) == pytest.approx(0.2)}
+    assert decayed == {path for path, kinds in DECAYS.items() if which in kinds}
 
 
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, (0.6, 0.8)), (0.0, (30.0, 40.0)), (100.0, (30.0, 40.0))])

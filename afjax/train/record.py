@@ -1,0 +1,250 @@
+"""What a run's folder records about the run, so that a run is only ever resumed with the same settings and inputs.
+
+A run's folder holds ``run.json``::
+
+    {"settings": {...}, "inputs": {"the trunk": SHA-256, "rte's train rows": SHA-256, ...}, "lengths": [16, 32]}
+
+``settings`` are all arguments that the result depends on. ``inputs`` are digests of everything that the run reads.
+``lengths`` are the padded lengths of the run's batches: a later version of afjax may choose others for the same rows,
+but an unfinished run keeps its own.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from afjax.errors import UserError
+from afjax.hosts import is_first_host, together
+from afjax.paths import is_remote
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
+from afjax.trees import flatten
+from afjax.trunk import Trunk
+
+RECORD = "run.json"
+# In folders of fusion runs that were begun before run.json existed: {adapter's name: SHA-256}.
+FORMER_RECORD = "fused.json"
+CHECKPOINTS = "checkpoints"
+# Everything that training writes into a run's folder.
+_FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD)
+_FOLDERS = (CHECKPOINTS, "tensorboard")
+
+# Settings that did not exist in earlier versions, and the value that stands for what those versions did.
+FORMER_SETTINGS: Mapping[str, Any] = {"train.weight_decay_on": "kernels"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything that the result of a run depends on.
+
+    Attributes:
+      settings: The run's arguments: nested mappings of values that JSON can hold.
+      inputs: ``{what: digest or value}`` of what the run reads: the trunk, the rows, a fusion's adapters.
+    """
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+
+
+def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
+    """Checks that the run in a folder, if there is one, may be resumed with these settings and inputs.
+
+    Args:
+      folder: The run's folder; it need not exist.
+      spec: What is about to be trained.
+
+    Returns:
+      The padded lengths that the run began with; empty if there is no run to resume or if they were not recorded.
+
+    Raises:
+      UserError: The run began with other settings or inputs; the message names each of them with both values.
+    """
+    if not has_checkpoint(folder):
+        return ()
+    record = _read_record(folder)
+    differences = setting_differences(record["settings"], spec.settings) if record["settings"] else []
+    changed, unchecked = input_differences(record["inputs"], spec.inputs)
+    if differences or changed:
+        raise UserError(
+            f"The folder {folder} holds a run with other settings or inputs ({'; '.join([*differences, *changed])}). "
+            "Give the same ones to resume it, choose another workdir, or discard it with overwrite=True (in Python)."
+        )
+    note_unchecked(folder, unchecked if record["settings"] else ["its settings", *unchecked])
+    return tuple(record["lengths"])
+
+
+def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, overwrite: bool) -> None:
+    """Records what a run is about to train. On several hosts all call this.
+
+    Args:
+      folder: The run's folder; made if it is missing.
+      spec: The run's settings and inputs, which :func:`check_run` has accepted.
+      lengths: The padded lengths of its batches.
+      overwrite: Whether to discard a run that the folder holds.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    record = {"settings": plain(spec.settings), "inputs": dict(spec.inputs), "lengths": list(lengths)}
+    with together():
+        if is_first_host():
+            try:
+                if overwrite:
+                    discard_run(folder)
+                if not (has_checkpoint(folder) and (folder / RECORD).exists()):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write_json(folder / RECORD, record)
+            except OSError as error:
+                raise UserError(
+                    f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or "
+                    "choose another workdir."
+                ) from None
+
+
+def discard_run(folder: epath.Path) -> None:
+    """Deletes everything that training wrote into a run's folder, and nothing else.
+
+    A folder that holds no run is left alone: its files may be the user's.
+    """
+    if not (has_checkpoint(folder) or (folder / RECORD).exists()):
+        return
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    failed = [entry.name for entry in folder.iterdir() if entry.name.startswith("not_finite_step_")]
+    for name in (*_FOLDERS, *failed):
+        if (folder / name).exists():
+            (folder / name).rmtree()
+
+
+def has_checkpoint(folder: epath.Path) -> bool:
+    """Whether a run in the folder has saved any state. A run without state starts from the beginning."""
+    checkpoints = folder / CHECKPOINTS
+    return checkpoints.exists() and any(
+        entry.name.isdecimal() and (entry / "progress").exists() for entry in checkpoints.iterdir()
+    )
+
+
+@contextlib.contextmanager
+def only_process(folder: epath.Path) -> Iterator[None]:
+    """Holds the folder's lock within the block, so that no second process trains in the same folder.
+
+    On several hosts the first one holds it. Object stores have no locks: there, the user must see to it.
+
+    Raises:
+      UserError: Another process holds the lock.
+    """
+    with contextlib.ExitStack() as stack:
+        with together():
+            if is_first_host() and not is_remote(folder):
+                lock = stack.enter_context(open(folder / ".lock", "a"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(
+                        f"Another process is training in {folder}; wait until it ends, or choose another workdir."
+                    ) from None
+                except OSError:
+                    pass  # Some network file systems have no locks.
+        yield
+
+
+def trunk_inputs(trunk: Trunk) -> dict[str, str]:
+    """What identifies a trunk to the runs that read it: its weights, its architecture and its tokenizer."""
+    identity = trunk.identity()
+    inputs = {"the trunk": identity["sha256"]}
+    inputs |= {f"the trunk's {field}": str(value) for field, value in (identity.get("architecture") or {}).items()}
+    tokenizer = identity.get("tokenizer") or {}
+    return inputs | {f"the tokenizer's {part}": str(digest) for part, digest in tokenizer.items()}
+
+
+def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """``"train.epochs: 3.0 there, 5.0 given"`` for each setting that differs.
+
+    A setting that an earlier version did not record has the value of ``FORMER_SETTINGS``.
+    """
+    there, here = by_path(recorded), by_path(plain(given))
+    for key in here.keys() - there.keys():
+        for ending, value in FORMER_SETTINGS.items():
+            if key == ending or key.endswith(f".{ending}"):
+                there[key] = value
+    return [
+        f"{key}: {there.get(key, 'not set')!r} there, {here.get(key, 'not set')!r} given"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+
+
+def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Compares what a run began with to what is there now.
+
+    Returns:
+      A phrase for each input that differs, and the names of those that an earlier version did not record.
+    """
+
+    def phrase(what: str) -> str:
+        there, here = recorded.get(what), given.get(what)
+        if here is None:
+            return f"{what} is not given"
+        if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(there), here)):
+            return f"{what} changed since"
+        return f"{what}: {there} there, {here} given"
+
+    changed = [phrase(what) for what in sorted(recorded) if recorded[what] != given.get(what)]
+    return changed, sorted(given.keys() - recorded.keys())
+
+
+def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings by dotted path, those in lists of mappings included."""
+
+    def as_tree(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: as_tree(item) for key, item in value.items()}
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            return {str(index): as_tree(item) for index, item in enumerate(value)}
+        return value
+
+    return {path.replace("/", "."): value for path, value in flatten(as_tree(values)).items()}
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as their JSON file gives them back."""
+    return json.loads(json.dumps(values))
+
+
+def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
+    """Says what cannot be checked of a run that an earlier version of afjax began."""
+    if unchecked:
+        note(f"The run in {folder} was begun by an earlier version, which did not record: {', '.join(unchecked)}.")
+
+
+def note(sentence: str) -> None:
+    """Prints a line for the user on stderr, once for all hosts."""
+    if is_first_host():
+        print(f"afjax: {sentence}", file=sys.stderr)
+
+
+def _read_record(folder: epath.Path) -> dict[str, Any]:
+    """The record of a run that has checkpoints; empty fields if an earlier version did not write them."""
+    advice = f"delete {folder} to train again, or choose another workdir"
+    empty: dict[str, Any] = {"settings": {}, "inputs": {}, "lengths": []}
+    record = read_json(folder / RECORD, advice=advice)
+    if record is None:
+        former = read_json(folder / FORMER_RECORD, advice=advice) or {}
+        return {**empty, "inputs": {f"the adapter {name}": digest for name, digest in former.items()}}
+    valid = (
+        record.keys() == empty.keys()
+        and isinstance(record["settings"], dict)
+        and isinstance(record["inputs"], dict)
+        and isinstance(record["lengths"], list)
+        and all(isinstance(length, int) and length > 0 for length in record["lengths"])
+    )
+    if not valid:
+        raise UserError(f"{folder / RECORD} is damaged (it must hold {', '.join(empty)}); {advice}.")
+    return record

@@ -1,0 +1,322 @@
+"""A run's folder records the run, and is resumed or returned only for the same settings and inputs."""
+
+import dataclasses
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config import SamplingConfig, TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.errors import UserError
+from afjax.task_model import TaskModel
+from afjax.train import single_run
+from afjax.train.multitask import train_multitask
+from afjax.train.recipes import train_fusion, train_single
+from afjax.train.record import by_path, setting_differences
+from afjax.train.sequential import train_sequential
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+ADAPTER = AdapterConfig(size=2)
+Train = Callable[..., TaskModel]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(tiny, max_steps=4, eval_every=2)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    settings: TrainConfig,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, TaskModel]:
+    """A finished run's folder and its result."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, train_single(tiny_trunk, task, rows, workdir=folder, adapter=ADAPTER, config=settings)
+
+
+@pytest.fixture
+def again(
+    finished: tuple[Path, TaskModel],
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> Train:
+    """Trains once more in a copy of the finished run's folder, with some arguments changed."""
+    shutil.copytree(finished[0], tmp_path / "run")
+
+    def train(trunk: Trunk = tiny_trunk, task: TaskConfig = task, data: Any = rows, **changes: Any) -> TaskModel:
+        arguments = {"workdir": tmp_path / "run", "adapter": ADAPTER, "config": settings, **changes}
+        return train_single(trunk, task, data, **arguments)
+
+    return train
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_finished_run_is_returned_and_says_so(
+    again: Train, finished: tuple[Path, TaskModel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = again()
+    assert tree_digest(model.params) == tree_digest(finished[1].params)
+    assert model.metrics == finished[1].metrics
+    said = [line for line in capsys.readouterr().err.splitlines() if "finished" in line]
+    assert len(said) == 1
+    assert str(tmp_path / "run") in said[0]
+    assert "overwrite=True" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"config": {"learning_rate": 1e-6}}, "train.learning_rate: 0.01 there, 1e-06 given"),
+        ({"config": {"max_steps": 8}}, "train.max_steps: 4 there, 8 given"),
+        ({"config": {"batch_size": 4}}, "train.batch_size: 8 there, 4 given"),
+        ({"config": {"epochs": 3.0}}, "train.epochs: 10.0 there, 3.0 given"),
+        (
+            {"adapter": AdapterConfig(size=2, activation="tanh", scaling=40.0)},
+            "adapters.quantity.activation: 'relu' there, 'tanh' given",
+        ),
+        (
+            {"adapter": AdapterConfig(size=2, activation="tanh", scaling=40.0)},
+            "adapters.quantity.scaling: 1.0 there, 40.0 given",
+        ),
+        ({"head": HeadConfig(dropout=0.5)}, "head.dropout"),
+        ({"seed": 1}, "seed: 0 there, 1 given"),
+        ({"name": "other"}, "name: 'quantity' there, 'other' given"),
+        ({"partition_name": "head"}, "partition: 'adapter' there, 'head' given"),
+        ({"scan_layers": True}, "scan_layers: False there, True given"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_settings_are_refused_and_both_values_are_named(
+    again: Train, settings: TrainConfig, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    if "config" in changes:
+        changes = {"config": dataclasses.replace(settings, **changes["config"])}
+    before = contents(tmp_path / "run")
+    with pytest.raises(UserError) as refused:
+        again(**changes)
+    assert named in str(refused.value)
+    assert contents(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_other_rows_are_refused(again: Train, rows: Mapping[str, Rows], split: str) -> None:
+    fewer = {**rows, split: rows[split].take(range(len(rows[split]) - 1))}
+    with pytest.raises(UserError) as refused:
+        again(data=fewer)
+    assert f"quantity's {split} rows changed" in str(refused.value)
+
+
+def test_another_task_is_refused(again: Train, task: TaskConfig) -> None:
+    with pytest.raises(UserError) as refused:
+        again(task=dataclasses.replace(task, metric="macro_f1"))
+    assert "task.metric: '' there, 'macro_f1' given" in str(refused.value)
+
+
+def test_another_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
+    with pytest.raises(UserError) as refused:
+        again(trunk=dataclasses.replace(tiny_trunk, sha256="0" * 64))
+    assert "the trunk changed" in str(refused.value)
+    with pytest.raises(UserError) as refused:
+        again(trunk=dataclasses.replace(tiny_trunk, dtype="bfloat16"))
+    assert "trunk_dtype: 'float32' there, 'bfloat16' given" in str(refused.value)
+
+
+def test_the_same_rows_from_another_place_are_the_same_run(again: Train, task: TaskConfig) -> None:
+    again(task=dataclasses.replace(task, source="elsewhere", train="train.csv"))
+
+
+def test_overwrite_trains_again_and_leaves_other_files_alone(
+    again: Train, finished: tuple[Path, TaskModel], settings: TrainConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "not_finite_step_3").mkdir()
+    slower = dataclasses.replace(settings, learning_rate=1e-6)
+    model = again(config=slower, overwrite=True)
+    assert tree_digest(model.params) != tree_digest(finished[1].params)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "run" / "not_finite_step_3").exists()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [step for step in steps if step <= 4] == steps
+    assert tree_digest(again(config=slower).params) == tree_digest(model.params)
+    with pytest.raises(UserError):
+        again()
+
+
+def test_a_refused_run_overwrites_nothing(again: Train, settings: TrainConfig, tmp_path: Path) -> None:
+    before = contents(tmp_path / "run")
+    with pytest.raises(UserError):
+        again(config=dataclasses.replace(settings, max_length=4096, buckets=()), overwrite=True)
+    assert contents(tmp_path / "run") == before
+
+
+def test_overwrite_deletes_nothing_where_there_is_no_run(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
+    (tmp_path / "scores.json").write_text("[]")
+    train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=settings, overwrite=True)
+    assert (tmp_path / "checkpoints" / "mine").is_dir()
+    assert (tmp_path / "scores.json").read_text() == "[]"
+
+
+def test_a_run_without_a_checkpoint_may_begin_with_other_settings(again: Train, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    again(seed=1)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["settings"]["seed"] == 1
+
+
+def test_a_resumed_run_keeps_the_lengths_that_it_began_with(
+    again: Train,
+    finished: tuple[Path, TaskModel],
+    settings: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    free = dataclasses.replace(settings, buckets=())
+    again(config=free, overwrite=True)
+    began = json.loads((tmp_path / "run" / "run.json").read_text())["lengths"]
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
+    capsys.readouterr()
+    # A later version that chooses other lengths for the same rows.
+    monkeypatch.setattr(single_run, "choose_lengths", lambda *_: (3, 5, 8))
+    again(config=free)
+    assert f"lengths {', '.join(map(str, began))}" in capsys.readouterr().err
+    assert began != [3, 5, 8]
+
+
+def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
+    again: Train, finished: tuple[Path, TaskModel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "run.json").unlink()
+    model = again()
+    assert tree_digest(model.params) == tree_digest(finished[1].params)
+    assert "its settings" in capsys.readouterr().err
+    # From now on it is recorded.
+    with pytest.raises(UserError):
+        again(seed=1)
+
+
+def test_a_setting_that_an_earlier_version_lacked_has_its_former_value(
+    again: Train, settings: TrainConfig, tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_text())
+    assert record["settings"]["train"].pop("weight_decay_on") == "kernels"
+    path.write_text(json.dumps(record))
+    again()
+    with pytest.raises(UserError) as refused:
+        again(config=dataclasses.replace(settings, weight_decay_on="weights"))
+    assert "train.weight_decay_on: 'kernels' there, 'weights' given" in str(refused.value)
+
+
+def test_former_values_reach_every_source_of_a_fusion() -> None:
+    given = {"train": {"weight_decay_on": "kernels"}, "sources": [{"train": {"weight_decay_on": "weights"}}]}
+    recorded: dict[str, Any] = {"train": {}, "sources": [{"train": {}}]}
+    assert setting_differences(recorded, given) == ["sources.0.train.weight_decay_on: 'kernels' there, 'weights' given"]
+
+
+def test_settings_by_path() -> None:
+    assert by_path({"a": {"b": 1}, "tasks": [{"name": "x"}], "labels": ["no", "yes"]}) == {
+        "a.b": 1,
+        "tasks.0.name": "x",
+        "labels": ["no", "yes"],
+    }
+
+
+@pytest.mark.parametrize("text", ["{", "null", "[]", "{}", '{"settings": [], "inputs": {}, "lengths": []}'])
+def test_a_damaged_record_is_refused(again: Train, tmp_path: Path, text: str) -> None:
+    (tmp_path / "run" / "run.json").write_text(text)
+    with pytest.raises(UserError) as refused:
+        again()
+    assert "run.json" in str(refused.value)
+
+
+def test_two_processes_do_not_train_in_one_folder(again: Train, tmp_path: Path) -> None:
+    before = contents(tmp_path / "run")
+    with open(tmp_path / "run" / ".lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError) as refused:
+            again()
+    assert str(tmp_path / "run") in str(refused.value)
+    assert contents(tmp_path / "run") == before
+    again()
+
+
+def test_a_fusion_is_refused_for_another_fusion_or_other_adapters(
+    finished: tuple[Path, TaskModel],
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    finished[1].save(store)
+
+    def fuse(**changes: Any) -> TaskModel:
+        arguments = {"store_folder": store, "workdir": tmp_path / "fusion", "config": settings, **changes}
+        return train_fusion(tiny_trunk, task, rows, ["quantity"], **arguments)
+
+    first = fuse()
+    assert tree_digest(fuse().params) == tree_digest(first.params)
+    with pytest.raises(UserError) as refused:
+        fuse(fusion=FusionConfig(temperature=2.0))
+    assert "fusion.temperature: 1.0 there, 2.0 given" in str(refused.value)
+    moved = {name: np.asarray(leaf) for name, leaf in finished[1].params["adapters"]["quantity"]["ffn"]["up"].items()}
+    moved["bias"] = moved["bias"] + 1
+    params = dict(finished[1].params)
+    params["adapters"] = {"quantity": {"ffn": {**params["adapters"]["quantity"]["ffn"], "up": moved}}}
+    dataclasses.replace(finished[1], params=params).save(store, overwrite=True)
+    with pytest.raises(UserError) as refused:
+        fuse()
+    assert "the adapter quantity changed" in str(refused.value)
+
+
+def test_multitask_and_sequential_runs_are_refused_likewise(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
+) -> None:
+    tasks, data = [task, dataclasses.replace(task, name="other")], {"quantity": rows, "other": rows}
+
+    def multitask(sampling: SamplingConfig) -> Any:
+        return train_multitask(
+            tiny_trunk, tasks, data, workdir=tmp_path / "m", partition_name="head", config=settings, sampling=sampling
+        )
+
+    multitask(SamplingConfig(steps_per_epoch=2))
+    with pytest.raises(UserError) as refused:
+        multitask(SamplingConfig(steps_per_epoch=2, sampler="round_robin"))
+    assert "sampling.sampler: 'annealed' there, 'round_robin' given" in str(refused.value)
+
+    def sequential(seed: int, **changes: Any) -> Any:
+        folder = tmp_path / "s"
+        return train_sequential(
+            tiny_trunk, [task], data, workdir=folder, partition_name="head", config=settings, seed=seed, **changes
+        )
+
+    first = sequential(0)
+    with pytest.raises(UserError) as refused:
+        sequential(1)
+    assert "seed: 0 there, 1 given" in str(refused.value)
+    assert sequential(1, overwrite=True).scores != [] != first.scores
