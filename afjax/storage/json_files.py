@@ -7,6 +7,7 @@ or a value of the wrong type at the top.
 import json
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from etils import epath
@@ -16,7 +17,7 @@ from afjax.errors import UserError
 # Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on its version.
 MAX_DEPTH = 64
 
-_NAMES = {dict: "an object", list: "a list", str: "a string"}
+_NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 
 def parse_json(text: str | bytes, where: str, *, expected: type | None = dict, advice: str = "restore the file") -> Any:

@@ -21,7 +21,7 @@ from afjax.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.preemption import Preemption
-from afjax.train.record import note, only_process
+from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
 from afjax.train.step import State, learning_rate
 from afjax.train.usage import Usage
 from afjax.trees import Tree
@@ -139,7 +139,7 @@ def _train(
 ) -> Trained:
     """The loop of :func:`train`, in a folder that belongs to this process."""
     checkpoint_every = config.checkpoint_every or eval_every
-    checkpoints = RunCheckpoints(folder / "checkpoints", {**inputs, "the arrays' shapes": _shapes_digest(state)})
+    checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
     best, progress = _copy(state["trained"]), _Progress()
     if (found := checkpoints.restore(state, best)) is not None:
         state, best, progress = found[0], found[1], _Progress(**found[2])

@@ -32,6 +32,8 @@ RECORD = "run.json"
 # In folders of fusion runs that were begun before run.json existed: {adapter's name: SHA-256}.
 FORMER_RECORD = "fused.json"
 CHECKPOINTS = "checkpoints"
+# Among the inputs that a checkpoint carries.
+SHAPES = "the arrays' shapes"
 # Everything that training writes into a run's folder.
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
@@ -98,7 +100,8 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, ov
             try:
                 if overwrite:
                     discard_run(folder)
-                if not (has_checkpoint(folder) and (folder / RECORD).exists()):
+                # A run of an earlier version keeps having no record: nobody knows its settings.
+                if not has_checkpoint(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
             except OSError as error:
@@ -125,10 +128,7 @@ def discard_run(folder: epath.Path) -> None:
 
 def has_checkpoint(folder: epath.Path) -> bool:
     """Whether a run in the folder has saved any state. A run without state starts from the beginning."""
-    checkpoints = folder / CHECKPOINTS
-    return checkpoints.exists() and any(
-        entry.name.isdecimal() and (entry / "progress").exists() for entry in checkpoints.iterdir()
-    )
+    return bool(_steps(folder))
 
 
 @contextlib.contextmanager
@@ -236,8 +236,7 @@ def _read_record(folder: epath.Path) -> dict[str, Any]:
     empty: dict[str, Any] = {"settings": {}, "inputs": {}, "lengths": []}
     record = read_json(folder / RECORD, advice=advice)
     if record is None:
-        former = read_json(folder / FORMER_RECORD, advice=advice) or {}
-        return {**empty, "inputs": {f"the adapter {name}": digest for name, digest in former.items()}}
+        return {**empty, "inputs": _former_inputs(folder, advice)}
     valid = (
         record.keys() == empty.keys()
         and isinstance(record["settings"], dict)
@@ -248,3 +247,22 @@ def _read_record(folder: epath.Path) -> dict[str, Any]:
     if not valid:
         raise UserError(f"{folder / RECORD} is damaged (it must hold {', '.join(empty)}); {advice}.")
     return record
+
+
+def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
+    """What runs of earlier versions recorded: a fusion its adapters, and each checkpoint some of the run's inputs."""
+    adapters = read_json(folder / FORMER_RECORD, advice=advice) or {}
+    newest = folder / CHECKPOINTS / str(max(_steps(folder)))
+    saved = (read_json(newest / "progress" / "metadata", advice=advice) or {}).get("inputs", {})
+    # The shapes are checked when the checkpoint is restored.
+    inputs = {what: digest for what, digest in saved.items() if what != SHAPES}
+    return {**{f"the adapter {name}": digest for name, digest in adapters.items()}, **inputs}
+
+
+def _steps(folder: epath.Path) -> list[int]:
+    """The steps of the checkpoints in a run's folder."""
+    checkpoints = folder / CHECKPOINTS
+    if not checkpoints.exists():
+        return []
+    entries = [entry for entry in checkpoints.iterdir() if entry.name.isdecimal()]
+    return [int(entry.name) for entry in entries if (entry / "progress").exists()]

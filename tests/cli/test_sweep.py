@@ -534,11 +534,11 @@ def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: P
 
 def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "sweep").write_text("kept")
-    assert f"The workdir {tmp_path / 'sweep'} cannot be used (Not a directory); give another" in refused(*words, RATES)
+    assert f"{tmp_path / 'sweep'}" in refused(*words, RATES)
     (tmp_path / "sweep").unlink()
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "runs").write_text("kept")
-    assert "cannot be used (Not a directory); give another --workdir" in refused(*words, RATES)
+    assert "Not a directory" in refused(*words, RATES)
 
 
 def test_a_disk_that_is_full(

@@ -213,9 +213,11 @@ def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
     model = again()
     assert tree_digest(model.params) == tree_digest(finished[1].params)
     assert "its settings" in capsys.readouterr().err
-    # From now on it is recorded.
-    with pytest.raises(UserError):
+    # Its checkpoints say what some of its inputs were.
+    with pytest.raises(UserError) as refused:
         again(seed=1)
+    assert "the seed: 0 there, 1 given" in str(refused.value)
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_setting_that_an_earlier_version_lacked_has_its_former_value(
