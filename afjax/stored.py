@@ -1,6 +1,8 @@
 """Stored adapters and fusions as plain trees with their architectures, for whatever model is to hold them."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from afjax import store
 from afjax.architecture import Adapter, FusionConfig
@@ -11,13 +13,17 @@ from afjax.store.artefacts import StorePath
 from afjax.trees import Tree
 
 
-def load_adapter(store_folder: StorePath, name: str, *, trunk_sha256: str | None = None) -> tuple[Adapter, Tree]:
+def load_adapter(
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
+) -> tuple[Adapter, Tree]:
     """An adapter from a store, whole and as it was saved, or not at all.
 
     Args:
       store_folder: The store, local or ``gs://``.
       name: The adapter's name.
-      trunk_sha256: The digest of the trunk in use (``Trunk.sha256``); None: any trunk.
+      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``), if nothing else is known of it.
+      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
+        argument the adapter may be of any trunk.
 
     Returns:
       Its architecture, and its tree of NumPy arrays, stacked over the layers that have it: :func:`afjax.layer_params`
@@ -26,19 +32,19 @@ def load_adapter(store_folder: StorePath, name: str, *, trunk_sha256: str | None
     Raises:
       UserError: A name that is not there, another trunk, a damaged file.
     """
-    loaded = store.load(store_folder, "adapters", name, trunk_sha256=trunk_sha256)
+    loaded = store.load(store_folder, "adapters", name, trunk=_identity(trunk_sha256, trunk))
     return from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"'), loaded.params
 
 
 def load_fusion(
-    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
     """A fusion from a store, with the adapters that it was trained on.
 
     Args:
       store_folder: The store, local or ``gs://``.
       name: The fusion's name.
-      trunk_sha256: As in :func:`load_adapter`.
+      trunk_sha256, trunk: As in :func:`load_adapter`.
 
     Returns:
       Its architecture, its tree of NumPy arrays, and ``{name: (architecture, tree)}`` of its adapters in order. Where
@@ -47,7 +53,7 @@ def load_fusion(
     Raises:
       UserError: A name that is not there, another trunk, a damaged file, an adapter that has changed since.
     """
-    config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk_sha256=trunk_sha256)
+    config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk=_identity(trunk_sha256, trunk))
     if config.kept is None:
         return config, tree, adapters
     architecture = next(iter(adapters.values()))[0]
@@ -57,14 +63,21 @@ def load_fusion(
 
 
 def load_unpruned_fusion(
-    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None
+    store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
     """:func:`load_fusion` with all adapters under their names; ``config.kept`` says which of them each layer fuses."""
-    loaded = store.load(store_folder, "fusion", name, trunk_sha256=trunk_sha256)
+    loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
     changed = store.adapter_problems(store_folder, loaded.manifest)
     if changed:
         raise UserError(changed[0])
     names = [str(member["name"]) for member in loaded.manifest.adapters]
-    adapters = {member: load_adapter(store_folder, member, trunk_sha256=trunk_sha256) for member in names}
+    adapters = {member: load_adapter(store_folder, member, trunk=trunk) for member in names}
     return config, loaded.params, adapters
+
+
+def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is compared: the identity that was given, or a part of one."""
+    if trunk_sha256 is None:
+        return trunk
+    return {**(trunk or {}), "sha256": trunk_sha256}

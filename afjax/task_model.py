@@ -451,15 +451,17 @@ def load_task_model(
       fusion: a fusion's; neither: the head alone.
 
     Raises:
-      UserError: A name that is not there, another trunk, a damaged file, a fusion whose adapters have changed since.
+      UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
+        damaged file, a fusion whose adapters have changed since.
     """
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
-    loaded_head = store.load(store_folder, "heads", head, trunk_sha256=trunk.sha256)
+    identity = trunk.identity()
+    loaded_head = store.load(store_folder, "heads", head, trunk=identity)
     params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
     fusion_config = FusionConfig()
     if fusion:
-        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk_sha256=trunk.sha256)
+        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
         params["fusion"][fusion] = mixed
     else:
         adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
@@ -500,7 +502,8 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     Raises:
       UserError: A name that is not there, another trunk, a damaged file.
     """
-    return {name: load_adapter(store_folder, name, trunk_sha256=trunk.sha256) for name in names}
+    identity = trunk.identity()
+    return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

@@ -5,8 +5,10 @@ default, packaged on PyPI).
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from afjax.config import TrunkDtype
+from afjax.data.pieces import check_fast
 from afjax.errors import UserError, did_you_mean
-from afjax.hugging_face import from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+from afjax.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.model.encoder import TrunkConfig
 from afjax.paths import fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
@@ -42,7 +45,7 @@ class Trunk:
       name: As it was asked for.
       config: Its architecture.
       params: Its tree, float32 NumPy arrays; see ``afjax.model.encoder``.
-      sha256: Digest over that tree: its identity, whatever file it came from.
+      sha256: Digest over that tree, whatever file it came from.
       folder: Where its tokenizer is; None for random trunks.
       dtype: Of its weights and activations while they are frozen, ``float32`` or ``bfloat16``; the identity is the
         same for both.
@@ -56,7 +59,16 @@ class Trunk:
     dtype: TrunkDtype = "float32"
 
     def identity(self) -> dict[str, Any]:
-        """What manifests record of the trunk."""
+        """What manifests and workdirs record of the trunk; ``store.trunk_difference`` compares two of them.
+
+        Returns:
+          ``name``, ``sha256`` (over the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
+          ``architecture`` (the fields of ``config.json`` that afjax uses, with their values) and ``tokenizer``
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer).
+
+        Raises:
+          UserError: The tokenizer cannot be read.
+        """
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -64,7 +76,15 @@ class Trunk:
             "hidden_size": self.config.hidden_size,
             "num_layers": self.config.num_layers,
             "dtype": self.dtype,
+            "architecture": config_values(self.config),
+            "tokenizer": self._tokenizer_digests,
         }
+
+    @functools.cached_property
+    def _tokenizer_digests(self) -> dict[str, str] | None:
+        if self.folder is None or not has_tokenizer(self.folder):
+            return None
+        return tokenizer_digests(self.tokenizer())
 
     def tokenizer(self) -> Any:
         """The trunk's fast Hugging Face tokenizer.
@@ -177,6 +197,50 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
         raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a trunk's folder has the files of a tokenizer."""
+    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
+    return any(all((folder / name).exists() for name in names) for names in complete)
+
+
+def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
+    """Digests of the parts of a tokenizer that decide which token ids a text gets.
+
+    Settings of padding and truncation are left out, because they change at run time, and so is the decoder.
+
+    Args:
+      tokenizer: A fast tokenizer of transformers.
+
+    Returns:
+      SHA-256 (hex) of ``vocabulary`` (with merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
+      ``post_processor`` (with whether it gives token types) and ``added_tokens``.
+
+    Raises:
+      UserError: The tokenizer is not a fast one.
+    """
+    check_fast(tokenizer)
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    token_types = "token_type_ids" in tokenizer.model_input_names
+    values = {
+        "vocabulary": parts["model"],
+        "normalizer": parts["normalizer"],
+        "pre_tokenizer": parts["pre_tokenizer"],
+        "post_processor": [parts["post_processor"], token_types],
+        "added_tokens": parts["added_tokens"],
+    }
+    return {
+        name: hashlib.sha256(json.dumps(_without_unset(value), sort_keys=True).encode()).hexdigest()
+        for name, value in values.items()
+    }
+
+
+def _without_unset(value: Any) -> Any:
+    """``value`` without null settings, so that an optional setting of a later tokenizers release changes no digest."""
+    if isinstance(value, dict):
+        return {key: _without_unset(item) for key, item in value.items() if item is not None}
+    return [_without_unset(item) for item in value] if isinstance(value, list) else value
+
+
 def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     """The fast tokenizer of a trunk's folder.
 
@@ -185,8 +249,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     """
     import transformers
 
-    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
-    if not any(all((folder / name).exists() for name in names) for names in complete):
+    if not has_tokenizer(folder):
         raise UserError(
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
         )

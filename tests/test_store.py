@@ -81,7 +81,7 @@ def test_round_trip_keeps_every_bit_and_all_that_was_said(tmp_path: pathlib.Path
         seed=7,
         adapters=[{"name": "mnli", "sha256": "cd" * 32}],
     )
-    artefact = store.load(tmp_path, "adapters", "rte", trunk_sha256=TRUNK["sha256"])
+    artefact = store.load(tmp_path, "adapters", "rte", trunk={"sha256": TRUNK["sha256"]})
 
     assert artefact.manifest == manifest
     assert manifest.metrics == {"accuracy": 0.5, "matthews": None}
@@ -172,7 +172,7 @@ def test_an_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> Non
 
 
 def test_another_trunk_names_both(saved: pathlib.Path) -> None:
-    message = load_error(saved, trunk_sha256="ef" * 32)
+    message = load_error(saved, trunk={"sha256": "ef" * 32})
     assert "minilm" in message
     assert TRUNK["sha256"] in message
     assert "ef" * 32 in message

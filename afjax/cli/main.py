@@ -1,11 +1,14 @@
 """The ``afjax`` command."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
@@ -35,13 +38,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     code = 1
     try:
-        code = _outcome(arguments)
+        with _warnings_in_one_line():
+            code = _outcome(arguments)
     finally:
         if arguments.command == "train" and code not in (0, PREEMPTED):
             from afjax import hosts
 
             hosts.leave(code)
     return code
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Prints afjax's own warnings as errors are printed, each once; other warnings keep Python's format."""
+    printed: set[str] = set()
+    original = warnings.formatwarning
+
+    def one_line(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not UserWarning or not Path(filename).is_relative_to(Path(__file__).parents[1]):
+            return original(message, category, filename, lineno, line)
+        text = f"afjax: {' '.join(str(message).split())}\n"
+        if text in printed:
+            return ""
+        printed.add(text)
+        return text
+
+    warnings.formatwarning = one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original
 
 
 def _outcome(arguments: argparse.Namespace) -> int:

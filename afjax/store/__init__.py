@@ -24,11 +24,13 @@ from afjax.store.artefacts import (
 from afjax.store.checks import adapter_problems, problems, verify
 from afjax.store.hub import pull, push
 from afjax.store.manifest import KINDS, Manifest
+from afjax.store.trunk_identity import TrunkComparison, trunk_difference
 
 __all__ = [
     "KINDS",
     "Artefact",
     "Manifest",
+    "TrunkComparison",
     "adapter_problems",
     "entries",
     "exists",
@@ -41,6 +43,7 @@ __all__ = [
     "push",
     "read_manifest",
     "save",
+    "trunk_difference",
     "unpack",
     "verify",
 ]

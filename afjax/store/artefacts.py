@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from afjax.store.manifest import (
     plain,
     to_json,
 )
+from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path
 
 StorePath = str | os.PathLike[str]
@@ -101,14 +103,15 @@ def load(
     kind: str,
     name: str,
     *,
-    trunk_sha256: str | None = None,
+    trunk: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Artefact:
     """Loads an artefact to the host, whole and as it was saved, or not at all.
 
     Args:
       store, kind, name: As in :func:`save`.
-      trunk_sha256: The digest of the trunk in use; None: any trunk.
+      trunk: ``Trunk.identity()`` of the trunk in use, or the part of it that is to be compared, such as
+        ``{"sha256": digest}``; None: any trunk. See :func:`trunk_difference`.
       shapes: ``{leaf path: shape}`` of the model that it is for; None: any.
 
     Raises:
@@ -119,7 +122,7 @@ def load(
     place, text = read_text(folder, kind)
     while True:
         try:
-            return _load(place, text, kind, name, trunk_sha256, shapes)
+            return _load(place, text, kind, name, trunk, shapes)
         except UserError:
             seen = place, text
             place, text = read_text(folder, kind)
@@ -178,7 +181,7 @@ def _load(
     text: str,
     kind: str,
     name: str,
-    trunk_sha256: str | None,
+    trunk: Mapping[str, Any] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> Artefact:
     where = str(place / files.MANIFEST)
@@ -188,17 +191,31 @@ def _load(
             f'{place} holds "{manifest.name}" of {manifest.kind}, not "{name}" of {kind}; move the folder back to '
             f"{manifest.kind}/{manifest.name}."
         )
-    if trunk_sha256 is not None and manifest.trunk.get("sha256") != trunk_sha256:
-        raise UserError(
-            f"{title(kind, name)} was trained on the trunk {manifest.trunk.get('name')} "
-            f"(SHA-256 {manifest.trunk.get('sha256')}), not on the one in use (SHA-256 {trunk_sha256}); "
-            "load the trunk it was trained on, or train it again on this one."
-        )
+    if trunk is not None:
+        _check_trunk(manifest, trunk, str(place.parent.parent))
     params = checkpoint.read(place / "params", manifest, str(place))
     check_unchanged(text, where)
     if shapes is not None:
         _check_shapes(manifest, shapes)
     return Artefact(manifest, params)
+
+
+def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> None:
+    differences, unchecked = trunk_difference(manifest.trunk, trunk)
+    if differences:
+        raise UserError(
+            f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which differs "
+            f"from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train it again on "
+            "this one."
+        )
+    if unchecked:
+        # The same text for every artefact of the store, so that a command prints it once.
+        warnings.warn(
+            f"Artefacts in the store {store} do not record {' and '.join(unchecked)} of the trunk "
+            f"{manifest.trunk.get('name')}, because an earlier version of afjax saved them, so this was not checked; "
+            "make sure that the trunk's config.json and tokenizer are those of the training run.",
+            stacklevel=2,
+        )
 
 
 def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -87,7 +87,7 @@ def test_houlsbys_checkpoint_becomes_an_adapter_on_googles_bert(tensorflow: Any,
     assert main(["import", "bert", f"{tmp_path / 'uncased'}", f"--output={trunk}", "--gelu=tanh"]) == 0
     words = ["import", "adapter-bert", f"{tmp_path / 'run'}", f"--trunk={trunk}", f"--store={store}", "--name=mrpc"]
     assert main([*words, "--max_length=12"]) == 0
-    adapter = artefacts.load(store, "adapters", "mrpc", trunk_sha256=load_trunk(trunk).sha256).params
+    adapter = artefacts.load(store, "adapters", "mrpc", trunk={"sha256": load_trunk(trunk).sha256}).params
     up = [trained[f"bert/encoder/layer_{layer}/output/adapters/weights2"] for layer in range(2)]
     np.testing.assert_array_equal(adapter["ffn"]["up"]["kernel"], up)
     head = artefacts.load(store, "heads", "mrpc").params

@@ -1,0 +1,79 @@
+"""Compares the trunk that something was trained on with the trunk in use."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# Fields of config.json that only training uses.
+_TRAINING_FIELDS = frozenset({"hidden_dropout_prob", "attention_probs_dropout_prob"})
+
+
+class TrunkComparison(NamedTuple):
+    """The result of :func:`trunk_difference`; both lists are made for error messages.
+
+    Attributes:
+      differences: What differs, each with both values if they are short.
+      unchecked: What could not be compared, because the older of the two records lacks it.
+    """
+
+    differences: list[str]
+    unchecked: list[str]
+
+
+def trunk_difference(
+    recorded: Mapping[str, Any], trunk: Mapping[str, Any], *, training: bool = False
+) -> TrunkComparison:
+    """Compares a recorded trunk with the trunk in use: weights, architecture and tokenizer.
+
+    Args:
+      recorded: ``Trunk.identity()`` when something was trained, as a manifest or a workdir records it. Records of
+        earlier versions lack ``architecture`` and ``tokenizer``.
+      trunk: ``Trunk.identity()`` of the trunk in use. Keys that it lacks are not compared, so ``{"sha256": digest}``
+        compares the weights only.
+      training: Whether a training run resumes. Then the dropout probabilities and the dtype must be equal too;
+        otherwise only what changes the model's outputs at inference is compared.
+
+    Returns:
+      The differences, and what could not be compared. A trunk without a tokenizer (``None``) has nothing to compare.
+
+    Example:
+      >>> before = {"sha256": "ab", "architecture": {"hidden_act": "gelu", "layer_norm_eps": 1e-12}}
+      >>> trunk_difference(before, {**before, "architecture": {"hidden_act": "relu", "layer_norm_eps": 1e-12}})
+      TrunkComparison(differences=['hidden_act (recorded: gelu, in use: relu)'], unchecked=[])
+    """
+    differences: list[str] = []
+    unchecked: list[str] = []
+    if "sha256" in trunk and recorded.get("sha256") != trunk["sha256"]:
+        differences.append(f"the weights (SHA-256 recorded: {recorded.get('sha256')}, in use: {trunk['sha256']})")
+    if "architecture" in trunk:
+        architecture = recorded.get("architecture")
+        if architecture is None:
+            unchecked.append("the architecture")
+            # Earlier versions recorded this field only; the digest of the weights covers the sizes.
+            architecture = {"model_type": recorded["family"]} if "family" in recorded else {}
+        for field, value in trunk["architecture"].items():
+            if field in _TRAINING_FIELDS and not training:
+                continue
+            if field in architecture and architecture[field] != value:
+                differences.append(f"{field} (recorded: {architecture[field]}, in use: {value})")
+            elif field not in architecture and "the architecture" not in unchecked:
+                unchecked.append(field)
+    if trunk.get("tokenizer") is not None:
+        tokenizer = recorded.get("tokenizer")
+        if tokenizer is None:
+            unchecked.append("the tokenizer")
+        else:
+            for part, digest in trunk["tokenizer"].items():
+                if part not in tokenizer:
+                    unchecked.append(_tokenizer_part(part))
+                elif tokenizer[part] != digest:
+                    differences.append(_tokenizer_part(part))
+    if training and "dtype" in trunk:
+        # Records without a dtype are older than bfloat16.
+        dtype = recorded.get("dtype", "float32")
+        if dtype != trunk["dtype"]:
+            differences.append(f"the dtype (recorded: {dtype}, in use: {trunk['dtype']})")
+    return TrunkComparison(differences, unchecked)
+
+
+def _tokenizer_part(part: str) -> str:
+    return f"the tokenizer's {part.replace('_', ' ')}"
