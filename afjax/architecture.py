@@ -12,6 +12,7 @@ import types
 from collections.abc import Mapping
 from typing import Literal
 
+from afjax.dataclass_dicts import check_fields
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
@@ -62,6 +63,7 @@ class AdapterConfig:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "adapter")
         if self.size is not None:
             _check_at_least_one(self, "size")
         if not (math.isfinite(self.reduction_factor) and self.reduction_factor > 0):
@@ -104,6 +106,7 @@ class _BesideLayers:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "adapter")
         object.__setattr__(self, "layers", _sorted_layers(self.layers))
 
     @property
@@ -226,6 +229,7 @@ class _OnTop:
     init_scale: float = 0.02
 
     def __post_init__(self) -> None:
+        check_fields(self, "adapter")
         _check_init_scale(self.init_scale)
 
     @property
@@ -325,6 +329,7 @@ class FusionConfig:
     kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "fusion")
         if self.subset is not None and self.subset < 1:
             raise UserError(f"fusion.subset is {self.subset}; it must be at least 1, or None for all adapters.")
         rows = [of_layer for of_slot in self.kept or () for of_layer in of_slot]
@@ -364,6 +369,7 @@ class HeadConfig:
     dropout: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "head")
         if self.hidden_layers < 0:
             raise UserError(f"head.hidden_layers is {self.hidden_layers}; it must be 0 or more.")
         _check_dropout("head", self.dropout)

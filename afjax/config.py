@@ -1,7 +1,7 @@
 """What an experiment is made of: frozen dataclasses, made once from an ml_collections config.
 
-Nothing deeper in the package sees a ConfigDict. :func:`from_dict` refuses unknown keys and wrong
-types, so the rest of the code may trust its fields.
+Nothing deeper in the package sees a ConfigDict. Every class checks the types and ranges of its fields when it is made,
+from a file or in Python, so the rest of the code may trust them.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, shown
 from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
@@ -48,6 +49,7 @@ class SpanConfig:
     num_best: int = 20
 
     def __post_init__(self) -> None:
+        check_fields(self, "span")
         for field in ("doc_stride", "max_question_length", "max_answer_length", "num_best"):
             if getattr(self, field) < 1:
                 raise UserError(f"A task's span.{field} is {getattr(self, field)}; it must be at least 1.")
@@ -98,6 +100,7 @@ class TaskConfig:
     span: SpanConfig = SpanConfig()
 
     def __post_init__(self) -> None:
+        check_fields(self, "task")
         check_name(self.name, "task")
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
@@ -174,6 +177,7 @@ class TrainConfig:
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
 
     def __post_init__(self) -> None:
+        check_fields(self, "train")
         for field, low in (("learning_rate", 0), ("epochs", 0), ("weight_decay", 0), ("clip_norm", 0)):
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= low):
@@ -194,6 +198,22 @@ class TrainConfig:
         if any(not 0 < length <= self.max_length for length in self.buckets):
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """The number of steps of a run: ``max_steps``, or else those of its ``epochs``.
+
+        Raises:
+          UserError: More steps than the devices can count.
+        """
+        if self.max_steps:
+            return self.max_steps
+        num_steps = self.epochs * steps_per_epoch
+        if num_steps > MAX_INT:
+            raise UserError(
+                f"train.epochs is {self.epochs}, which makes {num_steps:.3g} steps of {steps_per_epoch} per epoch; "
+                f"a run has at most {MAX_INT} steps."
+            )
+        return max(1, math.ceil(num_steps))
+
     @property
     def lengths(self) -> tuple[int, ...]:
         """Padded lengths that do not look at rows: ``buckets`` or quarters, rising, the last of them ``max_length``."""
@@ -207,6 +227,9 @@ class SourceConfig:
 
     task: TaskConfig
     train: TrainConfig = TrainConfig()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "source")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,6 +247,7 @@ class SamplingConfig:
     steps_per_epoch: int = 2400
 
     def __post_init__(self) -> None:
+        check_fields(self, "sampling")
         if self.steps_per_epoch < 1:
             raise UserError(f"sampling.steps_per_epoch is {self.steps_per_epoch}; it must be at least 1.")
 
@@ -246,6 +270,7 @@ class MeshConfig:
     tensor: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self, "mesh")
         sizes = {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
         for axis, size in sizes.items():
             if size < 1 and size != -1:
@@ -304,6 +329,8 @@ class ExperimentConfig:
     mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
+        check_fields(self, "config", unbounded=("seed",))
+        check_seed(self.seed)
         if self.name:
             check_name(self.name, "experiment")
         several = self.recipe in ("multitask", "sequential")
@@ -312,8 +339,6 @@ class ExperimentConfig:
             raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
         if getattr(self, unwanted):
             raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes config.{wanted} alone.")
-        if self.seed < 0:
-            raise UserError(f"config.seed is {self.seed}; it must be 0 or more.")
         if self.recipe != "fusion" and (self.sources or self.fused):
             raise UserError(
                 f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
@@ -359,8 +384,19 @@ class ExperimentConfig:
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")
 
 
+# jax.random.key makes the same key of seeds that differ by a multiple of this.
+NUM_SEEDS = 2**32
+
+
+def check_seed(seed: int) -> None:
+    """Raises UserError unless the seed is an integer with a random key of its own: 0 to 4294967295."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
+        raise UserError(f"The seed is {shown(seed)}; it must be an integer from 0 to {NUM_SEEDS - 1}.")
+
+
 def check_partition(partition: Partition, adapter: Adapter) -> None:
     """Raises UserError where a partition cannot be trained, or not with this adapter."""
+    check_value(Partition, partition, "The partition")
     if partition == "fusion":
         raise UserError('A fusion is trained by the fusion recipe, not by partition="fusion".')
     if partition == "adapter+trunk" and isinstance(adapter, AdapterConfig) and adapter.layer_norms:

@@ -1,6 +1,12 @@
-"""Frozen dataclasses from nested mappings and back, for configs, manifests and workdirs."""
+"""Frozen dataclasses from nested mappings and back, for configs, manifests and workdirs.
+
+Every config class calls :func:`check_fields` in its ``__post_init__``, so the same rules hold for a config that Python
+code makes and for one that :func:`from_dict` makes from a file or a command line.
+"""
 
 import dataclasses
+import functools
+import numbers
 import types
 import typing
 from collections.abc import Mapping
@@ -9,6 +15,9 @@ from typing import Any, Literal
 from afjax.errors import UserError, did_you_mean
 
 UNIONS = (typing.Union, types.UnionType)
+
+# Steps, sizes and counts become int32 on the devices.
+MAX_INT = 2**31 - 1
 
 
 def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
@@ -20,10 +29,10 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
       UserError: An unknown key (with a suggestion), a missing one, or a value of another type.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{path} is {values!r}; give its settings as a mapping.")
+        raise UserError(f"{path} is {shown(values)}; give its settings as a mapping.")
     if typing.get_origin(cls) in UNIONS:
         cls = _member(typing.get_args(cls), values, path)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
@@ -35,47 +44,123 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if needed and name not in values:
             raise UserError(f"{path}.{name} is missing; give it a value.")
-    return cls(**{key: _convert(hints[key], value, f"{path}.{key}") for key, value in values.items()})
+    return cls(**{key: check_value(hints[key], value, f"{path}.{key}") for key, value in values.items()})
+
+
+def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> None:
+    """Checks the types of a frozen dataclass's fields; call it first in ``__post_init__``.
+
+    Values are converted as by :func:`from_dict`: integers to floats where floats are due, NumPy's numbers to Python's,
+    lists to tuples, and mappings to nested dataclasses.
+
+    Args:
+      config: The dataclass.
+      path: Its name in error messages, such as ``train``.
+      unbounded: Integer fields with a range of their own; the others are at most ``MAX_INT``.
+
+    Raises:
+      UserError: A value of another type, a name that is not one of the allowed ones (with a suggestion), or an integer
+        beyond ``MAX_INT``.
+    """
+    for name, hint in _hints(type(config)).items():
+        value = getattr(config, name)
+        checked = check_value(hint, value, f"{path}.{name}")
+        if checked is not value:
+            object.__setattr__(config, name, checked)
+        if name not in unbounded:
+            _check_bounds(checked, f"{path}.{name}")
+
+
+@functools.cache
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """The types of a dataclass's fields, by name."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _check_bounds(value: Any, path: str) -> None:
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            _check_bounds(item, f"{path}[{index}]")
+    elif isinstance(value, int) and abs(value) > MAX_INT:
+        raise UserError(f"{path} is {shown(value)}; it can be at most {MAX_INT}.")
 
 
 def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> Any:
     """The dataclass of a union that ``values["kind"]`` names."""
-    kinds = {kind: cls for cls in classes for kind in typing.get_args(typing.get_type_hints(cls)["kind"])}
+    kinds = {kind: cls for cls in classes for kind in typing.get_args(_hints(cls)["kind"])}
     kind = values.get("kind", next(iter(kinds)))
-    return kinds[_convert(Literal[tuple(kinds)], kind, f"{path}.kind")]
+    return kinds[check_value(Literal[tuple(kinds)], kind, f"{path}.kind")]
 
 
-def _convert(hint: Any, value: Any, path: str) -> Any:
+def check_value(hint: Any, value: Any, path: str) -> Any:
+    """Checks a value against a type hint, and converts it as :func:`check_fields` says.
+
+    Args:
+      hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a dataclass, or a union of these.
+      value: What was given.
+      path: Its name in error messages.
+
+    Raises:
+      UserError: The value does not fit.
+
+    Example:
+      >>> check_value(float, 3, "train.epochs")
+      3.0
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
         if value is None and type(None) in arguments:
             return None
         allowed = [kind for kind in arguments if kind is not type(None)]
+        if all(dataclasses.is_dataclass(kind) for kind in allowed):
+            if isinstance(value, tuple(allowed)):
+                return value
+            if len(allowed) > 1:
+                return from_dict(hint, value, path)
         choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
         if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
-            return _convert(Literal[choices], value, path)
-        if len(allowed) > 1 and isinstance(value, Mapping):
-            return from_dict(hint, value, path)
-        return _convert(allowed[0], value, path)
+            return check_value(Literal[choices], value, path)
+        return check_value(allowed[0], value, path)
     if origin is Literal:
-        if value not in arguments:
+        if not any(isinstance(value, type(choice)) and value == choice for choice in arguments):
             names = [str(choice) for choice in arguments]
+            given = value[:200] if isinstance(value, str) else shown(value)
             raise UserError(
-                f'{path} is "{value}"; allowed: {", ".join(name for name in names if name)}.'
-                f"{did_you_mean(str(value), names)}"
+                f'{path} is "{given}"; allowed: {", ".join(name for name in names if name)}.'
+                f"{did_you_mean(given, names)}"
             )
         return value
     if origin is tuple:
         if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
-            raise UserError(f"{path} is {value!r}; give a list.")
-        return tuple(_convert(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+            raise UserError(f"{path} is {shown(value)}; give a list.")
+        items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+        same = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
+        return value if same else items
     if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value, path)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise UserError(f"{path} is {value!r}; it must be of type {hint.__name__}.")
-    return value
+        return value if isinstance(value, typing.cast(type, hint)) else from_dict(hint, value, path)
+    if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        return value
+    if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)  # NumPy's.
+    if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"{path} is {shown(value)}, which is too large for a floating-point number.") from None
+    raise UserError(f"{path} is {shown(value)}; it must be of type {hint.__name__}.")
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: its ``repr``, cut where it is long.
+
+    Python writes no integer of more than 4,300 digits, and fails at values that nest too deep.
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long to show"
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,18 @@ from afjax.architecture import (
     PalConfig,
     TopFfnConfig,
 )
-from afjax.config import ExperimentConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig, check_name
+from afjax.config import (
+    ExperimentConfig,
+    MeshConfig,
+    SamplingConfig,
+    SourceConfig,
+    SpanConfig,
+    TaskConfig,
+    TrainConfig,
+    check_name,
+    check_partition,
+    check_seed,
+)
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 
@@ -297,7 +310,7 @@ recipes = st.one_of(
 experiments = st.builds(
     lambda recipe, **values: ExperimentConfig(**recipe, **values),
     recipe=recipes,
-    seed=st.integers(0),
+    seed=st.integers(0, 2**32 - 1),
     adapter=st.one_of(adapters, modules),
     fusion=st.builds(FusionConfig, dropout=optional(rates), temperature=positive, kept=kept),
     head=st.builds(HeadConfig, pooler=st.sampled_from(["head", "trunk"]), dropout=optional(rates)),
@@ -314,3 +327,85 @@ def test_from_dict_undoes_to_dict_through_json(config: ExperimentConfig) -> None
 def test_presets_survive_json(name: str) -> None:
     preset = ADAPTER_PRESETS[name]
     assert from_dict(Adapter, json.loads(json.dumps(to_dict(preset)))) == preset
+
+
+# Values that are given from Python
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TaskConfig(name="t", kind="clasification"), ("task.kind", "clasification", 'mean "classification"?')),
+        (lambda: TaskConfig(name="t", metric="acuracy"), ("task.metric", 'mean "accuracy"?')),
+        (lambda: TaskConfig(name=3), ("task.name", "3", "str")),
+        (lambda: TaskConfig(name="t", labels="ab"), ("task.labels", "'ab'", "list")),
+        (lambda: TaskConfig(name="t", scale="5"), ("task.scale", "'5'", "float")),
+        (lambda: TaskConfig(name="t", span=3), ("task.span", "3")),
+        (lambda: TrainConfig(max_steps=1e23), ("train.max_steps", "1e+23", "int")),
+        (lambda: TrainConfig(max_steps=10**23), ("train.max_steps", str(10**23), str(2**31 - 1))),
+        (lambda: TrainConfig(batch_size=True), ("train.batch_size", "True", "int")),
+        (lambda: TrainConfig(dropout=1), ("train.dropout", "1", "bool")),
+        (lambda: TrainConfig(learning_rate="1e-3"), ("train.learning_rate", "float")),
+        (lambda: TrainConfig(learning_rate=10**400), ("train.learning_rate", "too large")),
+        (lambda: TrainConfig(batch_size=10**5000), ("train.batch_size", str(2**31 - 1))),
+        (lambda: TrainConfig(buckets=(8, 16.5)), ("train.buckets[1]", "16.5")),
+        (lambda: TrainConfig(prng="philox"), ("train.prng", "philox", "rbg, threefry2x32")),
+        (lambda: SpanConfig(doc_stride=1.5), ("span.doc_stride", "1.5", "int")),
+        (lambda: SamplingConfig(sampler="anealed"), ("sampling.sampler", 'mean "annealed"?')),
+        (lambda: MeshConfig(fsdp="2"), ("mesh.fsdp", "'2'", "int")),
+        (lambda: SourceConfig(task="rte"), ("source.task", "'rte'")),
+        (lambda: AdapterConfig(activation="rellu"), ("adapter.activation", 'mean "relu"?')),
+        (lambda: AdapterConfig(size=100_000_000_000), ("adapter.size", "100000000000", str(2**31 - 1))),
+        (lambda: AdapterConfig(layers=(0, 10**10)), ("adapter.layers[1]", str(10**10))),
+        (lambda: PalConfig(num_heads="12"), ("adapter.num_heads", "'12'")),
+        (lambda: TopFfnConfig(hidden_sizes=3), ("adapter.hidden_sizes", "3", "list")),
+        (lambda: FusionConfig(value="no"), ("fusion.value", "'no'", "bool")),
+        (lambda: HeadConfig(pooler="haed"), ("head.pooler", 'mean "head"?')),
+        (lambda: ExperimentConfig(task=TASK, adapter="pfeiffer"), ("config.adapter", "'pfeiffer'")),
+        (lambda: ExperimentConfig(task=TASK, train=TaskConfig(name="t")), ("config.train", "TaskConfig")),
+        (lambda: ExperimentConfig(task=TASK, seed=2**32), ("seed", str(2**32), str(2**32 - 1))),
+        (lambda: ExperimentConfig(task=TASK, seed=-1), ("seed", "-1")),
+        (lambda: ExperimentConfig(task=TASK, seed=int("9" * 23)), ("seed", "9" * 23)),
+    ],
+)
+def test_values_from_python_are_checked_like_those_of_a_config_file(make: Any, words: tuple[str, ...]) -> None:
+    told = message(make)
+    for word in words:
+        assert word in told
+
+
+def test_values_from_python_are_converted_like_those_of_a_config_file() -> None:
+    config = TrainConfig(epochs=3, batch_size=np.int64(8), buckets=[16, 32], learning_rate=np.float32(0.5))
+    assert config == TrainConfig(epochs=3.0, batch_size=8, buckets=(16, 32), learning_rate=0.5)
+    assert [type(value) for value in (config.epochs, config.batch_size, config.buckets)] == [float, int, tuple]
+    assert hash(config) == hash(TrainConfig(epochs=3.0, batch_size=8, buckets=(16, 32), learning_rate=0.5))
+    task = TaskConfig(name="t", kind="span", span={"doc_stride": 64})
+    assert task.span == SpanConfig(doc_stride=64)
+    assert message(TaskConfig, name="t", kind="span", span={"stride": 64}).startswith("task.span.stride is not a known")
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_accepted_seeds_have_different_keys(impl: str) -> None:
+    keys = {}
+    for seed in (0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1):
+        check_seed(seed)
+        keys[jax.random.key_data(jax.random.key(seed, impl=impl)).tobytes()] = seed
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**63, pytest.param(10**5000, id="huge"), 1.0, True, "0", None])
+def test_seeds_that_share_a_key_with_another_or_have_none(seed: Any) -> None:
+    assert str(2**32 - 1) in message(check_seed, seed)
+
+
+def test_a_run_has_at_most_as_many_steps_as_the_devices_count() -> None:
+    assert TrainConfig(epochs=2.5).num_steps(3) == 8
+    assert TrainConfig(epochs=2.5, max_steps=5).num_steps(3) == 5
+    assert TrainConfig(epochs=0.0).num_steps(3) == 1
+    for epochs in (1e12, 1e300, 1.7e308):
+        assert str(epochs) in message(TrainConfig(epochs=epochs).num_steps, 3)
+
+
+@pytest.mark.parametrize("partition", ["adaptor", "", None, 3])
+def test_partitions_that_do_not_exist(partition: Any) -> None:
+    assert "adapter+trunk" in message(check_partition, partition, AdapterConfig())

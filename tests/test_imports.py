@@ -19,7 +19,8 @@ MODULES = sorted(
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
     ("errors", "host_memory"),
-    ("trees", "architecture", "dataclass_dicts", "hosts", "paths"),
+    ("dataclass_dicts",),
+    ("trees", "architecture", "hosts", "paths"),
     ("storage",),
     ("config",),
     ("sharding",),

@@ -27,6 +27,7 @@ from afjax.architecture import (
     OnTop,
 )
 from afjax.config import Remat, TrunkDtype
+from afjax.dataclass_dicts import check_value
 from afjax.model import fusion
 from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
 from afjax.model.encoder import (
@@ -104,6 +105,8 @@ class Model:
     remat: Remat = "none"
 
     def __post_init__(self) -> None:
+        check_value(Remat, self.remat, "remat")
+        check_value(TrunkDtype | None, self.dtype, "dtype")
         for _, config in self.adapters:
             adapter_layers(config, self.trunk.num_layers)
         if self.fusion_name:
