@@ -204,8 +204,8 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
     differences, unchecked = trunk_difference(manifest.trunk, trunk)
     if differences:
         raise UserError(
-            f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which differs "
-            f"from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train it again on "
+            f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
+            f"differs from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train it again on "
             "this one."
         )
     if unchecked:

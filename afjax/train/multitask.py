@@ -1,7 +1,6 @@
 """The multi-task recipe: one trunk, a head and (where asked) an adapter a task, one task a step."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +9,16 @@ from jax.sharding import Mesh
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import MeshConfig, Partition, Remat, SamplingConfig, TaskConfig, TrainConfig, check_partition
+from afjax.config import (
+    MeshConfig,
+    Partition,
+    Remat,
+    SamplingConfig,
+    TaskConfig,
+    TrainConfig,
+    check_partition,
+    check_seed,
+)
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
@@ -91,6 +99,7 @@ def train_multitask(
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
+    check_seed(seed)
     check_partition(partition_name, adapter)
     check_length(config.max_length, trunk)
     for task in tasks:
@@ -127,7 +136,7 @@ def train_multitask(
         own.append(tree)
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in own]
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
-    num_steps = config.max_steps or max(1, math.ceil(config.epochs * sampling.steps_per_epoch))
+    num_steps = config.num_steps(sampling.steps_per_epoch)
     splits = [tokenise_splits(trunk, task, data[task.name], config.max_length, cache_dir) for task in tasks]
     run = MultitaskRun(
         dataclasses.replace(_model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers), remat=remat),

@@ -1,6 +1,5 @@
 """The recipes of one task: one partition, and a fusion of stored adapters."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from jax.sharding import Mesh
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
+from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition, check_seed
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
@@ -80,6 +79,7 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
+    check_seed(seed)
     check_partition(partition_name, adapter)
     name = name or task.name
     has_adapter = partition_name in ("adapter", "adapter+trunk")
@@ -144,6 +144,7 @@ def train_fusion(
     """
     if not adapters:
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
+    check_seed(seed)
     name = name or f"{task.name}-fusion"
     members = load_adapters(store_folder, adapters, trunk)
     check_subset(fusion, len(members))
@@ -215,7 +216,7 @@ def _train(
         lengths=lengths,
     )
     tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
-    num_steps = config.max_steps or max(1, math.ceil(config.epochs * run.num_epoch_steps))
+    num_steps = config.num_steps(run.num_epoch_steps)
     eval_every = config.eval_every or run.num_epoch_steps
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(

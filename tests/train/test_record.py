@@ -141,6 +141,31 @@ def test_another_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
     assert "trunk_dtype: 'float32' there, 'bfloat16' given" in str(refused.value)
 
 
+def test_a_trunk_with_another_architecture_or_tokenizer_is_refused(
+    again: Train, tiny_trunk: Trunk, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(tiny_trunk.config, num_heads=2, hidden_dropout=0.3)
+    with pytest.raises(UserError) as refused:
+        again(trunk=dataclasses.replace(tiny_trunk, config=config))
+    assert "the trunk's num_attention_heads: 4 there, 2 given" in str(refused.value)
+    assert "the trunk's hidden_dropout_prob: 0.1 there, 0.3 given" in str(refused.value)
+    shutil.copytree(tiny_trunk.folder, tmp_path / "trunk")
+    tokenizer = json.loads((tmp_path / "trunk" / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["all"], vocabulary["none"] = vocabulary["none"], vocabulary["all"]
+    (tmp_path / "trunk" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError) as refused:
+        again(trunk=dataclasses.replace(tiny_trunk, folder=tmp_path / "trunk"))
+    assert "the tokenizer's vocabulary changed" in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 10**30, 1.5, True])
+def test_a_seed_without_a_random_key_of_its_own_is_refused(again: Train, seed: Any) -> None:
+    with pytest.raises(UserError) as refused:
+        again(seed=seed)
+    assert "4294967295" in str(refused.value)
+
+
 def test_the_same_rows_from_another_place_are_the_same_run(again: Train, task: TaskConfig) -> None:
     again(task=dataclasses.replace(task, source="elsewhere", train="train.csv"))
 
