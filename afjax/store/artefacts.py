@@ -205,8 +205,8 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
     if differences:
         raise UserError(
             f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
-            f"differs from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train it again on "
-            "this one."
+            f"differs from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train "
+            "it again on this one."
         )
     if unchecked:
         # The same text for every artefact of the store, so that a command prints it once.
