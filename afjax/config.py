@@ -27,6 +27,11 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 )
 
 
+# File systems take names of 255 bytes. The longest that is made of an artefact's name is that of its reservation,
+# "adapters-NAME.json.part".
+MAX_NAME_BYTES = 236
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanConfig:
     """How answers are found in long contexts (BERT's SQuAD set-up, which Houlsby 2019 follows).
@@ -361,6 +366,8 @@ class ExperimentConfig:
                 f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
             )
         check_partition(self.partition, self.adapter)
+        for task in self.tasks or (self.target,):
+            check_name(self.artefact_name(task), "experiment")
 
     @property
     def target(self) -> TaskConfig:
@@ -419,4 +426,9 @@ def check_name(name: str, kind: str) -> None:
         raise UserError(
             f'The {kind} name "{name}" cannot be used; take letters, digits, "_", "-" and "." (not in front), '
             'without "/", "\\", ":" or a comma.'
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise UserError(
+            f'The {kind} name "{name[:40]}..." has {len(name.encode())} bytes; take a name of at most '
+            f"{MAX_NAME_BYTES} bytes."
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ class TaskModel:
       metrics: Dev metrics of the training run.
       seed: Of that run.
       max_length: Tokens a row in that run.
+      head_record: What the head was trained with, as ``Manifest.trained_with`` has it, if that is not what is in this
+        model; empty if it is not known; None if the head was trained with what is in this model.
     """
 
     trunk: Trunk
@@ -81,6 +84,7 @@ class TaskModel:
     metrics: Mapping[str, float]
     seed: int
     max_length: int
+    head_record: Mapping[str, str] | None = None
 
     def predict(
         self,
@@ -316,13 +320,17 @@ class TaskModel:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, fusion=fusion))
 
     def renamed(self, name: str) -> "TaskModel":
-        """The same model whose fusion and head enter a store under another name."""
-        old, head = self.model.fusion_name, self.model.head_name
-        params = {**self.params, "heads": {name: self.params["heads"][head]}}
+        """The same model under another name: its head, and its fusion or its adapter. Fused adapters keep theirs."""
+        head = self.params["heads"][self.model.head_name]
+        params = {**self.params, "heads": {name: head}}
         changes: dict[str, Any] = {"head_name": name}
-        if old:
-            params["fusion"] = {name: self.params["fusion"][old]}
+        if self.model.fusion_name:
+            params["fusion"] = {name: self.params["fusion"][self.model.fusion_name]}
             changes["fusion_name"] = name
+        elif self.model.adapters:
+            ((adapter, config),) = self.model.adapters
+            params["adapters"] = {name: self.params["adapters"][adapter]}
+            changes["adapters"] = ((name, config),)
         return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
 
     def _members(self) -> list[str]:
@@ -362,54 +370,62 @@ class TaskModel:
             self.model, head_name="head", adapters=adapters, fusion_name=mixed, dtype=None, remat="none"
         )
 
-    def save(self, store_folder: str | Path, *, overwrite: bool = False) -> None:
-        """Saves what was trained: the fusion or the adapter, and the head.
+    def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
+        """Saves what was trained, the fusion or the adapter and the head: all of it or nothing.
 
         A fusion's adapters are not saved again: they are in the store it was trained from.
 
+        Args:
+          store_folder, overwrite, run: As in :func:`save_models`.
+
         Raises:
-          UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
-            these (as without some layers), or cannot be written.
+          UserError: As in :func:`save_models`.
         """
-        for kind, name in self.artefacts():
-            if not overwrite and name in store.names(store_folder, kind):
-                raise UserError(
-                    f'"{name}" is there already, in {kind} of the store {store_folder}; save under another name, or '
-                    "with overwrite=True."
-                )
+        save_models(store_folder, [self], overwrite=overwrite, run=run)
+
+    def drafts(self, store_folder: str | Path) -> list[store.Draft]:
+        """The artefacts that :meth:`save` writes.
+
+        Raises:
+          UserError: The store has other adapters of a fusion's than these (as without some layers).
+        """
         shared: dict[str, Any] = {
             "trunk": self.trunk.identity(),
             "task": to_dict(self.task),
             "labels": self.labels,
             "metrics": dict(self.metrics),
             "seed": self.seed,
-            "overwrite": overwrite,
         }
-        if self.model.fusion_name:
-            name = self.model.fusion_name
+        drafts, fusion = [], self.model.fusion_name
+        if fusion:
             members = [
                 {"name": member, "sha256": tree_digest(self.params["adapters"][member])}
                 for member, _ in self.model.adapters
             ]
-            there = store.names(store_folder, "adapters")
-            for member in members:
-                if member["name"] in there:
-                    manifest = store.read_manifest(store_folder, "adapters", member["name"])
-                    if manifest.digest != member["sha256"]:
-                        raise UserError(
-                            f'The adapter "{member["name"]}" in the store {store_folder} is another than the fusion\'s '
-                            "(one without some of its layers, say); a stored fusion takes adapters as the store has "
-                            "them."
-                        )
-            tree, architecture = self.params["fusion"][name], to_dict(self.model.fusion)
-            store.save(store_folder, "fusion", name, tree, config=architecture, adapters=members, **shared)
+            _check_members(members, store_folder)
+            tree, config = self.params["fusion"][fusion], to_dict(self.model.fusion)
+            drafts = [store.Draft(kind="fusion", name=fusion, params=tree, config=config, adapters=members, **shared)]
         else:
             for name, adapter in self.model.adapters:
-                tree = self.params["adapters"][name]
-                store.save(store_folder, "adapters", name, tree, config=to_dict(adapter), **shared)
-        name = self.model.head_name
-        architecture = {**to_dict(self.model.head), "num_outputs": self.num_outputs, "max_length": self.max_length}
-        store.save(store_folder, "heads", name, self.params["heads"][name], config=architecture, **shared)
+                tree, config = self.params["adapters"][name], to_dict(adapter)
+                drafts.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
+        head = self.model.head_name
+        config = {**to_dict(self.model.head), "num_outputs": self.num_outputs, "max_length": self.max_length}
+        record = self.beneath_head() if self.head_record is None else self.head_record
+        draft = store.Draft(
+            kind="heads", name=head, params=self.params["heads"][head], config=config, trained_with=record, **shared
+        )
+        return [*drafts, draft]
+
+    def beneath_head(self) -> dict[str, str]:
+        """What is between the trunk and the head, or the trunk, as ``Manifest.trained_with`` records it."""
+        if self.model.fusion_name:
+            kind, name = "fusion", self.model.fusion_name
+        elif self.model.adapters:
+            kind, name = "adapters", self.model.adapters[0][0]
+        else:
+            return {"kind": "trunk", "name": self.trunk.name, "sha256": self.trunk.sha256}
+        return {"kind": kind, "name": name, "sha256": tree_digest(self.params[kind][name])}
 
     @property
     def num_outputs(self) -> int:
@@ -438,10 +454,38 @@ def _predict_step(
     return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}
 
 
+def save_models(
+    store_folder: str | Path, models: Sequence[TaskModel], *, overwrite: bool = False, run: str = ""
+) -> None:
+    """Saves models that were trained together, as :meth:`TaskModel.save` saves one: all of them or nothing.
+
+    Args:
+      store_folder: The store.
+      models: The models, of distinct names.
+      overwrite: Whether any artefact of these names may be replaced.
+      run: Identifier of the training run that saves them, see :func:`afjax.store.save_all`.
+
+    Raises:
+      UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
+        these (as without some layers), or cannot be written.
+    """
+    drafts = [draft for model in models for draft in model.drafts(store_folder)]
+    store.save_all(store_folder, drafts, overwrite=overwrite, run=run)
+
+
 def load_task_model(
-    store_folder: str | Path, trunk: Trunk, *, head: str, adapter: str = "", fusion: str = ""
+    store_folder: str | Path,
+    trunk: Trunk,
+    *,
+    head: str,
+    adapter: str = "",
+    fusion: str = "",
+    allow_mismatch: bool = False,
 ) -> TaskModel:
     """Loads a head, and the adapter or the fusion under it, from a store.
+
+    A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
+    has no such record; a line on stderr says so.
 
     Args:
       store_folder: The store.
@@ -449,10 +493,11 @@ def load_task_model(
       head: The head's name.
       adapter: An adapter's name; or
       fusion: a fusion's; neither: the head alone.
+      allow_mismatch: Whether the head may be used with another adapter or fusion than it was trained with.
 
     Raises:
       UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
-        damaged file, a fusion whose adapters have changed since.
+        damaged file, a fusion whose adapters have changed since, or a head that was trained with something else.
     """
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
@@ -475,7 +520,7 @@ def load_task_model(
         raise UserError(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
-    return TaskModel(
+    model = TaskModel(
         # As it computed when the head was trained, so that scores are those of the training run.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
@@ -494,6 +539,46 @@ def load_task_model(
         seed=manifest.seed,
         max_length=max_length,
     )
+    return _with_record(model, manifest.trained_with, allow_mismatch)
+
+
+def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
+    """The model with its head's record; a contradiction between both is an error unless it is allowed."""
+    head = model.model.head_name
+    if not record:
+        note = f'The head "{head}" does not record what it was trained with, so this could not be compared.'
+        print(note, file=sys.stderr)
+        return dataclasses.replace(model, head_record={})
+    beneath = model.beneath_head()
+    # That the trunk is the head's has been checked.
+    if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
+        return model
+    trained, given = _described(record), _described(beneath)
+    if not allow_mismatch:
+        raise UserError(
+            f'The head "{head}" was trained with {trained}, not with {given}; load what it was trained with, or say '
+            "that you mean it (allow_mismatch=True, --allow_mismatch)."
+        )
+    print(f'The head "{head}" was trained with {trained}, and is used with {given} as asked for.', file=sys.stderr)
+    return dataclasses.replace(model, head_record=dict(record))
+
+
+def _described(record: Mapping[str, str]) -> str:
+    if record["kind"] == "trunk":
+        return "the trunk alone"
+    kind = {"adapters": "adapter", "fusion": "fusion"}.get(record["kind"], record["kind"])
+    return f'the {kind} "{record["name"]}" (SHA-256 {record["sha256"][:12]})'
+
+
+def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
+    """Raises UserError if a store has other adapters under the names of a fusion's."""
+    there = store.names(store_folder, "adapters")
+    for name, digest in ((member["name"], member["sha256"]) for member in members):
+        if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:
+            raise UserError(
+                f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
+                "its layers, say); a stored fusion takes adapters as the store has them."
+            )
 
 
 def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:

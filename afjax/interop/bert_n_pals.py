@@ -41,7 +41,7 @@ from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.adapters import adapter_layers, init_adapter
 from afjax.model.encoder import TrunkConfig
 from afjax.paths import AnyPath, fetched, open_path
-from afjax.task_model import TaskModel
+from afjax.task_model import TaskModel, save_models
 from afjax.trees import Tree
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
@@ -158,8 +158,7 @@ def import_bert_n_pals(
         models = [_task_model(checkpoint, trunk, number, task, name, max_length) for number, task in enumerate(tasks)]
         _check_free(store_folder, models, overwrite)
         save_trunk(str(output), trunk)
-        for model in models:
-            model.save(str(store_folder), overwrite=overwrite)
+        save_models(str(store_folder), models, overwrite=overwrite)
     saved = load_trunk(str(output))
     return [dataclasses.replace(model, trunk=saved) for model in models]
 

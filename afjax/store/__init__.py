@@ -7,19 +7,23 @@ A store is a folder (local or ``gs://``)::
     STORE/heads/<name>/{manifest.json, params/}
 
 ``params/`` is an Orbax checkpoint of the artefact's own tree, readable without afjax; ``manifest.json``
-says what it is, on which trunk it was trained and the SHA-256 of every leaf.
+says what it is, on which trunk it was trained and the SHA-256 of every leaf. ``STORE/.lock`` and
+``STORE/.runs`` serve writers: see :mod:`afjax.store.files` and :mod:`afjax.store.reservations`.
 """
 
 from afjax.store.archive import pack, unpack
 from afjax.store.artefacts import (
     Artefact,
+    Draft,
     entries,
     exists,
     folders,
     load,
     names,
     read_manifest,
+    reserve,
     save,
+    save_all,
 )
 from afjax.store.checks import adapter_problems, problems, verify
 from afjax.store.hub import pull, push
@@ -29,6 +33,7 @@ from afjax.store.trunk_identity import TrunkComparison, trunk_difference
 __all__ = [
     "KINDS",
     "Artefact",
+    "Draft",
     "Manifest",
     "TrunkComparison",
     "adapter_problems",
@@ -42,7 +47,9 @@ __all__ = [
     "pull",
     "push",
     "read_manifest",
+    "reserve",
     "save",
+    "save_all",
     "trunk_difference",
     "unpack",
     "verify",

@@ -14,7 +14,7 @@ from etils import epath
 from afjax.config import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import check_readable, is_remote, open_path
-from afjax.store import checkpoint, files
+from afjax.store import checkpoint, files, reservations
 from afjax.store.manifest import (
     FORMAT_VERSION,
     KINDS,
@@ -28,7 +28,7 @@ from afjax.store.manifest import (
     to_json,
 )
 from afjax.store.trunk_identity import trunk_difference
-from afjax.trees import Tree, flatten, map_with_path
+from afjax.trees import Tree, flatten, map_with_path, tree_digest
 
 StorePath = str | os.PathLike[str]
 
@@ -41,6 +41,31 @@ class Artefact:
     params: Tree
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draft:
+    """An artefact to save.
+
+    Attributes:
+      kind: One of ``KINDS``.
+      name: The artefact's name, see ``config.check_name``.
+      params: Its own tree, of arrays of any shape and dtype.
+      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`; values that JSON
+        knows.
+    """
+
+    kind: str
+    name: str
+    params: Tree
+    config: Mapping[str, Any]
+    trunk: Mapping[str, Any]
+    task: Mapping[str, Any] | None = None
+    labels: Sequence[str] = ()
+    metrics: Mapping[str, Any] | None = None
+    seed: int = 0
+    adapters: Sequence[Mapping[str, str]] = ()
+    trained_with: Mapping[str, str] | None = None
+
+
 def save(
     store: StorePath,
     kind: str,
@@ -49,52 +74,178 @@ def save(
     *,
     config: Mapping[str, Any],
     trunk: Mapping[str, Any],
-    task: Mapping[str, Any] | None = None,
-    labels: Sequence[str] = (),
-    metrics: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    adapters: Sequence[Mapping[str, str]] = (),
     overwrite: bool = False,
+    run: str = "",
+    **more: Any,
 ) -> Manifest:
-    """Saves an artefact; readers see all of it or, as before, none of it, even if the process is killed.
+    """Saves one artefact: :func:`save_all` of a single :class:`Draft`.
 
-    On a multi-host run one process calls this, with arrays it can address wholly.
+    Args:
+      store, overwrite, run: As in :func:`save_all`.
+      kind, name, params, config, trunk: As in :class:`Draft`.
+      **more: Its other fields.
+
+    Raises:
+      UserError: As in :func:`save_all`.
+    """
+    draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
+    return save_all(store, [draft], overwrite=overwrite, run=run)[0]
+
+
+def save_all(
+    store: StorePath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
+) -> tuple[Manifest, ...]:
+    """Saves artefacts that belong together, all of them or none.
+
+    Of several processes that save the same names at the same time without ``overwrite``, one succeeds and the others
+    raise. Readers see each artefact complete or, as before, not at all, even if the process is killed. On object stores
+    (``gs://``), which have no locks, the names are checked before and after writing: two processes that save the same
+    names within the same seconds both raise, or the one that was overwritten does, and the artefacts have to be saved
+    again.
+
+    On a multi-host run one process calls this, with fully addressable arrays.
 
     Args:
       store: The store's folder, local or ``gs://``; made where it is missing.
-      kind: One of ``KINDS``.
-      name: The artefact's name, see ``config.check_name``.
-      params: Its own tree, of arrays of any shape and dtype.
-      config, trunk, task, labels, metrics, seed, adapters: As in :class:`Manifest`; values that JSON knows.
-      overwrite: Whether an artefact of that kind and name may be replaced.
+      drafts: The artefacts, of distinct kinds and names.
+      overwrite: Whether any artefact of these kinds and names may be replaced.
+      run: Identifier of the training run that saves; empty outside of training commands. Artefacts that the same run has
+        saved before are replaced; so is one of which no run is recorded, if its tree is the same. Others are not.
+
+    Returns:
+      The manifests, in the order of the drafts.
 
     Raises:
-      UserError: A bad kind or name, an artefact that is there already, or a store that cannot be written.
-        The store is then as it was.
+      UserError: A bad kind or name, an artefact that is there already and may not be replaced, a name that another
+        unfinished run has reserved, or a store that cannot be written. The store is then as it was.
     """
-    folder = folder_of(store, kind, name)
-    params = map_with_path(lambda path, leaf: np.asarray(leaf), params)
+    if overwrite and run:
+        raise UserError(f"overwrite=True was given with run={run!r}; a run may only replace what it saved itself.")
+    folders = [folder_of(store, draft.kind, draft.name) for draft in drafts]
+    if len(set(folders)) != len(folders):
+        raise UserError(f"Two artefacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
+    trees = [map_with_path(lambda path, leaf: np.asarray(leaf), draft.params) for draft in drafts]
+    root, manifests = store_folder(store), []
     try:
-        with files.replaced(folder, overwrite=overwrite) as target:
-            manifest = Manifest(
-                format_version=FORMAT_VERSION,
-                kind=kind,
-                name=name,
-                config=plain(config),
-                task=plain(task or {}),
-                labels=tuple(labels),
-                trunk=plain(trunk),
-                leaves={path: describe(leaf) for path, leaf in flatten(params).items()},
-                files=checkpoint.write(target / "params", params),
-                metrics=plain(metrics or {}),
-                seed=int(seed),
-                versions=_versions(),
-                adapters=plain(adapters),
-                created=datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-            )
-            (target / files.MANIFEST).write_text(to_json(manifest))
+        with files.only_writer(root):
+            if not overwrite:
+                for draft, folder, tree in zip(drafts, folders, trees, strict=True):
+                    _check_free(store, draft, folder, tree, run)
+            with files.replaced(folders) as targets:
+                for draft, tree, target in zip(drafts, trees, targets, strict=True):
+                    manifests.append(_write(draft, tree, target, run))
+            for draft in drafts:
+                reservations.release(root, draft.kind, draft.name)
     except OSError as error:
-        raise UserError(f"{title(kind, name)} cannot be written to {store}: {error.strerror or error}.") from error
+        titles = " and ".join(title(draft.kind, draft.name) for draft in drafts)
+        raise UserError(f"{titles} cannot be written to {store}: {error.strerror or error}.") from error
+    if is_remote(root):
+        check_still_there(store, manifests)
+    return tuple(manifests)
+
+
+def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
+    """Reserves names for a training run, so that another run with these names is refused before it trains.
+
+    A run calls this when it begins, and again when it resumes. A reservation of another run counts only while that
+    run's workdir exists and still holds the same run. Saving removes it. On object stores (``gs://``), which have no
+    locks, two runs that begin within the same second may both go on; :func:`save_all` then refuses the second.
+
+    Args:
+      store: The store's folder, local or ``gs://``; made where it is missing.
+      names: ``(kind, name)`` of all artefacts that the run will save.
+      run: The run's identifier, as in the workdir's ``store.json``.
+      workdir: The run's folder.
+
+    Raises:
+      UserError: A name that another run has saved or reserved; the message names that run's workdir. Or a store that
+        cannot be written. Nothing is then reserved.
+    """
+    root = store_folder(store)
+    folders = [folder_of(store, kind, name) for kind, name in names]
+    try:
+        with files.only_writer(root):
+            missing = []
+            for (kind, name), folder in zip(names, folders, strict=True):
+                check_not_reserved(store, kind, name, run)
+                if files.read_current(folder) is None:
+                    missing.append((kind, name))
+                elif read_manifest(store, kind, name).run not in ("", run):
+                    raise UserError(
+                        f"{title(kind, name)} in the store {store} was saved by another run; give this one another "
+                        "name (--config.name=NAME, or the source's task another) or another --store."
+                    )
+            for kind, name in missing:
+                reservations.write(root, kind, name, run=run, workdir=workdir)
+    except OSError as error:
+        raise UserError(f"The store {store} cannot be written: {error.strerror or error}.") from error
+    if is_remote(root):
+        for kind, name in missing:
+            check_not_reserved(store, kind, name, run)
+
+
+def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") -> None:
+    """Raises UserError if another unfinished run has reserved a name."""
+    workdir = reservations.other_workdir(store_folder(store), kind, name, run)
+    if workdir:
+        raise UserError(
+            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}; resume that run or "
+            "wait for it, delete its workdir, or choose another name (--config.name=NAME for a run) or another --store."
+        )
+
+
+def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
+    """Raises UserError if another process has replaced artefacts that were just written; for stores without locks."""
+    for manifest in manifests:
+        try:
+            found: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
+        except UserError:
+            found = None
+        if found != manifest:
+            raise UserError(
+                f"Another process saved {title(manifest.kind, manifest.name).lower()} to {store} at the same time; "
+                "check what the store has (afjax store verify), then save under another name or again."
+            )
+
+
+def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
+    """Raises UserError if an artefact that is there may not be replaced, or if its name is reserved."""
+    check_not_reserved(store, draft.kind, draft.name, run)
+    if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
+        return
+    there = f'"{draft.name}" is there already, in {draft.kind} of the store {store}'
+    if not run:
+        raise UserError(f"{there}; nothing was saved. Save under another name, or with overwrite=True.")
+    manifest = read_manifest(store, draft.kind, draft.name)
+    # Versions before format 2 recorded no run. What they saved of this run is the same to the bit.
+    if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
+        raise UserError(
+            f"{there}, from another run; nothing was saved. Give this run another name (--config.name=NAME) or another "
+            "--store."
+        )
+
+
+def _write(draft: Draft, params: Tree, target: epath.Path, run: str) -> Manifest:
+    """Writes an artefact into an empty folder, its manifest last."""
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        kind=draft.kind,
+        name=draft.name,
+        config=plain(draft.config),
+        task=plain(draft.task or {}),
+        labels=tuple(draft.labels),
+        trunk=plain(draft.trunk),
+        leaves={path: describe(leaf) for path, leaf in flatten(params).items()},
+        files=checkpoint.write(target / "params", params),
+        metrics=plain(draft.metrics or {}),
+        seed=int(draft.seed),
+        versions=_versions(),
+        adapters=plain(draft.adapters),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        trained_with=plain(draft.trained_with or {}),
+        run=run,
+    )
+    (target / files.MANIFEST).write_text(to_json(manifest))
     return manifest
 
 

@@ -16,9 +16,21 @@ from etils import epath
 from afjax.config import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import is_remote
-from afjax.store.artefacts import StorePath, exists, folder_of, folders, names, read_manifest, read_text, store_folder
+from afjax.store import reservations
+from afjax.store.artefacts import (
+    StorePath,
+    check_not_reserved,
+    check_still_there,
+    exists,
+    folder_of,
+    folders,
+    names,
+    read_manifest,
+    read_text,
+    store_folder,
+)
 from afjax.store.checks import problems
-from afjax.store.files import MANIFEST, copy, replaced
+from afjax.store.files import MANIFEST, copy, only_writer, replaced
 from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
 from afjax.store.model_card import model_card
 from afjax.store.provenance import COMMITTED, COMMITTED_TEXT, shareable
@@ -106,7 +118,7 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 def install(
     manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Puts what :func:`read` found into a store, each artefact whole or not at all, and what it is about last.
+    """Puts what :func:`read` found into a store: all of it, or nothing.
 
     What the store has already, the same to the last value, stays as it is: a fusion's adapters that came with another
     fusion, or what an installation had brought that was killed.
@@ -127,33 +139,53 @@ def install(
     main = manifests[-1]
     if name:
         check_name(name, "artefact")
-    named = [
-        dataclasses.replace(part, name=name) if name and part.kind in (main.kind, "heads") else part
-        for part in manifests
-    ]
-    there = [part for part in named if part.name in names(store, part.kind)]
-    kept = [part for part in there if part != named[-1] and _is_same(store, part)]
-    taken = [f"{part.kind}/{part.name}" for part in there if part not in kept]
-    if taken and not overwrite:
+    named = [_named(part, main, name) for part in manifests]
+    root = store_folder(store)
+    try:
+        with only_writer(root):
+            there = [part for part in named if part.name in names(store, part.kind)]
+            kept = [part for part in there if part != named[-1] and _is_same(store, part)]
+            if not overwrite:
+                _refuse_taken([part for part in there if part not in kept], main, store)
+                for part in named:
+                    check_not_reserved(store, part.kind, part.name)
+            new = [
+                (part, part_named) for part, part_named in zip(manifests, named, strict=True) if part_named not in kept
+            ]
+            with replaced([folder_of(store, part.kind, part.name) for _, part in new]) as targets:
+                for (part, part_named), target in zip(new, targets, strict=True):
+                    copy(epath.Path(folder) / part.kind / part.name / "params", target / "params")
+                    (target / MANIFEST).write_text(to_json(part_named))
+            for _, part in new:
+                reservations.release(root, part.kind, part.name)
+    except OSError as error:
+        raise UserError(
+            f"{main.kind}/{named[-1].name} cannot be written to {store}: {error.strerror or error}."
+        ) from error
+    if is_remote(root):
+        check_still_there(store, named)
+    return tuple(named)
+
+
+def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
+    """What is shared, its head included, with another name; a fusion's adapters keep theirs."""
+    if not name or part.kind not in (main.kind, "heads"):
+        return part
+    record = dict(part.trained_with)
+    if record.get("kind") == main.kind:
+        record["name"] = name
+    return dataclasses.replace(part, name=name, trained_with=record)
+
+
+def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
+    taken = [f"{part.kind}/{part.name}" for part in parts]
+    if taken:
         members = [part for part in taken if main.kind == "fusion" and part.startswith("adapters/")]
         otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
         raise UserError(
             f"The store {store} has {' and '.join(taken)} already, and nothing was changed; give --overwrite to "
             f"replace what is there, or {otherwise}."
         )
-    for part, renamed in zip(manifests, named, strict=True):
-        if renamed in kept:
-            continue
-        source, target_folder = epath.Path(folder) / part.kind / part.name, folder_of(store, part.kind, renamed.name)
-        try:
-            with replaced(target_folder, overwrite=overwrite) as target:
-                copy(source / "params", target / "params")
-                (target / MANIFEST).write_text(to_json(renamed))
-        except OSError as error:
-            raise UserError(
-                f"{part.kind}/{renamed.name} cannot be written to {store}: {error.strerror or error}."
-            ) from error
-    return tuple(named)
 
 
 @contextlib.contextmanager

@@ -15,11 +15,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from afjax.errors import UserError
 from afjax.paths import is_remote
 
 MANIFEST = "manifest.json"
@@ -45,19 +44,39 @@ def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def replaced(folder: epath.Path, *, overwrite: bool) -> Iterator[epath.Path]:
-    """Gives a folder to write to, which takes the place of ``folder`` when the block ends without error.
+def only_writer(store: epath.Path) -> Iterator[None]:
+    """Waits until no other process writes to the store; creates a store that does not exist.
 
-    The block writes the manifest last. At every moment, also when the process is killed,
-    ``read_current`` gives either the old contents or the new; after an error in the block, the old.
+    The lock of a killed process is gone with it. Object stores and some network disks have no locks: there, nothing
+    keeps two writers of one name from writing at the same time.
 
     Raises:
-      UserError: ``folder`` is there and ``overwrite`` is False.
+      OSError: The store cannot be written.
+    """
+    if is_remote(store):
+        yield
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    with open(store / ".lock", "a") as lock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
+    """Gives folders to write to, which take the places of ``folders`` when the block ends without error.
+
+    The caller holds :func:`only_writer`. The block writes each manifest last. At every moment, also when the process is
+    killed, ``read_current`` gives either the old contents or the new of each folder; after an error, the old of all of
+    them.
+
+    Raises:
       OSError: Something could not be written.
     """
-    replace = _replaced_on_object_store if is_remote(folder) else _replaced_on_disk
-    with replace(folder, overwrite) as target:
-        yield target
+    replace = _replaced_on_object_store if folders and is_remote(folders[0]) else _replaced_on_disk
+    with replace(folders) as targets:
+        yield targets
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
@@ -71,76 +90,80 @@ def copy(source: epath.Path, target: epath.Path) -> None:
 
 
 @contextlib.contextmanager
-def _replaced_on_disk(folder: epath.Path, overwrite: bool) -> Iterator[epath.Path]:
-    new, old = _beside(folder, "new"), _beside(folder, "old")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_writer(folder.parent.parent):
+def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
+    news = [_beside(folder, "new") for folder in folders]
+    made = [parent for parent in dict.fromkeys(folder.parent for folder in folders) if not parent.exists()]
+    for folder in folders:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new, old = _beside(folder, "new"), _beside(folder, "old")
         if old.exists() and not folder.exists():  # A writer was killed between the two renames below.
             os.rename(old, folder)
-        _refuse_existing(folder, folder.exists() and not overwrite)
         for leftover in (new, old):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        try:
+    try:
+        for new in news:
             new.mkdir()
-            yield new
+        yield news
+        for new in news:
             _sync(new)
+        _swap(folders)
+    except BaseException:
+        for new in news:
+            shutil.rmtree(new, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+    for folder in folders:
+        _sync_one(folder.parent)
+        shutil.rmtree(_beside(folder, "old"), ignore_errors=True)
+
+
+def _swap(folders: Sequence[epath.Path]) -> None:
+    """Puts each ``.NAME,new`` in the place of NAME, which becomes ``.NAME,old``. An error undoes all of them."""
+    begun = []
+    try:
+        for folder in folders:
+            begun.append(folder)
             # POSIX renames no folder onto a full one, so there is a moment with .NAME,old alone.
             if folder.exists():
-                os.rename(folder, old)
-            try:
-                os.rename(new, folder)
-            except OSError:
-                if old.exists():
-                    os.rename(old, folder)
-                raise
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
-        _sync_one(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
+                os.rename(folder, _beside(folder, "old"))
+            os.rename(_beside(folder, "new"), folder)
+    except BaseException:
+        for folder in reversed(begun):
+            new, old = _beside(folder, "new"), _beside(folder, "old")
+            if not new.exists() and folder.exists():
+                os.rename(folder, new)
+            if old.exists():
+                os.rename(old, folder)
+        raise
 
 
 @contextlib.contextmanager
-def _replaced_on_object_store(folder: epath.Path, overwrite: bool) -> Iterator[epath.Path]:
-    old = _beside(folder, "old")
-    if (folder / MANIFEST).exists():
-        _refuse_existing(folder, not overwrite)
-        old.rmtree(missing_ok=True)
-        copy(folder, old)
-        (folder / MANIFEST).unlink()
-    elif (old / MANIFEST).exists():
-        _refuse_existing(folder, not overwrite)
-    folder.rmtree(missing_ok=True)
+def _replaced_on_object_store(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
+    for folder in folders:
+        old = _beside(folder, "old")
+        if (folder / MANIFEST).exists():
+            old.rmtree(missing_ok=True)
+            copy(folder, old)
+            (folder / MANIFEST).unlink()
+        folder.rmtree(missing_ok=True)
     try:
-        folder.mkdir(parents=True)
-        yield folder
+        for folder in folders:
+            folder.mkdir(parents=True)
+        yield list(folders)
     except BaseException:
-        with contextlib.suppress(OSError):
-            folder.rmtree(missing_ok=True)
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                folder.rmtree(missing_ok=True)
         raise
-    old.rmtree(missing_ok=True)
-
-
-def _refuse_existing(folder: epath.Path, refuse: bool) -> None:
-    if refuse:
-        raise UserError(
-            f"{folder} is there already and stays as it is; save under another name, or say that it may be overwritten."
-        )
+    for folder in folders:
+        _beside(folder, "old").rmtree(missing_ok=True)
 
 
 def _beside(folder: epath.Path, role: str) -> epath.Path:
     return folder.parent / f".{folder.name},{role}"
-
-
-@contextlib.contextmanager
-def _only_writer(store: epath.Path) -> Iterator[None]:
-    """Waits until no other process writes to the store; the lock of a killed process is gone with it."""
-    with open(store / ".lock", "a") as lock:
-        # Some network disks have no locks; there, two writers of one name at one time are the user's to avoid.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _sync(folder: epath.Path) -> None:

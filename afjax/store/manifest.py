@@ -12,9 +12,12 @@ import numpy as np
 from afjax import trees
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
+from afjax.storage.json_files import parse_json
 
 KINDS = ("adapters", "fusion", "heads")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Fields that older formats lack, by the format that added them.
+_ADDED = {2: ("trained_with", "run")}
 
 # The last key of the file: SHA-256 over all others, so that a flipped bit in a label or a setting shows.
 CHECKSUM = "manifest_sha256"
@@ -42,6 +45,9 @@ class Manifest:
       adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in the order they are fused, the digest
         being that of the adapter's manifest.
       created: When it was saved, UTC, ISO 8601 with microseconds.
+      trained_with: For a head, what it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``, the kind being
+        ``adapters``, ``fusion`` (the digest being that of its manifest) or ``trunk``. Empty: not recorded.
+      run: Identifier of the training run that saved it, see :mod:`afjax.store.reservations`. Empty: not recorded.
     """
 
     format_version: int
@@ -58,6 +64,8 @@ class Manifest:
     versions: dict
     adapters: list
     created: str
+    trained_with: dict = dataclasses.field(default_factory=dict)
+    run: str = ""
 
     @property
     def digest(self) -> str:
@@ -92,7 +100,10 @@ def plain(value: Any) -> Any:
 
 
 def to_json(manifest: Manifest) -> str:
+    """The manifest's file, in the format that the manifest has."""
     values = to_dict(manifest)
+    for key in values.keys() - _keys(manifest.format_version):
+        del values[key]
     return json.dumps({**values, CHECKSUM: _checksum(values)}, indent=2, allow_nan=False) + "\n"
 
 
@@ -100,21 +111,17 @@ def from_json(text: str, where: str) -> Manifest:
     """Reads a manifest; ``where`` names the file in messages.
 
     Raises:
-      UserError: It is no JSON, of another format version, has a missing or extra key (printed with ``-``
+      UserError: It is not JSON, of a newer format version, has a missing or extra key (printed with ``-``
         and ``+``) or a value of another type.
     """
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}, line {error.lineno}: this is not JSON ({error.msg}); {REPAIR}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{where}: this is not a JSON object; {REPAIR}.")
-    if values.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+    values = parse_json(text, where, advice=REPAIR)
+    version = values.get("format_version", FORMAT_VERSION)
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise UserError(
-            f"{where}: format_version is {values['format_version']!r}, this afjax reads {FORMAT_VERSION}; "
-            "use the afjax that wrote it."
+            f"{where}: format_version is {version!r}, this afjax reads 1 to {FORMAT_VERSION}; use the afjax that wrote "
+            "it."
         )
-    difference = names_difference([field.name for field in dataclasses.fields(Manifest)] + [CHECKSUM], values)
+    difference = names_difference([*_keys(version), CHECKSUM], values)
     if difference:
         raise UserError(f"{where}: keys missing (-) or unknown (+): {difference}; {REPAIR}.")
     del values[CHECKSUM]
@@ -125,12 +132,18 @@ def from_json(text: str, where: str) -> Manifest:
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             raise UserError(f'{where}: the entry of the leaf "{path}" is not a shape, dtype and sha256; {REPAIR}.')
+    for member in manifest.adapters:
+        if not isinstance(member, dict) or member.keys() != {"name", "sha256"} or not _are_texts(member):
+            raise UserError(f"{where}: the adapters are not names with digests; {REPAIR}.")
+    record = manifest.trained_with
+    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_texts(record)):
+        raise UserError(f"{where}: trained_with is not a kind, a name and a digest; {REPAIR}.")
     return manifest
 
 
 def check_unchanged(text: str, where: str) -> None:
     """Raises UserError unless the manifest, already read by :func:`from_json`, is as it was written."""
-    values = json.loads(text)
+    values = parse_json(text, where, advice=REPAIR)
     if values.pop(CHECKSUM) != _checksum(values):
         raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not fit; {REPAIR}.")
 
@@ -141,6 +154,16 @@ def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
     return ", ".join(
         [f"-{name}" for name in sorted(expected - found)] + [f"+{name}" for name in sorted(found - expected)]
     )
+
+
+def _keys(version: int) -> set[str]:
+    """The fields of a manifest of some format version."""
+    later = {key for added, keys in _ADDED.items() if added > version for key in keys}
+    return {field.name for field in dataclasses.fields(Manifest)} - later
+
+
+def _are_texts(values: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in values.values())
 
 
 def _checksum(values: Mapping[str, Any]) -> str:

@@ -206,8 +206,10 @@ def test_adapters_of_a_fusion_that_are_there_already(
         store.unpack(fusion, new, name="../mixed")
 
 
-def test_stopped_in_the_midst_and_gone_on(fusion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is about comes last, so that what is there can be used; the same call goes on."""
+@pytest.mark.parametrize("stop", range(4))
+def test_an_interrupted_unpack_leaves_nothing(
+    fusion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
     new, copied = tmp_path / "new", []
 
     def copy(source: Path, target: Path) -> None:
@@ -216,15 +218,15 @@ def test_stopped_in_the_midst_and_gone_on(fusion: Path, tmp_path: Path, monkeypa
         copied.append(target)
         files.copy(source, target)
 
-    for stop in range(4):
-        copied.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(bundle, "copy", copy)
-            with pytest.raises(KeyboardInterrupt):
-                store.unpack(fusion, new)
-        assert "fusion/both" not in digests(new)
-        assert len(digests(new)) == stop
-        shutil.rmtree(new)
+    monkeypatch.setattr(bundle, "copy", copy)
+    with pytest.raises(KeyboardInterrupt):
+        store.unpack(fusion, new)
+    assert digests(new) == {}
+    assert [path.name for path in new.rglob("*")] == [".lock"]
+
+
+def test_unpacking_again_adds_what_is_missing(fusion: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
     store.unpack(fusion, new)
     shutil.rmtree(new / "fusion")
     shutil.rmtree(new / "adapters" / "rte")
@@ -492,10 +494,10 @@ def set_chunks(values: dict, members: Members) -> None:
         (set_shape, "bytes of parameters by its manifests; refused"),
         (set_dtype, "has values that afjax does not write"),
         (set_tree, "has values that afjax does not write"),
-        (set_adapters, "has values that afjax does not write"),
+        (set_adapters, "manifest.json: the adapters are not names with digests"),
         (set_trunk, "has values that afjax does not write"),
         (set_dtype_of_trunk, "has values that afjax does not write"),
-        (set_no_number, "is no manifest (ValueError)"),
+        (set_no_number, "NaN is not a JSON number"),
         (set_other_trunk, "artefacts of several trunks"),
         (set_digest, 'the leaf "output/kernel" has sha256'),
         (add_bytes, "where its manifest lists 40 bytes of parameters"),

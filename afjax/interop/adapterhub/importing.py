@@ -32,7 +32,7 @@ class Imported:
       kind: One of ``store.KINDS``.
       name: Under which it enters the store.
       params: Its tree.
-      details: The other arguments of ``store.save``.
+      details: The other fields of ``store.Draft``.
       notes: What a user should know of it, each a part of a sentence.
     """
 
@@ -92,18 +92,18 @@ def import_adapterhub(
             f'"{taken[0].name}" is there already, in {taken[0].kind} of the store {store_folder}; give --name, or '
             "--overwrite to replace it."
         )
-    for artefact in found:
-        if artefact in kept and not overwrite:
-            continue
-        store.save(
-            store_folder,
-            artefact.kind,
-            artefact.name,
-            artefact.params,
+    drafts = [
+        store.Draft(
+            kind=artefact.kind,
+            name=artefact.name,
+            params=artefact.params,
             trunk=trunk.identity(),
-            overwrite=overwrite,
             **artefact.details,
         )
+        for artefact in found
+        if overwrite or artefact not in kept
+    ]
+    store.save_all(store_folder, drafts, overwrite=overwrite)
     return found
 
 

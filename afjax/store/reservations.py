@@ -1,0 +1,67 @@
+"""Names of a store that unfinished training runs have reserved, so that a second run is refused before it trains.
+
+``STORE/.runs/KIND-NAME.json`` holds ``{"run": ..., "workdir": ...}``. It counts while ``WORKDIR/store.json`` exists and
+holds the same ``run``: a deleted workdir frees its names. Saving an artefact removes its reservation, as the artefact's
+manifest names the run from then on.
+"""
+
+import os
+
+from etils import epath
+
+from afjax.errors import UserError
+from afjax.paths import AnyPath, absolute, open_path
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
+
+# In a workdir: the store of its run, and the identifier of that run (see ``afjax.train.workdir``).
+WORKDIR_FILE = "store.json"
+_FOLDER = ".runs"
+
+
+def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
+    """Returns the workdir of another unfinished run that has reserved a name; empty if there is none.
+
+    Raises:
+      UserError: The reservation is damaged.
+    """
+    path = _path(store, kind, name)
+    advice = "delete that file if no run is training for this store"
+    found = read_json(path, advice=advice)
+    if found is None:
+        return ""
+    workdir, other = found.get("workdir"), found.get("run")
+    if not isinstance(workdir, str) or not isinstance(other, str):
+        raise UserError(f"{path} is damaged (it names no run and workdir); {advice}.")
+    if other == run:
+        return ""
+    return workdir if _run_of(workdir) == other else ""
+
+
+def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath) -> None:
+    """Reserves a name for a run; the caller has made sure that no other run has it.
+
+    Raises:
+      OSError: The store cannot be written.
+    """
+    path = _path(store, kind, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"run": run, "workdir": os.fspath(absolute(open_path(workdir)))})
+
+
+def release(store: epath.Path, kind: str, name: str) -> None:
+    """Removes the reservation of a name, if there is one."""
+    _path(store, kind, name).unlink(missing_ok=True)
+
+
+def _run_of(workdir: str) -> str | None:
+    """The identifier of the run in a workdir; None if it is not a workdir, or not any more."""
+    try:
+        found = read_json(open_path(workdir) / WORKDIR_FILE)
+    except (UserError, ValueError):  # Damaged, or not a path at all.
+        return None
+    return found.get("run") if found else None
+
+
+def _path(store: epath.Path, kind: str, name: str) -> epath.Path:
+    return store / _FOLDER / f"{kind}-{name}.json"
