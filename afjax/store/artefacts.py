@@ -109,8 +109,8 @@ def save_all(
       store: The store's folder, local or ``gs://``; made where it is missing.
       drafts: The artefacts, of distinct kinds and names.
       overwrite: Whether any artefact of these kinds and names may be replaced.
-      run: Identifier of the training run that saves; empty outside of training commands. Artefacts that the same run has
-        saved before are replaced; so is one of which no run is recorded, if its tree is the same. Others are not.
+      run: Identifier of the training run that saves; empty outside of training commands. Artefacts that the same run
+        has saved before are replaced; so is one of which no run is recorded, if its tree is the same. Others are not.
 
     Returns:
       The manifests, in the order of the drafts.

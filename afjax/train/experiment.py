@@ -25,7 +25,7 @@ from afjax.paths import open_path
 from afjax.sharding import make_mesh
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json, write_text
-from afjax.task_model import TaskModel
+from afjax.task_model import TaskModel, save_models
 from afjax.train.checks import (
     check_batches,
     check_experiment,
@@ -46,6 +46,8 @@ from afjax.train.workdir import (
     check_workdir,
     claim_workdir,
     find_store,
+    release_workdir,
+    run_identifier,
     source_folder,
 )
 from afjax.trunk import Trunk, load_trunk, save_trunk
@@ -116,17 +118,44 @@ def run_experiment(
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
     with together():
-        if is_first_host():
-            claim_workdir(workdir, config, inputs, store_folder)
-    with together():
         from_store = stored_sources(config, workdir, store_folder)
+    with together():
+        if is_first_host():
+            _claim(config, workdir, inputs, store_folder, from_store)
+    with together():
+        run = run_identifier(workdir)
     results = []
     for source in sources:
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += _trained_source(source, config, tasks, trunk, mesh, workdir, store_folder, cache_dir)
-    return results + _target(config, tasks, trunk, mesh, workdir, store_folder, cache_dir)
+            results += _trained_source(source, config, tasks, trunk, mesh, workdir, store_folder, cache_dir, run)
+    return results + _target(config, tasks, trunk, mesh, workdir, store_folder, cache_dir, run)
+
+
+def _claim(
+    config: ExperimentConfig,
+    workdir: epath.Path,
+    inputs: Mapping[str, str],
+    store_folder: epath.Path,
+    from_store: Sequence[str],
+) -> None:
+    """Claims the workdir, and reserves the names of what will be trained in the store.
+
+    Raises:
+      UserError: Another run has saved or reserved one of the names. A new workdir is then as it was.
+    """
+    own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    names = [(kind, name) for name in own for kind in target_kinds(config)]
+    trained = [source.task.name for source in config.sources if source.task.name not in from_store]
+    names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
+    is_new = claim_workdir(workdir, config, inputs, store_folder)
+    try:
+        store.reserve(store_folder, names, run=run_identifier(workdir), workdir=workdir)
+    except UserError:
+        if is_new:
+            release_workdir(workdir)
+        raise
 
 
 def code_digest() -> str:
@@ -174,6 +203,7 @@ def _trained_source(
     workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
+    run: str,
 ) -> list[Result]:
     folder = source_folder(workdir, source.task.name)
     task_model = train_single(
@@ -190,7 +220,7 @@ def _trained_source(
         mesh=mesh,
         cache_dir=cache_dir,
     )
-    return _keep([task_model], store_folder, folder, "adapter")
+    return _keep([task_model], store_folder, folder, "adapter", run)
 
 
 def _target(
@@ -201,6 +231,7 @@ def _target(
     workdir: epath.Path,
     store_folder: str | Path,
     cache_dir: Path | None,
+    run: str,
 ) -> list[Result]:
     """Trains what the recipe is about, and keeps it."""
     folder = workdir / TARGET
@@ -225,18 +256,18 @@ def _target(
         members = fused_names(config)
         name, mixed = config.artefact_name(task), config.fusion
         fused = train_fusion(trunk, task, data, members, store_folder=store_folder, name=name, fusion=mixed, **shared)
-        return _keep([fused], store_folder, folder, "fusion")
+        return _keep([fused], store_folder, folder, "fusion", run)
     shared |= {"partition_name": config.partition, "top_k": config.top_k, "adapter": config.adapter}
     if config.recipe == "single":
         task = config.target
         models = [train_single(trunk, task, tasks[task], name=config.artefact_name(task), **shared)]
-        return _keep(_with_kept_trunk(models, trunk, workdir), store_folder, folder, config.partition)
+        return _keep(_with_kept_trunk(models, trunk, workdir), store_folder, folder, config.partition, run)
     by_name = {task.name: tasks[task] for task in config.tasks}
     shared["names"] = {task.name: config.artefact_name(task) for task in config.tasks}
     if config.recipe == "multitask":
         trained = train_multitask(trunk, config.tasks, by_name, sampling=config.sampling, **shared)
         models = _with_kept_trunk(list(trained.values()), trunk, workdir)
-        return _keep(models, store_folder, folder, f"{config.partition}, multitask")
+        return _keep(models, store_folder, folder, f"{config.partition}, multitask", run)
     sequence = train_sequential(trunk, config.tasks, by_name, **shared)
     models = _with_kept_trunk(list(sequence.models.values()), trunk, workdir)
     results = [
@@ -247,7 +278,7 @@ def _target(
     with together():
         if is_first_host():
             write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
-    _save(models, results, store_folder, folder)
+    _save(models, results, store_folder, folder, run)
     return results
 
 
@@ -273,22 +304,25 @@ def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: epath.Path)
     return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
 
 
-def _keep(models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str) -> list[Result]:
+def _keep(
+    models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str, run: str
+) -> list[Result]:
     """Saves what was trained, and notes that the run is at its end."""
     results = [
         Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
         for model in models
     ]
-    _save(models, results, store_folder, folder)
+    _save(models, results, store_folder, folder, run)
     return results
 
 
-def _save(models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path) -> None:
+def _save(
+    models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
+) -> None:
     """Saves models, then their results. A run that was killed while saving saves again: its bits are the same."""
     with together():
         if is_first_host():
-            for task_model in models:
-                task_model.save(store_folder, overwrite=True)
+            save_models(store_folder, models, run=run)
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
 
 

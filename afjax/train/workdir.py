@@ -111,12 +111,16 @@ def run_identifier(workdir: epath.Path) -> str:
 
 def claim_workdir(
     workdir: epath.Path, config: ExperimentConfig, inputs: Mapping[str, str], store_folder: epath.Path
-) -> None:
+) -> bool:
     """Writes into a new workdir: the config, the inputs of :func:`check_inputs`, its store and its run identifier.
+
+    Returns:
+      Whether the workdir was new.
 
     Raises:
       UserError: It cannot be written.
     """
+    is_new = not (workdir / CONFIG).exists()
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         found = _read_store(workdir)
@@ -124,13 +128,22 @@ def claim_workdir(
         if found != store:
             write_json(workdir / STORE, store)
         # The config last: a workdir that has it has everything.
-        if not (workdir / CONFIG).exists():
+        if is_new:
             write_json(workdir / INPUTS, inputs)
             write_json(workdir / CONFIG, plain(to_dict(config)))
     except OSError as error:
         raise UserError(
             f"The workdir {workdir} cannot be written ({error.strerror or error}); give another --workdir."
         ) from None
+    return is_new
+
+
+def release_workdir(workdir: epath.Path) -> None:
+    """Undoes :func:`claim_workdir` for a workdir that was new."""
+    for name in (CONFIG, INPUTS, STORE):
+        (workdir / name).unlink(missing_ok=True)
+    if not any(workdir.iterdir()):
+        workdir.rmdir()
 
 
 def _read_store(workdir: epath.Path) -> dict[str, Any]:

@@ -356,7 +356,7 @@ def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings:
         ({"partition": "fusion"}, 'A fusion is trained by the fusion recipe, not by partition="fusion".'),
         ({"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),
         ({"recipe": "single"}, "config.task is missing; the single recipe needs it."),
-        ({"seed": -1}, "config.seed is -1; it must be 0 or more."),
+        ({"seed": -1}, "The seed is -1"),
         ({"sources": (SourceConfig(task=TaskConfig(name="x")),)}, "this is the multitask recipe"),
     ],
 )
