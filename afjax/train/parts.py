@@ -91,7 +91,8 @@ def stored_form(trained: Tree) -> Tree:
 def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     """The trunk that a run has trained."""
     joined = partition.join_layers(params)
-    return dataclasses.replace(trunk, name=str(workdir / "trunk"), params=joined, sha256=tree_digest(joined))
+    name, digest = str(workdir / "trunk"), tree_digest(joined)
+    return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)
 
 
 def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: int) -> dict[str, str]:

@@ -103,6 +103,31 @@ def test_a_trained_trunk_comes_back_from_its_folder(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
 
 
+def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
+    single: Any, tiny_trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_model = single(partition_name="adapter+trunk")
+    task_model.save(tmp_path / "store")
+    assert str(tmp_path / "run" / "trunk") in capsys.readouterr().err
+    name = artefacts.read_manifest(tmp_path / "store", "heads", "quantity").trunk["name"]
+    loaded = load_trunk(name)
+    assert loaded.sha256 == task_model.trunk.sha256
+    again = load_task_model(tmp_path / "store", loaded, head="quantity", adapter="quantity")
+    np.testing.assert_array_equal(again.predict(TEXTS).logits, task_model.predict(TEXTS).logits)
+    with pytest.raises(UserError) as refused:
+        load_task_model(tmp_path / "store", tiny_trunk, head="quantity", adapter="quantity")
+    assert str(tmp_path / "run" / "trunk") in str(refused.value)
+
+    # It is written once, and again if the folder holds something else.
+    weights = tmp_path / "run" / "trunk" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    task_model.save(tmp_path / "other")
+    assert weights.stat().st_mtime_ns == written
+    save_trunk(tmp_path / "run" / "trunk", tiny_trunk)
+    task_model.save(tmp_path / "third")
+    assert load_trunk(name).sha256 == task_model.trunk.sha256
+
+
 def test_the_progress_bar_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
     single()
     shown = capfd.readouterr().err

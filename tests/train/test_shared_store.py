@@ -1,0 +1,131 @@
+"""Several runs that save to one store under one name: one of them wins as a whole, and the others are told."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax import store
+from afjax.config import ExperimentConfig, TaskConfig, TrainConfig
+from afjax.errors import UserError
+from afjax.train import experiment
+from afjax.train.experiment import run_experiment
+
+pytestmark = pytest.mark.usefixtures("training")
+
+SETTINGS = TrainConfig(learning_rate=1e-2, max_steps=2, batch_size=8, max_length=8, buckets=(8,), eval_every=2)
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
+    """Runs an experiment in the workdir of a name; all of them save to one store under the name ``quantity``."""
+
+    def run(workdir: str, **changes: Any) -> Any:
+        task = TaskConfig(name="quantity", source=str(data))
+        config = ExperimentConfig(**{"trunk": str(tiny_trunk_folder), "task": task, "train": SETTINGS, **changes})
+        return run_experiment(config, workdir=tmp_path / workdir, store_folder=tmp_path / "store")
+
+    return run
+
+
+@pytest.fixture
+def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in the workdir ``first`` that was killed while it trained."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "train_single", killed)
+        with pytest.raises(Killed):
+            start("first")
+
+
+def workdirs(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in tmp_path.iterdir() if path.name not in ("data", "store"))
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_a_second_run_is_refused_before_it_trains(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        start("second", seed=1)
+    assert str(tmp_path / "first") in str(refused.value)
+    assert "--config.name" in str(refused.value)
+    assert workdirs(tmp_path) == ["first"]
+    assert start("second", name="other")
+    assert start("first")
+    assert store.names(tmp_path / "store", "heads") == ["other", "quantity"]
+    with pytest.raises(UserError):
+        start("third", seed=1)
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_a_deleted_workdir_frees_its_names(start: Start, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "first")
+    assert start("second", seed=1)
+
+
+def test_a_finished_run_saves_again_only_what_is_its_own(start: Start, tmp_path: Path) -> None:
+    results = start("first")
+    shutil.copytree(tmp_path / "store", tmp_path / "before")
+    # As if it had been killed between its artefacts and its results.
+    (tmp_path / "first" / "target" / "result.json").unlink()
+    assert start("first") == results
+    shutil.rmtree(tmp_path / "store")
+    start("second", seed=1)
+    (tmp_path / "first" / "target" / "result.json").unlink()
+    with pytest.raises(UserError) as refused:
+        start("first")
+    assert "another run" in str(refused.value)
+
+
+CONFIG = """
+import ml_collections
+
+def get_config(seed=0):
+    config = ml_collections.ConfigDict()
+    config.trunk = {trunk!r}
+    config.seed = seed
+    config.task = {{"name": "quantity", "source": {data!r}}}
+    config.train = {train!r}
+    return config
+"""
+
+
+def test_of_two_commands_started_together_one_wins_as_a_whole(
+    data: Path, tiny_trunk_folder: Path, cache_folder: Path, tmp_path: Path
+) -> None:
+    train = {"max_steps": 2, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 2, "learning_rate": 1e-2}
+    config = tmp_path / "config.py"
+    config.write_text(CONFIG.format(trunk=str(tiny_trunk_folder), data=str(data), train=train))
+    commands = [
+        [sys.executable, "-m", "afjax", "train", f"--config={config}:seed={seed}", f"--workdir={tmp_path / str(seed)}"]
+        for seed in (0, 1)
+    ]
+    environment = {**os.environ, "AFJAX_CACHE": str(cache_folder)}
+    processes = [
+        subprocess.Popen(
+            [*command, f"--store={tmp_path / 'store'}"], stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for command in commands
+    ]
+    said = [process.communicate(timeout=600)[1] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert sorted(codes) == [0, 2], said
+    winner, loser = codes.index(0), codes.index(2)
+    run = json.loads((tmp_path / str(winner) / "store.json").read_text())["run"]
+    assert store.verify(tmp_path / "store") == []
+    manifests = store.entries(tmp_path / "store")
+    assert [(manifest.kind, manifest.run) for manifest in manifests] == [("adapters", run), ("heads", run)]
+    assert "quantity" in said[loser].splitlines()[-1]
+    assert "--store" in said[loser].splitlines()[-1]
