@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,22 @@ def single(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeCo
         return ExperimentConfig(**{"trunk": str(tiny_trunk_folder), "task": task, "train": settings, **kwargs})
 
     return make
+
+
+@pytest.fixture(scope="module")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("finished")
+
+
+@pytest.fixture
+def finished(single: MakeConfig, finished_runs: Path, data: Path) -> Path:
+    """The workdir of a finished run of ``single()``, made once; its data is where this test's data is."""
+    if not (finished_runs / "run").exists():
+        run_experiment(single(), workdir=finished_runs / "run")
+    config = json.loads((finished_runs / "run" / "config.json").read_text())
+    config["task"]["source"] = str(data)
+    (finished_runs / "run" / "config.json").write_text(json.dumps(config))
+    return finished_runs / "run"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -376,3 +393,53 @@ def test_heads_that_need_the_trunks_pooler_are_refused_where_it_has_none(
     )
     config = single(trunk=str(tmp_path / "trunk"), head=HeadConfig(pooler="trunk"))
     assert "This trunk has no pooler" in refusal(config, tmp_path)
+
+
+# Workdirs that somebody else made, and settings that nothing could train
+
+DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[(name, text) for name in ("config.json", "inputs.json", "store.json") for text in (*DAMAGED, "[]")],
+        *[("target/result.json", text) for text in (*DAMAGED, "[{}]", "[1]", "{}")],
+        ("target/result.json", '[{"name": 1, "kind": "", "task": "", "metrics": {}, "main_metric": ""}]'),
+    ],
+)
+def test_a_damaged_file_of_a_workdir_is_refused_by_name(
+    single: MakeConfig, tmp_path: Path, finished: Path, name: str, text: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    assert Path(name).name in refusal(single(), tmp_path, workdir=tmp_path / "run")
+
+
+def test_a_workdir_does_not_lead_a_run_to_a_folder_that_is_not_a_store(
+    single: MakeConfig, tmp_path: Path, finished: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "passwords").write_text("secret")
+    path = tmp_path / "run" / "store.json"
+    for named in ("../private", str(tmp_path / "private"), "../private/passwords"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "store": named}))
+        assert str(tmp_path / "private") in refusal(single(), tmp_path, workdir=tmp_path / "run")
+    # The user may name it.
+    path.write_text(json.dumps({**json.loads(path.read_text()), "store": "../private"}))
+    run_experiment(single(), workdir=tmp_path / "run", store_folder=tmp_path / "private")
+    assert store.names(tmp_path / "private", "adapters") == ["one"]
+
+
+def test_an_adapter_beyond_the_memory_is_refused_before_the_workdir_is_claimed(
+    single: MakeConfig, tmp_path: Path
+) -> None:
+    sentence = refusal(single(adapter=AdapterConfig(size=2_000_000_000)), tmp_path)
+    assert "adapter.size" in sentence
+    assert not (tmp_path / "refused").exists()
+
+
+def test_an_empty_workdir_is_refused(single: MakeConfig) -> None:
+    with pytest.raises(UserError):
+        run_experiment(single(), workdir="")  # type: ignore[arg-type]
