@@ -398,7 +398,7 @@ NUM_SEEDS = 2**32
 def check_seed(seed: int) -> None:
     """Raises UserError unless the seed is an integer with a random key of its own: 0 to 4294967295."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
-        raise UserError(f"The seed is {shown(seed)}; it must be an integer from 0 to {NUM_SEEDS - 1}.")
+        raise UserError(f"The seed is {shown(seed)}; it must be an int from 0 to {NUM_SEEDS - 1}.")
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:

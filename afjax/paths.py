@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 def is_remote(path: AnyPath) -> bool:
     """Whether ``path`` is on an object store: no folders, no renaming, no appending; files appear whole."""
-    return re.match(r"[a-z0-9]+://", os.fspath(path)) is not None
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(path)) is not None
 
 
 def open_path(path: AnyPath) -> epath.Path:
@@ -38,11 +38,12 @@ def open_path(path: AnyPath) -> epath.Path:
     """
     if not os.fspath(path):
         raise UserError('An empty path was given; give a folder, "." for the current one.')
-    opened = epath.Path(path)
-    if not is_remote(opened):
-        return opened
-    if not re.match("gs://[^/]", os.fspath(opened)):
+    if not is_remote(path):
+        return epath.Path(path)
+    # Before epath sees it, which has no words for the schemes that it does not know.
+    if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on no object store that afjax knows; give a local path or gs://BUCKET/PATH.")
+    opened = epath.Path(path)
     try:
         import fsspec
         import gcsfs  # noqa: F401

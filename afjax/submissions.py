@@ -81,7 +81,7 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
     if rows.ids is None:
         return list(range(len(rows)))
     for name in rows.ids:
-        if not name.isdecimal():
+        if not name.isdecimal() or len(name) > 18:
             raise UserError(
                 f'{source} has a row with the id "{name}", where the server takes whole numbers; give the benchmark\'s '
                 "own files, or rows without ids."

@@ -18,12 +18,13 @@ from afjax.architecture import Adapter, FusionConfig, HeadConfig
 from afjax.config import TaskConfig, TrainConfig
 from afjax.data.prepare import prepare
 from afjax.data.rows import rows_from_lists
-from afjax.data.splits import AnyRows
+from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import over_rows, split_scores, sum_over_rows
+from afjax.hosts import is_first_host
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model
@@ -74,6 +75,8 @@ class TaskModel:
       max_length: Tokens a row in that run.
       head_record: What the head was trained with, as ``Manifest.trained_with`` has it, if that is not what is in this
         model; empty if it is not known; None if the head was trained with what is in this model.
+      text_columns: The form of the rows in that run, 1 for single texts and 2 for pairs (see ``Rows.text_columns``);
+        rows of another form are refused. None if it is not known.
     """
 
     trunk: Trunk
@@ -85,6 +88,7 @@ class TaskModel:
     seed: int
     max_length: int
     head_record: Mapping[str, str] | None = None
+    text_columns: int | None = None
 
     def predict(
         self,
@@ -163,8 +167,14 @@ class TaskModel:
                 f"for {list(self.labels)}; give a task with the same labels in the same order."
             )
 
+    def check_form(self, rows: AnyRows) -> None:
+        """Raises UserError if the head was trained on pairs and the rows are single texts, or the reverse."""
+        head = f'The rows that the head "{self.model.head_name}" was trained on'
+        check_same_form(self.text_columns, head, rows, "these rows", "give rows of the form that it was trained on")
+
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
         """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
+        self.check_form(rows)
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)
         return prepare(rows, self._tokenizer, self.task, max_length=max_length, training=False, cache_dir=None)
@@ -410,7 +420,12 @@ class TaskModel:
                 tree, config = self.params["adapters"][name], to_dict(adapter)
                 drafts.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
         head = self.model.head_name
-        config = {**to_dict(self.model.head), "num_outputs": self.num_outputs, "max_length": self.max_length}
+        config = {
+            **to_dict(self.model.head),
+            "num_outputs": self.num_outputs,
+            "max_length": self.max_length,
+            "text_columns": self.text_columns,
+        }
         record = self.beneath_head() if self.head_record is None else self.head_record
         draft = store.Draft(
             kind="heads", name=head, params=self.params["heads"][head], config=config, trained_with=record, **shared
@@ -519,6 +534,7 @@ def load_task_model(
     values = dict(manifest.config)
     outputs, max_length = values.pop("num_outputs"), values.pop("max_length")
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
+    text_columns = stored_text_columns(values, head, task)
     bias = loaded_head.params["output"]["bias"]
     if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
         raise UserError(
@@ -542,6 +558,7 @@ def load_task_model(
         metrics=manifest.metrics,
         seed=manifest.seed,
         max_length=max_length,
+        text_columns=text_columns,
     )
     return _with_record(model, manifest.trained_with, allow_mismatch)
 
@@ -583,6 +600,28 @@ def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Pat
                 f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
                 "its layers, say); a stored fusion takes adapters as the store has them."
             )
+
+
+def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
+    """Takes ``text_columns`` out of a stored head's config; logs that a head does not record it.
+
+    Heads of earlier versions and of AdapterHub do not record it, but their tasks may tell: by the columns that they
+    name, or because every task of their kind or source has pairs.
+    """
+    if "text_columns" in values:
+        text_columns = values.pop("text_columns")
+        return text_columns if text_columns in (1, 2) else None
+    if task.text_a and task.kind in ("classification", "regression"):
+        return 2 if task.text_b else 1
+    if task.kind == "span" or task.source.startswith("builtin:"):
+        return 2
+    if is_first_host():
+        print(
+            f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '
+            "rows is not checked.",
+            file=sys.stderr,
+        )
+    return None
 
 
 def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:

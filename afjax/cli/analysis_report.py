@@ -69,4 +69,4 @@ def _rows(model: TaskModel, arguments: argparse.Namespace, split: Any) -> AnyRow
     if arguments.source or arguments.data_dir:
         rows: AnyRows = rows_of(model, arguments, split)
         return rows
-    return load_split(model.task, split, label_names=model.labels)
+    return load_split(model.task, split, label_names=model.labels, listed=True)

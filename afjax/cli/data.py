@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax.config import MAIN_METRICS, TaskConfig, TrainConfig
-from afjax.data.columns import find_label_names
+from afjax.data.labels import find_label_names
 from afjax.data.official import OFFICIAL, SPLITS, find_official
 from afjax.data.rows import has_split, load_split, open_source, read_columns, split_official, split_path
 from afjax.data.splits import AnyRows

@@ -203,9 +203,15 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
+    from afjax.data.notices import blank_texts, no_better_than_majority
+
     task_model = load_stored_model(arguments)
     rows = rows_of(task_model, arguments, arguments.split)
     scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
+    name = task_model.model.head_name
+    for notice in (blank_texts(arguments.split, rows), no_better_than_majority(name, rows, scores)):
+        if notice:
+            print(f"Note: {notice}", file=sys.stderr)
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
     return 0
 
@@ -214,10 +220,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     from afjax.cli.predictions import write_predictions
     from afjax.data.rows import read_prediction_rows
 
-    if arguments.output.resolve() == arguments.input.resolve():
+    if os.path.realpath(arguments.output) == os.path.realpath(arguments.input):
         raise UserError(f"--input and --output are both {arguments.input}; give --output another file.")
     task_model = load_stored_model(arguments)
-    rows = read_prediction_rows(arguments.input, task_model.task.kind)
+    rows = read_prediction_rows(arguments.input, task_model.task.kind, task_model.text_columns)
     write_predictions(
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
     )

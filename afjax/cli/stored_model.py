@@ -64,4 +64,5 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     task = dataclasses.replace(own, source=found.source, train=found.train, dev=found.dev, test=found.test)
     # A source that names its labels must name those of the head, which evaluate sees to.
     names = task.labels or open_source(task, split).label_names or task_model.labels
-    return load_split(task, split, label_names=names)
+    # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+    return load_split(task, split, label_names=names, listed=True)

@@ -50,6 +50,10 @@ def pick_choices(
     ids: list[str] | None = [] if "id" in first else None
     for place, row in rows:
         places.append(place)
+        if not question and "question" in row:
+            raise UserError(
+                f"{place} has a question, which the first row of {source} has not; give every row a question, or none."
+            )
         text = text_of(place, row, context or "context")
         contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
         lists.append(_choices(place, row, names))
@@ -59,12 +63,13 @@ def pick_choices(
             ids.append(id_of(place, row))
     check_ids(places, ids)
     if not labels or (labelled is None and all(map(is_missing, labels))):
-        return ChoiceRows(contexts, lists, None, label_names, ids=ids)
+        return ChoiceRows(contexts, lists, None, label_names, ids=ids, has_question=bool(question))
     indices = [
         choice_index(place, value, len(of_row), label_names)
         for place, value, of_row in zip(places, labels, lists, strict=True)
     ]
-    return ChoiceRows(contexts, lists, np.array(indices, np.int32), label_names, ids=ids)
+    labels_array = np.array(indices, np.int32)
+    return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
 
 
 def _choices(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,7 +99,7 @@ def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...
         index = int(label)
     elif isinstance(label, str) and label in names:
         index = names.index(label)
-    elif isinstance(label, str) and not names and label.isdecimal():
+    elif isinstance(label, str) and not names and label.isdecimal() and len(label) < 10:
         index = int(label)
     else:
         index = -1

@@ -1,11 +1,10 @@
 """Texts and labels of one split: picked out of named columns and checked, each error with its place."""
 
-import json
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,67 +159,6 @@ def check_text(place: str, text: str) -> None:
             raise UserError(f"{place} has a text with half a surrogate pair; mend it or drop the row.") from error
 
 
-def read_label_names(path: Path) -> tuple[str, ...]:
-    """Reads ``labels.json``, a list of label names in the order of their indices."""
-    try:
-        names = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); it must be a JSON list of label names.") from error
-    if not (isinstance(names, list) and all(isinstance(name, str) and name for name in names)):
-        raise UserError(f"{path} holds {shorten(names)}; it must be a JSON list of label names.")
-    return check_label_names(tuple(names), str(path))
-
-
-def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not all(names) or len(names) < 2:
-        problem = f'names "{twice[0]}" twice' if twice else f"has {list(names)}"
-        raise UserError(f"{place} {problem}; give at least two different label names.")
-    return names
-
-
-def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """The label names that occur, sorted; integers in their numeric order.
-
-    Raises:
-      UserError: There are no labels, or one is missing, with its place.
-    """
-    if columns.labels is None:
-        raise UserError(no_labels(columns))
-    names = {label_key(columns, row) for row in range(len(columns.labels))}
-    if all(is_integer(name) for name in names):
-        return tuple(sorted(names, key=int))
-    return tuple(sorted(names))
-
-
-def class_labels(columns: Columns, names: tuple[str, ...]) -> np.ndarray:
-    """int32 [rows]: the index in ``names`` of every label, given as a name or as an index.
-
-    Where the names themselves are integers, labels are names only.
-
-    Raises:
-      UserError: There are no labels, or one is missing or unknown, with its place.
-    """
-    if columns.labels is None:
-        raise UserError(no_labels(columns))
-    index_of = {str(index): index for index in range(len(names))}
-    if any(is_integer(name) for name in names):
-        index_of = {}
-    index_of |= {name: index for index, name in enumerate(names)}
-    indices = np.empty(len(columns.labels), np.int32)
-    for row in range(len(columns.labels)):
-        key = label_key(columns, row)
-        if key not in index_of:
-            shown = names if len(names) <= 20 else (*names[:20], "...")
-            raise UserError(
-                f"{columns.places[row]} has the label {shorten(key)}; the labels are {', '.join(shown)}"
-                f"{'' if is_integer(names[0]) else f', or their indices 0 to {len(names) - 1}'}."
-                f"{did_you_mean(key, names)}"
-            )
-        indices[row] = index_of[key]
-    return indices
-
-
 def number_labels(columns: Columns) -> np.ndarray:
     """float32 [rows]: the labels of a regression task.
 
@@ -244,29 +182,18 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is what files of unlabelled rows have in its place."""
+    """Whether a label is a placeholder of unlabelled rows: null, an empty string or -1."""
     return label is None or (isinstance(label, (str, int)) and label in ("", "-1", -1))
 
 
-def label_key(columns: Columns, row: int) -> str:
-    """A class label as a string."""
-    assert columns.labels is not None
-    label = columns.labels[row]
-    if isinstance(label, str) and label:
-        return label
-    if isinstance(label, bool):
-        return str(label).lower()  # as JSON spells it
-    if isinstance(label, (int, np.integer)):
-        return str(label)
-    if label is None or label == "":
-        raise UserError(f"{columns.places[row]} has no label; give it one or drop the row.")
-    raise UserError(
-        f"{columns.places[row]} has the label {shorten(label)}; a class label is a name or an integer index."
-    )
+def is_visible(text: str) -> bool:
+    """Whether a text has a character other than blanks and invisible ones."""
+    return any(not sign.isspace() and is_visible_or_blank(sign) for sign in text)
 
 
-def is_integer(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
+def is_visible_or_blank(sign: str) -> bool:
+    """Whether a character is neither a format character (such as a zero-width space) nor a variation selector."""
+    return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 
 
 def no_labels(columns: Columns) -> str:

@@ -1,15 +1,19 @@
 """Reads rows of named columns from JSONL, TSV and CSV files, each also gzipped."""
 
 import csv
+import errno
 import gzip
 import io
-import json
+import os
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from afjax.dataclass_dicts import shown
 from afjax.errors import UserError, did_you_mean
+from afjax.storage.json_files import parse_json
 
 FORMATS = (".jsonl", ".tsv", ".csv")
 ENDINGS = tuple(f"{ending}{packed}" for ending in FORMATS for packed in ("", ".gz"))
@@ -43,12 +47,18 @@ def find_split_file(folder: Path, split: str) -> Path | None:
     Raises:
       UserError: The folder is missing, or has two files for the split.
     """
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        problem = f"There is no folder {folder}" if missing else f"The folder {shorten(str(folder))} cannot be read"
+        reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
         raise UserError(
-            f"There is no folder {folder}; a task's source is a folder with train and dev files, builtin:NAME or "
-            f"tfds:NAME.{nearest_in_folder(folder)}"
-        )
-    found = [folder / f"{split}{ending}" for ending in ENDINGS if (folder / f"{split}{ending}").is_file()]
+            f"{problem}{reason}; a task's source is a folder with train and dev files, official:NAME:FOLDER, "
+            f"builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
+        ) from None
+    # A link that leads nowhere counts, so that it is refused and not taken for a split that is not there.
+    found = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
     if len(found) > 1:
         raise UserError(
             f"{folder} has both {found[0].name} and {found[1].name}; keep one, or name it in the task's "
@@ -59,7 +69,10 @@ def find_split_file(folder: Path, split: str) -> Path | None:
 
 def nearest_in_folder(path: Path) -> str:
     """``' Did you mean "..."?'`` for the name nearest to that of ``path`` in its folder, or an empty string."""
-    names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+    try:
+        names = sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return ""
     return did_you_mean(path.name, names)
 
 
@@ -85,11 +98,11 @@ def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise UserError(f"The file {path} {what}; give the path of a data file.{nearest_in_folder(path)}")
     number = 0
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Reading a pipe might wait forever.
+            raise OSError(errno.EINVAL, "it is a pipe or a device")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 yield number, line
@@ -100,8 +113,17 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             f"{path} is not sound gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
             "if it is plain text."
         ) from error
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be read ({error.strerror}).") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            what = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
+        elif isinstance(error, IsADirectoryError):
+            what = "is a folder"
+        else:
+            what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        shown_path = path if len(str(path)) <= 200 else shorten(str(path))
+        raise UserError(
+            f"The file {shown_path} {what}; give the path of a data file.{nearest_in_folder(path)}"
+        ) from error
 
 
 def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int = 1) -> str:
@@ -126,13 +148,8 @@ def json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[st
     for number, line in lines:
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}:{number} is not JSON ({error}); every line must be one JSON object.") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}:{number} is {shorten(row)}; every line must be one JSON object.")
-        yield f"{path}:{number}", row
+        place = f"{path}:{number}"
+        yield place, parse_json(line, place, advice="every line must be one JSON object", constants=True)
 
 
 def table_rows(
@@ -212,5 +229,5 @@ def split_commas(path: Path, lines: Iterator[tuple[int, str]], *, strict: bool) 
 
 def shorten(value: object) -> str:
     """A value as it looks in a message: at most 40 characters of its repr."""
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -4,7 +4,6 @@ A layout knows the files of each split in a task's folder (``find``), and makes 
 tasks have in common (``read``). ``afjax.data.official_tasks`` lists the tasks with their layouts.
 """
 
-import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from afjax.data.archives import ARCHIVE_ENDINGS, read_archive
 from afjax.data.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
 from afjax.errors import UserError
+from afjax.storage.json_files import parse_json
 
 Split = Literal["train", "dev", "test"]
 Row = dict[str, Any]
@@ -245,11 +245,7 @@ class Squad(Files):
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
         (path,) = files
-        text = read_text(path)
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON ({error}); fetch it again.") from error
+        content = parse_json(read_text(path), str(path), expected=None, advice="fetch it again", constants=True)
         for number, article in enumerate(member(str(path), content, "data", list)):
             paragraphs = member(f"{path}: data[{number}]", article, "paragraphs", list)
             for count, paragraph in enumerate(paragraphs):

@@ -1,9 +1,10 @@
 """Loads the splits of a task, and rows to predict on, from wherever they are."""
 
 import json
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,21 +16,19 @@ from afjax.data.choices import check_choices, choice_index, pick_choices
 from afjax.data.columns import (
     TEXT_COLUMNS,
     Columns,
-    check_label_names,
     check_text,
-    class_labels,
-    find_label_names,
     is_missing,
     number_labels,
     pick_columns,
-    read_label_names,
     text_of,
 )
 from afjax.data.files import find_split_file, nearest_in_folder, read_rows, shorten
+from afjax.data.labels import check_label_names, class_labels, find_label_names, read_label_names
 from afjax.data.official import OFFICIAL, find_official, read_official
 from afjax.data.spans import check_answers, pick_spans
-from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
+from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
 from afjax.data.tfds import TFDS_TEXT_COLUMNS, find_tfds_split, read_tfds
+from afjax.dataclass_dicts import check_value
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import fetched, local_path
 
@@ -54,7 +53,8 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     else those that occur in train, sorted; integers in numeric order.
 
     Raises:
-      UserError: A split is missing, or a file, column, text or label is not as it must be.
+      UserError: A split is missing, a file, column, text or label is not as it must be, or one split has pairs of texts
+        and another single texts.
     """
     train = load_split(task, "train")
     if isinstance(train, SpanRows) and not train.trainable():
@@ -66,11 +66,29 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     splits = {"train": train, "dev": load_split(task, "dev", label_names=train.label_names)}
     if has_split(task, "test"):
         splits["test"] = load_split(task, "test", label_names=train.label_names, labelled=None)
+    check_forms(task, splits)
     return splits
 
 
+def check_forms(task: TaskConfig, splits: Mapping[str, AnyRows]) -> None:
+    """Raises UserError unless all splits have the same form: pairs of texts, or single texts."""
+    for split, rows in splits.items():
+        check_same_form(
+            splits["train"].text_columns,
+            f"The task {task.name}'s train rows",
+            rows,
+            f"its {split} rows",
+            "give all splits the same columns, or name the columns in the task's text_a and text_b settings",
+        )
+
+
 def load_split(
-    task: TaskConfig, split: Split, *, label_names: tuple[str, ...] = (), labelled: bool | None = True
+    task: TaskConfig,
+    split: Split,
+    *,
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
 ) -> AnyRows:
     """Loads one split; see :func:`load_task`.
 
@@ -78,6 +96,8 @@ def load_split(
       task: Where the data is.
       split: Which split.
       label_names: Takes the place of the names that would be found.
+      listed: Whether an integer label may be an index into ``label_names``; None: if the task or its source lists label
+        names. Names that were found in a split have no order that its author knew.
       labelled: Whether labels are needed; if not, they are not looked at. None: they are taken where they are.
 
     Raises:
@@ -97,7 +117,7 @@ def load_split(
     found = task.labels or source.label_names
     known = label_names or (found and check_label_names(found, f"The task {task.name}"))
     if task.kind == "multiple_choice":
-        return pick_choices(
+        rows = pick_choices(
             source.name,
             source.rows,
             context=task.text_a,
@@ -107,6 +127,8 @@ def load_split(
             label_names=known,
             labelled=labelled,
         )
+        # The benchmarks' own rows come with their questions in the contexts.
+        return replace(rows, has_question=None) if task.source.startswith("official:") else rows
     columns = read_columns(task, source)
     if labelled is None:
         labelled = columns.labels is not None and not all(map(is_missing, columns.labels))
@@ -118,7 +140,7 @@ def load_split(
         names = find_label_names(columns if split == "train" else read_columns(task, open_source(task, "train")))
     else:
         names = ()
-    return make_rows(columns, task.kind, names, labelled=labelled)
+    return make_rows(columns, task.kind, names, listed=bool(found) if listed is None else listed, labelled=labelled)
 
 
 def rows_from_lists(
@@ -141,8 +163,9 @@ def rows_from_lists(
 
     Raises:
       UserError: One string in place of a list, nothing in ``texts``, mixed texts and pairs, labels of
-        another length, or a label that is missing or unknown.
+        another length, a label that is missing or unknown, or an unknown kind.
     """
+    check_value(TaskKind, kind, "kind")
     if isinstance(texts, str):
         raise UserError(f"texts is the one text {shorten(texts)}; put it into a list.")
     if len(texts) == 0:
@@ -171,7 +194,7 @@ def rows_from_lists(
     columns = Columns("texts", places, first, second if pairs else None, values)
     if kind == "classification" and labels is not None and not names:
         names = find_label_names(columns)
-    return make_rows(columns, kind, names, labelled=labels is not None)
+    return make_rows(columns, kind, names, listed=bool(label_names), labelled=labels is not None)
 
 
 def choices_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None, names: tuple[str, ...]) -> ChoiceRows:
@@ -208,11 +231,19 @@ def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> Span
     return SpanRows(questions, contexts, answers, ids=ids)
 
 
-def read_prediction_rows(path: str | Path, kind: TaskKind) -> list[tuple[list[int], AnyRows]]:
+def read_prediction_rows(
+    path: str | Path, kind: TaskKind, text_columns: int | None = None
+) -> list[tuple[list[int], AnyRows]]:
     """Reads rows to predict on from JSONL(.gz); labels in them are left alone.
 
-    Rows are ``{"text"}`` or ``{"text_a", "text_b"}`` (which may be mixed); for multiple choice ``{"context",
-    "choices"}``, perhaps with a ``question``; for span ``{"question", "context"}``.
+    Rows are ``{"text"}`` or ``{"text_a", "text_b"}``; for multiple choice ``{"context", "choices"}``, perhaps with a
+    ``question``; for span ``{"question", "context"}``.
+
+    Args:
+      path: The file.
+      kind: The kind of task that the head does.
+      text_columns: The form of the rows that the head was trained on; see ``Rows.text_columns``. None if it is not
+        known: rows of both forms are read, also mixed.
 
     Returns:
       The rows of each form, with their numbers in the file, from 0.
@@ -223,25 +254,38 @@ def read_prediction_rows(path: str | Path, kind: TaskKind) -> list[tuple[list[in
     path = Path(path)
     if not path.name.removesuffix(".gz").endswith(".jsonl"):
         raise UserError(f"{path} is no JSONL file; give rows to predict on in a file named .jsonl or .jsonl.gz.")
-    needed = {"multiple_choice": ("context", "choices"), "span": ("question", "context")}.get(kind, ())
+    forms = _prediction_forms(kind, text_columns)
     texts: dict[int, list[Any]] = {}
     numbers: dict[int, list[int]] = {}
     for number, (place, row) in enumerate(read_rows(path)):
-        form = tuple(needed) or (("text_a", "text_b") if {"text_a", "text_b"} <= row.keys() else ("text",))
-        if not set(form) <= row.keys():
-            wanted = " or ".join(json.dumps(list(names)) for names in ((needed,) if needed else TEXT_COLUMNS))
+        form = next((names for names in forms if set(names) <= row.keys()), None)
+        if form is None or (kind == "multiple_choice" and text_columns == 1 and "question" in row):
+            wanted = " or ".join(json.dumps(list(names)) for names in forms)
+            without = " and without a question" if form else ""
+            trained = ", the form of the rows that it was trained on" if text_columns else ""
             raise UserError(
-                f"{place} has the columns {', '.join(row) or '(none)'}; this head predicts on rows with {wanted}."
+                f"{place} has the columns {', '.join(row) or '(none)'}; this head predicts on rows with "
+                f"{wanted}{without}{trained}."
             )
-        parts = [row[name] if name == "choices" else text_of(place, row, name) for name in form]
+        parts: list[Any] = []
         if kind == "multiple_choice":
-            parts = [
-                " ".join([parts[0], text_of(place, row, "question")]) if "question" in row else parts[0],
-                check_choices(place, parts[1]),
-            ]
-        texts.setdefault(len(form), []).append(parts[0] if len(form) == 1 else tuple(parts))
-        numbers.setdefault(len(form), []).append(number)
+            columns = ("context", "question") if "question" in row else ("context",)
+            context = " ".join(text_of(place, row, name) for name in columns)
+            parts = [context, check_choices(place, row["choices"])]
+        else:
+            parts = [text_of(place, row, name) for name in form]
+        texts.setdefault(len(parts), []).append(parts[0] if len(parts) == 1 else tuple(parts))
+        numbers.setdefault(len(parts), []).append(number)
     return [(numbers[length], rows_from_lists(texts[length], kind=kind)) for length in sorted(texts)]
+
+
+def _prediction_forms(kind: TaskKind, text_columns: int | None) -> tuple[tuple[str, ...], ...]:
+    """The columns that rows to predict on may have, in order of preference."""
+    if kind == "span":
+        return (("question", "context"),)
+    if kind == "multiple_choice":
+        return (("context", "question", "choices") if text_columns == 2 else ("context", "choices"),)
+    return tuple(names for names in TEXT_COLUMNS if text_columns in (None, len(names)))
 
 
 @dataclass(frozen=True)
@@ -278,10 +322,11 @@ def open_source(task: TaskConfig, split: Split) -> Source:
         raise UserError(
             f"The task {task.name} has no {split} split: {task.source or '(no source)'} has no file "
             f'{split}.jsonl, .tsv or .csv (or these with .gz); add one, or name it in the task\'s "{split}" setting.'
-            f"{nearest_in_folder(fetched(task.source) / f'{split}.jsonl')}"
+            f"{nearest_in_folder(fetched(task.source) / f'{split}.jsonl') if task.source else ''}"
         )
-    names_path = fetched(task.source) / "labels.json"
-    known = read_label_names(names_path) if task.source and names_path.is_file() else ()
+    names_path = fetched(task.source) / "labels.json" if task.source else None
+    # A link that leads nowhere is there too: the names that it stands for must not be guessed.
+    known = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     return Source(str(path), read_rows(path), known)
 
 
@@ -329,19 +374,19 @@ def has_split(task: TaskConfig, split: Split) -> bool:
 def split_path(task: TaskConfig, split: Split) -> Path | None:
     """The file of a split: the task's own choice (in the source's folder, where it has one) or the usual one."""
     chosen = getattr(task, split)
-    folder = fetched(task.source)
+    folder = fetched(task.source) if task.source else Path()
     if chosen:
         return folder / fetched(chosen)
     return find_split_file(folder, split) if task.source else None
 
 
-def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, labelled: bool) -> Rows:
-    """Rows with checked labels; warns where only one class occurs."""
+def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
+    """Rows with checked labels; warns if only one class occurs. ``listed`` is as in :func:`load_split`."""
     if not labelled:
         return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
     if kind == "regression":
         return Rows(columns.text_a, columns.text_b, number_labels(columns), (), ids=columns.ids)
-    labels = class_labels(columns, names)
+    labels = class_labels(columns, names, listed=listed)
     if (labels == labels[0]).all():
         warnings.warn(
             f'All rows of {columns.source} have the label "{names[labels[0]]}": nothing can be learnt or told from it.',

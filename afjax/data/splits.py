@@ -4,16 +4,18 @@ import abc
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 
+from afjax.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Split(abc.ABC):
-    """What the kinds of splits share; every field is None, a tuple of label names, or has an entry a row."""
+    """What the kinds of splits share; every field has an entry per row, except ``label_names`` and ``has_question``."""
 
     ids: Sequence[str] | None = None
 
@@ -23,13 +25,21 @@ class _Split(abc.ABC):
     @abc.abstractmethod
     def texts_digest(self) -> str: ...
 
+    @property
+    @abc.abstractmethod
+    def text_columns(self) -> int | None:
+        """The form of the rows, as a number of texts: 1 for single texts, 2 for pairs. None if it is not known.
+
+        For multiple choice, 2 is a context and a question, and 1 a context only; the choices do not count.
+        """
+
     def take(self, rows: Sequence[int] | np.ndarray) -> Self:
         """Some of the rows, by their numbers."""
         changes: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and field.name != "label_names":
-                changes[field.name] = value[rows] if isinstance(value, np.ndarray) else [value[row] for row in rows]
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and each.name not in ("label_names", "has_question"):
+                changes[each.name] = value[rows] if isinstance(value, np.ndarray) else [value[row] for row in rows]
         return replace(self, **changes)
 
     def every(self, num: int) -> Self:
@@ -60,6 +70,10 @@ class Rows(_Split):
     def __len__(self) -> int:
         return len(self.text_a)
 
+    @property
+    def text_columns(self) -> int:
+        return 1 if self.text_b is None else 2
+
     def texts_digest(self) -> str:
         """SHA-256 (hex) of the texts."""
         return _texts_digest(f"{len(self)} {1 if self.text_b is None else 2}\n", [self.text_a, self.text_b or []])
@@ -79,15 +93,21 @@ class ChoiceRows(_Split):
       labels: int32 [rows], which choice is right; None where there are none.
       label_names: What the first, second, ... choice is called; rows may have more or fewer choices.
       ids: What the source calls each row; None: it does not say.
+      has_question: Whether the contexts include a question from a column of its own; None if it is not known.
     """
 
     contexts: Sequence[str]
     choices: Sequence[tuple[str, ...]]
     labels: np.ndarray | None
     label_names: tuple[str, ...]
+    has_question: bool | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.contexts)
+
+    @property
+    def text_columns(self) -> int | None:
+        return None if self.has_question is None else 1 + self.has_question
 
     @property
     def num_choices(self) -> np.ndarray:
@@ -130,6 +150,10 @@ class SpanRows(_Split):
     def __len__(self) -> int:
         return len(self.questions)
 
+    @property
+    def text_columns(self) -> int:
+        return 2
+
     def trainable(self) -> list[int]:
         """The rows that say where their answer begins, or that they have none."""
         # SQuAD's train split has one answer a question; of several the first is learnt.
@@ -146,6 +170,24 @@ class SpanRows(_Split):
 
 
 AnyRows = Rows | ChoiceRows | SpanRows
+
+
+def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:
+    """Raises UserError if rows have another form than they should; see ``text_columns``.
+
+    Args:
+      form: The form that the rows should have; None if it is not known, so that every form is allowed.
+      of: What has that form, such as "The task rte's train rows".
+      rows: The rows.
+      rows_name: Their name in the error message.
+      advice: What to do.
+    """
+    given = rows.text_columns
+    if None in (form, given) or form == given:
+        return
+    names = ("a context without a question", "a context and a question")
+    names = names if isinstance(rows, ChoiceRows) else ("single texts", "pairs of texts")
+    raise UserError(f"{of} are {names[(form or 1) - 1]}, but {rows_name} are {names[(given or 1) - 1]}; {advice}.")
 
 
 def _texts_digest(head: str, columns: Iterable[Sequence[str]]) -> str:

@@ -72,6 +72,8 @@ def open_builder(source: str) -> Any:
     from etils import epath
 
     name = source.removeprefix("tfds:")
+    if not name:
+        raise UserError('The source "tfds:" names no dataset; give tfds:NAME, or tfds:FOLDER with a prepared dataset.')
     folder = epath.Path(fetched(name))
     if (folder / "dataset_info.json").exists():
         return tensorflow_datasets.builder_from_directory(folder)
@@ -86,6 +88,15 @@ def open_builder(source: str) -> Any:
         ) from error
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
+    except (
+        ValueError,
+        TypeError,
+    ) as error:  # A name that TFDS cannot parse, or settings that the dataset does not have.
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f'The source "{source}" cannot be opened ({reason}); give tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
+            "a prepared dataset."
+        ) from error
     # TFDS_DATA_DIR may be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
         return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))

@@ -19,6 +19,7 @@ from afjax.config import (
     check_partition,
     check_seed,
 )
+from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
@@ -37,6 +38,7 @@ from afjax.train.parts import (
     run_loop,
     stored_form,
     task_settings,
+    tell,
     tell_padding,
     tokenise_splits,
     with_params,
@@ -179,6 +181,8 @@ def train_multitask(
     own_trained = stored_form(result.trained["own"])
     for number, task in enumerate(tasks):
         name = names[task.name]
+        own_metrics = _own_metrics(result.metrics, task.name)
+        tell([no_better_than_majority(name, data[task.name]["dev"], own_metrics)])
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=trunk,
@@ -192,9 +196,10 @@ def train_multitask(
             },
             task=task,
             labels=data[task.name]["train"].label_names,
-            metrics=_own_metrics(result.metrics, task.name),
+            metrics=own_metrics,
             seed=seed,
             max_length=config.max_length,
+            text_columns=data[task.name]["train"].text_columns,
         )
     return models
 

@@ -15,7 +15,9 @@ from afjax import partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
 from afjax.config import TaskConfig, TaskKind, TrainConfig
 from afjax.data.batches import padding_share
+from afjax.data.notices import data_notices
 from afjax.data.prepare import prepare
+from afjax.data.rows import check_forms
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.dataclass_dicts import to_dict
@@ -125,7 +127,9 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
 def tokenise_splits(
     trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenisedRows]:
-    """Train and dev, tokenised."""
+    """Tokenises train and dev, after a check of their form; prints what may be wrong with them."""
+    check_forms(task, {split: data[split] for split in ("train", "dev")})
+    tell(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()
     return {
         split: prepare(
@@ -133,6 +137,13 @@ def tokenise_splits(
         )
         for split in ("train", "dev")
     }
+
+
+def tell(notices: Sequence[str]) -> None:
+    """Prints notices to stderr, on the first host."""
+    if is_first_host():
+        for notice in filter(None, notices):
+            print(f"Note: {notice}", file=sys.stderr)
 
 
 def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition, check_seed
+from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
@@ -28,6 +29,7 @@ from afjax.train.parts import (
     run_loop,
     stored_form,
     task_settings,
+    tell,
     tell_padding,
     tokenise_splits,
     with_params,
@@ -228,6 +230,7 @@ def _train(
         folder=workdir,
         title=model.head_name,
     )
+    tell([no_better_than_majority(model.head_name, data["dev"], result.metrics)])
     trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(trained, frozen)
@@ -240,6 +243,7 @@ def _train(
         metrics=result.metrics,
         seed=seed,
         max_length=config.max_length,
+        text_columns=data["train"].text_columns,
     )
 
 

@@ -60,7 +60,7 @@ FILES = {
     "not UTF-8": ("{}.jsonl", GOOD + "é\n".encode("latin-1"), ":2 is not UTF-8 (byte 0xe9 at column 1)"),
     "malformed": ("{}.jsonl", GOOD + b'{"text_a": \n', ":2 is not JSON"),
     "cut off": ("{}.jsonl", GOOD + GOOD[:20], ":2 is not JSON"),
-    "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", ":2 is [1, 2]; every line must be one JSON object"),
+    "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", ":2 is [1, 2]; "),
     "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), ':2 has 3 in the column "text_a"'),
 }
 # Those that only a labelled row can have.

@@ -114,7 +114,7 @@ def test_not_utf8(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("line", ['{"text": "one"', "nonsense", '{"text": 1' + "0" * 5000 + "}", "[" * 100_000])
 def test_malformed_json(tmp_path: Path, line: str) -> None:
-    refused(write(tmp_path / "a.jsonl", '{"text": "one"}\n' + line + "\n"), ":2 ", "is not JSON")
+    refused(write(tmp_path / "a.jsonl", '{"text": "one"}\n' + line + "\n"), ":2 ", "one JSON object")
 
 
 @pytest.mark.parametrize("line", ["[1]", '"text"', "null", "3"])

@@ -168,10 +168,11 @@ class _Writer:
         values = dict(manifest.config)
         max_length = values.pop("max_length")
         del values["num_outputs"]
+        text_columns = values.pop("text_columns", None)
         config = from_dict(HeadConfig, values, f'the config of head "{name}"')
         task = _without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
         settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
-        own = own_head(config, task, max_length, manifest.metrics, manifest.seed)
+        own = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
         write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own}), tensors, self.weights)
         return [(f"head {name}", folder)]
 

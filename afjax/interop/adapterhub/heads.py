@@ -57,6 +57,7 @@ class ReadHead:
     max_length: int
     metrics: Mapping[str, float]
     seed: int
+    text_columns: int | None
 
 
 def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
@@ -95,6 +96,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         max_length=_max_length(own, trunk, part.where),
         metrics=part.facts.metrics,
         seed=part.facts.seed,
+        text_columns=own["text_columns"] if own.get("text_columns") in (1, 2) else None,
     )
 
 
@@ -156,7 +158,12 @@ def head_settings(
 
 
 def own_head(
-    config: HeadConfig, task: TaskConfig, max_length: int, metrics: Mapping[str, Any], seed: int
+    config: HeadConfig,
+    task: TaskConfig,
+    max_length: int,
+    metrics: Mapping[str, Any],
+    seed: int,
+    text_columns: int | None = None,
 ) -> dict[str, Any]:
     """What afjax writes along with a head, for :func:`read_head`; the task's scale has gone into the output layer."""
     task = dataclasses.replace(task, scale=1.0)
@@ -166,6 +173,7 @@ def own_head(
         "max_length": max_length,
         "metrics": dict(metrics),
         "seed": seed,
+        **({} if text_columns is None else {"text_columns": text_columns}),
     }
 
 

@@ -282,7 +282,13 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
     if READS[head.task.kind] == "pooled":
         check_pooler(head.config, trunk.params)
     details = {
-        "config": {**to_dict(head.config), "num_outputs": head.num_outputs, "max_length": head.max_length},
+        "config": {
+            **to_dict(head.config),
+            "num_outputs": head.num_outputs,
+            "max_length": head.max_length,
+            # Unknown for heads that afjax did not export.
+            **({} if head.text_columns is None else {"text_columns": head.text_columns}),
+        },
         "task": to_dict(head.task),
         "labels": head.labels,
         "metrics": head.metrics,

@@ -1,0 +1,204 @@
+"""Class labels: their names, their order, and the index of every row's label.
+
+No label is reinterpreted silently:
+
+- A label is a name, exactly as it is spelled. Labels that differ only in their spelling ("few" and "few ", composed and
+  decomposed accents, "1" and "1.0") are refused, unless the task lists both among its label names.
+- An integer may stand for the name with that index, but only if the task or its source lists the names in order, and
+  only if no name could be taken for an index (:func:`indices_are_clear`).
+"""
+
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import numpy as np
+
+from afjax.data.columns import Columns, is_visible, is_visible_or_blank, no_labels
+from afjax.data.files import shorten
+from afjax.errors import UserError, did_you_mean
+from afjax.storage.json_files import read_json
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+
+# Names that an error message lists.
+_SHOWN = 20
+
+
+def read_label_names(path: Path) -> tuple[str, ...]:
+    """Reads ``labels.json``, a list of label names in the order of their indices."""
+    advice = "it must be a JSON list of label names"
+    names = read_json(path, expected=list, advice=advice)
+    if names is None:
+        raise UserError(f"{path} does not exist; {advice}.")
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path} holds {shorten(names)}; {advice}.")
+    return check_label_names(tuple(names), str(path))
+
+
+def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
+    """Raises UserError unless there are at least two label names, all different and none of them blank."""
+    counts = Counter(names)
+    twice = [name for name in names if counts[name] > 1]
+    if twice or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
+        problem = f'names "{twice[0]}" twice' if twice else f"has the label names {shorten(list(names))}"
+        raise UserError(f"{place} {problem}; give at least two different label names, strings that are not blank.")
+    return names
+
+
+def find_label_names(columns: Columns) -> tuple[str, ...]:
+    """The label names that occur, sorted; if all are integers, in their numeric order.
+
+    Raises:
+      UserError: There are no labels, one is missing (with its place), or two names differ only in their spelling.
+    """
+    if columns.labels is None:
+        raise UserError(no_labels(columns))
+    first_rows: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    for row in range(len(columns.labels)):
+        name = label_name(columns, row)
+        first_rows.setdefault(name, row)
+        counts[name] += 1
+    spellings: dict[object, str] = {}
+    for name, row in first_rows.items():
+        other = spellings.setdefault(spelling(name), name)
+        if other != name:
+            raise UserError(
+                f"{columns.places[row]} has the label {_escaped(name)} ({_rows(counts[name])}), and "
+                f"{columns.places[first_rows[other]]} has {_escaped(other)} ({_rows(counts[other])}). They differ only "
+                "in their spelling, but would be two classes. Write them alike, or, if they are two classes, list both "
+                "among the label names (labels.json, or the task's labels)."
+            )
+    # The text decides between integers of one value, so that no order depends on how Python hashes strings.
+    if all(map(_is_integer, counts)):
+        return tuple(sorted(counts, key=lambda name: (Decimal(name), name)))
+    return tuple(sorted(counts))
+
+
+def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> np.ndarray:
+    """Looks up the index of every row's label.
+
+    Args:
+      columns: The split.
+      names: The label names in the order of their indices.
+      listed: Whether the task or its source lists the names in this order, so that an index may stand for a name. Names
+        that were only found in the labels have no order that a label could refer to.
+
+    Returns:
+      int32 [rows], indices into ``names``.
+
+    Raises:
+      UserError: There are no labels, or one is missing or unknown, with its place.
+    """
+    if columns.labels is None:
+        raise UserError(no_labels(columns))
+    has_indices = listed and indices_are_clear(names)
+    index_of = {str(index): index for index in range(len(names))} if has_indices else {}
+    index_of |= {name: index for index, name in enumerate(names)}
+    indices = np.empty(len(columns.labels), np.int32)
+    for row in range(len(columns.labels)):
+        name = label_name(columns, row)
+        if name not in index_of:
+            raise UserError(
+                f"{columns.places[row]} has {_unknown(name, names, listed=listed, has_indices=has_indices)}"
+            )
+        indices[row] = index_of[name]
+    return indices
+
+
+def indices_are_clear(names: Sequence[str]) -> bool:
+    """Whether an integer can only mean the index of a name.
+
+    It cannot if a name is a number itself, in any spelling: "1" would be the second of "1.0", "2.0", "3.0". Nor if a
+    name mentions an index other than its own: "1" would be the second of "1 star", "2 stars", "3 stars".
+
+    Example:
+      >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
+      (True, True)
+      >>> indices_are_clear(["1.0", "2.0"]), indices_are_clear(["1 star", "2 stars"])
+      (False, False)
+    """
+    if any(isinstance(spelling(name), Decimal) for name in names):
+        return False
+    indices = {str(index) for index in range(len(names))}
+    mentioned = (indices.intersection(re.split(r"[\W_]+", name)) for name in names)
+    return all(mentions <= {str(index)} for index, mentions in enumerate(mentioned))
+
+
+def label_name(columns: Columns, row: int) -> str:
+    """The label of a row as a name: a string as it is, an integer in digits, a boolean as JSON writes it."""
+    assert columns.labels is not None
+    label = columns.labels[row]
+    if isinstance(label, str) and is_visible(label):
+        return label
+    if isinstance(label, bool):
+        return str(label).lower()
+    if isinstance(label, (int, np.integer)) and int(label).bit_length() < 4096:  # Python has a limit for digits.
+        return str(label)
+    if label is None or isinstance(label, str):
+        raise UserError(f"{columns.places[row]} has no label; give it one or drop the row.")
+    raise UserError(
+        f"{columns.places[row]} has the label {shorten(label)}; a class label is a name or an integer index."
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def spelling(name: str) -> str | Decimal:
+    """What a label name has in common with its other spellings.
+
+    That is its value if it is a number, else its letters: without invisible characters, in one Unicode form
+    (compatibility characters included), in one case, and with single blanks.
+
+    Example:
+      >>> spelling("Few ") == spelling("few"), spelling("1") == spelling("1.0"), spelling("a") == spelling("b")
+      (True, True, False)
+    """
+    composed = unicodedata.normalize("NFKC", "".join(filter(is_visible_or_blank, unicodedata.normalize("NFKC", name))))
+    letters = " ".join(unicodedata.normalize("NFKC", composed.casefold()).split())
+    if _NUMBER.fullmatch(letters):
+        try:
+            return Decimal(letters)
+        except InvalidOperation:  # An exponent that is out of range.
+            pass
+    return letters
+
+
+def _is_integer(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
+def _unknown(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
+    """The end of an error message about a label that is not a name."""
+    alike = [known for known in names if spelling(known) == spelling(name)]
+    listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+    if alike:
+        return (
+            f"the label {_escaped(name)}, and the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
+            "their spelling; write them alike."
+        )
+    text = f"the label {shorten(name)}; the labels are {listing}"
+    if has_indices:
+        text += f", or their indices 0 to {len(names) - 1}"
+    text += f".{did_you_mean(name, names)}"
+    if _is_integer(name) and not has_indices:
+        text += (
+            " An integer is not an index here, because some of the names could be taken for one."
+            if listed
+            else " An integer is an index only if the label names are listed (labels.json, or the task's labels)."
+        )
+    return text
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
+
+
+def _escaped(name: str) -> str:
+    """A name whose spelling matters: invisible and non-ASCII characters are escaped."""
+    text = ascii(name)
+    return text if len(text) <= 60 else f"{text[:57]}..."

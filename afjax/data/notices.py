@@ -1,0 +1,130 @@
+"""Sentences about data and results that may be mistakes, with counts: blank texts, odd labels, leaks, chance results.
+
+None of them is an error, because each can be intended.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from afjax.config import TaskConfig
+from afjax.data.columns import is_visible
+from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
+
+# Splits with fewer rows may well have as many labels.
+_MANY_ROWS = 20
+
+
+def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
+    """Describes what may be wrong with a task's data.
+
+    Args:
+      task: The task.
+      splits: Its splits by name.
+
+    Returns:
+      One sentence for each finding.
+    """
+    found = [
+        notice
+        for split, rows in splits.items()
+        for notice in (blank_texts(f"{task.name}'s {split}", rows), many_labels(f"{task.name}'s {split}", rows))
+    ]
+    if "train" in splits and "dev" in splits:
+        found.append(rows_in_both(task.name, splits["train"], splits["dev"]))
+    return [notice for notice in found if notice]
+
+
+def blank_texts(name: str, rows: AnyRows) -> str:
+    """Counts the rows with a text that has no visible character; empty if there are none.
+
+    Args:
+      name: The split's name.
+      rows: The split.
+    """
+    blank = [number for number, texts in enumerate(_texts(rows)) if not all(map(is_visible, texts))]
+    if not blank:
+        return ""
+    count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
+    return f"{count} an empty text among the {len(rows)} rows of {name}; the first is row {blank[0] + 1}."
+
+
+def many_labels(name: str, rows: AnyRows) -> str:
+    """Says that nearly every row of a classification split has a label of its own, as if the column held ids.
+
+    Args:
+      name: The split's name.
+      rows: The split.
+    """
+    if not isinstance(rows, Rows) or rows.labels is None or not rows.label_names:
+        return ""
+    distinct = len(np.unique(rows.labels))
+    if distinct < 3 or (distinct < len(rows) and (len(rows) < _MANY_ROWS or 2 * distinct <= len(rows))):
+        return ""
+    return (
+        f"The {len(rows)} {name} rows have {distinct} different labels; check that the label column is the right one."
+    )
+
+
+def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
+    """Counts the dev rows whose texts train has too; empty if there are none.
+
+    Args:
+      name: The task's name.
+      train, dev: Its splits.
+    """
+    labels_of: dict[Any, set[Any]] = {}
+    for texts, label in zip(_texts(train, choices=True), _labels(train), strict=True):
+        labels_of.setdefault(texts, set()).add(label)
+    dev_rows = zip(_texts(dev, choices=True), _labels(dev), strict=True)
+    shared = [(texts, label) for texts, label in dev_rows if texts in labels_of]
+    if not shared:
+        return ""
+    same = sum(label in labels_of[texts] for texts, label in shared)
+    in_dev = {texts for texts, _ in shared}
+    num_train = sum(texts in in_dev for texts in _texts(train, choices=True))
+    return (
+        f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They are {len(shared)} of the {len(dev)} "
+        f"dev rows, {same} of them with the same label."
+    )
+
+
+def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
+    """Says that an accuracy is not above the share of the largest class; empty if it is.
+
+    For multiple choice, a class is the number of the right choice.
+
+    Args:
+      name: The name of the model's head.
+      rows: The labelled rows that were scored.
+      metrics: Their scores.
+    """
+    if isinstance(rows, SpanRows) or rows.labels is None or "accuracy" not in metrics:
+        return ""
+    (largest, count), *_ = Counter(rows.labels.tolist()).most_common(1)
+    # The accuracy is a share of the same rows, so it differs by a whole row or only by rounding.
+    if round(metrics["accuracy"] * len(rows)) > count:
+        return ""
+    label = rows.label_names[largest] if largest < len(rows.label_names) else str(largest)
+    return (
+        f"{name}'s accuracy, {metrics['accuracy']:.4f}, is not above {count / len(rows):.4f}, the share of the largest "
+        f'class: {count} of {len(rows)} rows have the label "{label}".'
+    )
+
+
+def _texts(rows: AnyRows, *, choices: bool = False) -> Iterator[tuple[Any, ...]]:
+    """The texts of each row; of multiple choice with the choices, if asked for."""
+    if isinstance(rows, SpanRows):
+        return zip(rows.questions, rows.contexts, strict=True)
+    if isinstance(rows, ChoiceRows):
+        return zip(rows.contexts, rows.choices, strict=True) if choices else zip(rows.contexts)
+    return zip(rows.text_a) if rows.text_b is None else zip(rows.text_a, rows.text_b, strict=True)
+
+
+def _labels(rows: AnyRows) -> list[Any]:
+    """A hashable label for each row; None if there are none."""
+    if rows.labels is None:
+        return [None] * len(rows)
+    return list(rows.labels) if isinstance(rows, SpanRows) else rows.labels.tolist()

@@ -1,0 +1,244 @@
+"""Class labels: no label is reinterpreted, and no two spellings of one label become two classes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.config import TaskConfig
+from afjax.data.labels import indices_are_clear, spelling
+from afjax.data.rows import load_split, load_task, rows_from_lists
+from afjax.errors import UserError
+
+# Two spellings of one label.
+ALIKE = {
+    "a blank at the end": ("few", "few "),
+    "a blank in front": ("few", "\tfew"),
+    "two blanks inside": ("very few", "very  few"),
+    "a no-break space": ("very few", "very\u00a0few"),
+    "composed and decomposed": ("caf\u00e9", "cafe\u0301"),
+    "a zero-width space": ("few", "fe\u200bw"),
+    "a zero-width joiner": ("few", "few\u200d"),
+    "a byte order mark": ("few", "\ufefffew"),
+    "a soft hyphen": ("few", "fe\u00adw"),
+    "a variation selector": ("\u2764", "\u2764\ufe0f"),
+    "full-width letters": ("few", "\uff46\uff45\uff57"),
+    "upper case": ("few", "Few"),
+    "a decimal point": ("1", "1.0"),
+    "a leading zero": ("1", "01"),
+    "a plus sign": ("1", "+1"),
+    "an exponent": ("100", "1e2"),
+    "zeros": ("0", "-0"),
+    "a blank and a zero": ("1", " 1.00 "),
+    "digits of another script": ("12", "\u0661\u0662"),
+    "a long number": ("9" * 5000, "0" + "9" * 5000),
+}
+
+
+def write_split(folder: Path, split: str, *labels: Any) -> None:
+    rows = [{"text": f"{split} {number}", "label": label} for number, label in enumerate(labels)]
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def task(folder: Path, **settings: Any) -> TaskConfig:
+    return TaskConfig(name="t", source=str(folder), **settings)
+
+
+def message(make: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(UserError) as raised:
+        make(*args, **kwargs)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_two_spellings_of_a_label_are_refused(case: str, tmp_path: Path) -> None:
+    first, second = ALIKE[case]
+    write_split(tmp_path, "train", first, "other", first, second, first)
+    told = message(load_split, task(tmp_path), "train")
+    for words in ("train.jsonl:1 ", "train.jsonl:4 ", "1 row)", "3 rows)", ascii(first)[:20], ascii(second)[:20]):
+        assert words in told
+    assert "texts:3" in message(rows_from_lists, list("abcde"), [first, "other", first, second, first])
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_two_spellings_that_are_listed_are_two_labels(case: str, tmp_path: Path) -> None:
+    names = ALIKE[case]
+    write_split(tmp_path, "train", *names)
+    from_lists = rows_from_lists(["a", "b"], names, label_names=names)
+    for listed in (load_split(task(tmp_path, labels=names), "train"), from_lists):
+        assert listed.labels is not None
+        assert listed.labels.tolist() == [0, 1]
+    (tmp_path / "labels.json").write_text(json.dumps(names))
+    assert load_split(task(tmp_path), "train").label_names == names
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_another_spelling_in_dev_is_refused(case: str, tmp_path: Path) -> None:
+    first, second = ALIKE[case]
+    write_split(tmp_path, "train", first, "other")
+    write_split(tmp_path, "dev", "other", second)
+    told = message(load_task, task(tmp_path))
+    for words in ("dev.jsonl:2 ", ascii(first)[:20], ascii(second)[:20]):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("few", "many"), ("1", "2"), ("1", "1.5"), ("a1", "a01"), ("x", "1x"), ("1e5", "1e6"), ("é", "e"), ("一", "二")],
+)
+def test_different_labels_are_two_classes(names: tuple[str, str], tmp_path: Path) -> None:
+    write_split(tmp_path, "train", *names, *names)
+    assert set(load_split(task(tmp_path), "train").label_names) == set(names)
+
+
+# Indices in the place of names
+
+
+def test_numbers_in_another_spelling_are_not_indices(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "1.0", "2.0", "3.0")
+    write_split(tmp_path, "dev", "3.0", "1", "2")
+    told = message(load_task, task(tmp_path))
+    assert "dev.jsonl:2 " in told
+    assert "'1'" in told
+    assert "'1.0'" in told
+    for names in (("1.0", "2.0", "3.0"), ("1 star", "2 stars", "3 stars"), ("class_1", "class_2", "class_3")):
+        write_split(tmp_path, "train", *names)
+        for label in ("1", 1):
+            write_split(tmp_path, "dev", label)
+            for listed in ({}, {"labels": names}):
+                assert "dev.jsonl:1 " in message(load_task, task(tmp_path, **listed))
+
+
+@pytest.mark.parametrize("label", [1, "1"])
+def test_an_index_needs_names_that_are_listed(label: Any, tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "bad", "good")
+    write_split(tmp_path, "dev", label, 0)
+    told = message(load_task, task(tmp_path))
+    assert "dev.jsonl:1 " in told
+    assert "labels.json" in told
+    for listed in ({"labels": ("good", "bad")}, {}):
+        if not listed:
+            (tmp_path / "labels.json").write_text('["good", "bad"]')
+        dev = load_task(task(tmp_path, **listed))["dev"]
+        assert dev.labels is not None
+        assert (dev.label_names[dev.labels[0]], dev.labels.tolist()) == ("bad", [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("no", "yes"), True),
+        (("LABEL_0", "LABEL_1"), True),
+        (("covid-19", "flu"), True),
+        (("sports", "sci.med", "h1n1"), True),
+        (("0", "1"), False),  # An integer is a name here, which comes to the same.
+        (("1.0", "2.0"), False),
+        (("no", " 1 "), False),
+        (("no", "1e0"), False),
+        (("LABEL_1", "LABEL_2"), False),
+        (("1 star", "2 stars"), False),
+        (("1,0", "2,0"), False),
+        (("no", "0-5"), False),
+    ],
+)
+def test_when_an_integer_can_only_be_an_index(names: tuple[str, ...], expected: bool) -> None:
+    assert indices_are_clear(names) == expected
+
+
+# Order
+
+
+def test_the_order_of_labels_does_not_depend_on_hashes() -> None:
+    labels = ["b", "10", "a", "9", "é", "-1", "x y", "2.5", "ß", "٣"]
+    code = f"""
+from afjax.data.rows import rows_from_lists
+labels = {labels!r}
+print(ascii(rows_from_lists([str(row) for row in range(len(labels))], labels).label_names))
+print(rows_from_lists(["a", "b", "c"], [10, 9, -1]).label_names)
+try:
+    rows_from_lists(list("abcd"), ["1", "01", "0", "00"])
+except ValueError as error:
+    print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environment, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2", "3")
+    }
+    (told,) = found
+    names, numbers, refusal = told.splitlines()
+    assert names == ascii(tuple(sorted(labels)))
+    assert numbers == "('-1', '9', '10')"
+    assert "texts:1 has the label '01'" in refusal
+
+
+def test_a_label_of_many_digits(tmp_path: Path) -> None:
+    digits = "9" * 5000
+    write_split(tmp_path, "train", digits, "1")
+    assert load_split(task(tmp_path), "train").label_names == ("1", digits)
+    assert "train.jsonl:1 " in message(load_split, task(tmp_path, labels=("a", "b")), "train")
+    assert "train.jsonl:1 " in message(load_split, task(tmp_path, kind="regression"), "train")
+    assert "texts:0 " in message(rows_from_lists, ["a", "b"], [10**5000, 1])
+    assert "texts:0 " in message(rows_from_lists, ["a", "b"], [10**5000, 1], kind="regression")
+    choices = [("context", ["a", "b"])]
+    for label in (digits, 10**5000):
+        assert "texts:0 " in message(rows_from_lists, choices, [label], kind="multiple_choice")
+
+
+@pytest.mark.parametrize("label", ["", " ", "\t", "\u200b", "\u00a0 \ufeff", None])
+def test_a_label_without_a_visible_character_is_missing(label: Any, tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "a", "b", label)
+    for listed in ({}, {"labels": ("a", "b")}):
+        told = message(load_split, task(tmp_path, **listed), "train")
+        assert "train.jsonl:3 " in told
+        assert "no label" in told
+    if label is not None:
+        assert "label names" in message(load_split, task(tmp_path, labels=("a", label)), "train")
+
+
+@pytest.mark.parametrize("names", [(0, 1), ("a", None), ("a", "a"), ("a",), ("a", "")])
+def test_label_names_are_different_strings(names: Any) -> None:
+    assert "label names" in message(rows_from_lists, ["a", "b"], [0, 1], label_names=names)
+
+
+def test_labels_of_numpy_are_those_of_python() -> None:
+    rows = rows_from_lists(["a", "b", "c"], np.array([2, 0, 1]), label_names=("x", "y", "z"))
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [2, 0, 1]
+    assert rows_from_lists(["a", "b"], np.array(["few", "many"])).label_names == ("few", "many")
+
+
+@pytest.mark.parametrize("depth", [65, 900, 100_000])
+def test_label_names_that_nest_too_deep(depth: int, tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "a", "b")
+    (tmp_path / "labels.json").write_text("[" * depth + '"a"' + "]" * depth)
+    assert "labels.json" in message(load_split, task(tmp_path), "train")
+
+
+@pytest.mark.parametrize("contents", ["null", '"ab"', '{"a": 0}', "[1, 2]", '["a", NaN]', "[" + "9" * 5000 + ', "a"]'])
+def test_label_names_of_another_type(contents: str, tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "a", "b")
+    (tmp_path / "labels.json").write_text(contents)
+    assert "labels.json" in message(load_split, task(tmp_path), "train")
+
+
+@pytest.mark.parametrize("target", ["labels.json", "nothing.json", "."])
+def test_label_names_that_a_link_hides_are_not_guessed(target: str, tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "a", "b")
+    (tmp_path / "labels.json").symlink_to(target)
+    assert "labels.json" in message(load_split, task(tmp_path), "train")
+
+
+def test_a_number_with_an_exponent_that_is_out_of_range_is_text() -> None:
+    assert spelling("1e" + "9" * 30) == "1e" + "9" * 30

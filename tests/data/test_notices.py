@@ -1,0 +1,86 @@
+"""What may be wrong with data and results, with counts."""
+
+import time
+
+import pytest
+
+from afjax.config import TaskConfig
+from afjax.data.notices import blank_texts, data_notices, many_labels, no_better_than_majority, rows_in_both
+from afjax.data.rows import rows_from_lists
+from afjax.data.splits import AnyRows
+
+TASK = TaskConfig(name="t")
+
+
+def rows(*texts: object, labels: object = None, kind: str = "classification") -> AnyRows:
+    return rows_from_lists(list(texts), labels, kind=kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n\t", "\u200b", "\u00a0\ufeff"])
+def test_blank_texts_are_counted(blank: str) -> None:
+    told = blank_texts("dev", rows("a", blank, "b", blank))
+    for words in ("2 rows", "4 rows of dev", "row 2"):
+        assert words in told
+    assert "1 row has" in blank_texts("dev", rows(("a", "b"), ("c", blank)))
+    assert "1 row has" in blank_texts("dev", rows((blank, ["b", "c"]), kind="multiple_choice"))
+    assert "1 row has" in blank_texts("dev", rows(("q", blank), kind="span"))
+    assert blank_texts("dev", rows("a", ".", "0", "一")) == ""
+
+
+def test_labels_that_are_all_different_are_counted() -> None:
+    texts = [str(row) for row in range(40)]
+    told = many_labels("train", rows(*texts, labels=[f"id{row}" for row in range(40)]))
+    assert "40 train rows" in told
+    assert "40 different" in told
+    assert "35 different" in many_labels("train", rows(*texts, labels=[f"id{min(row, 34)}" for row in range(40)]))
+    assert many_labels("train", rows(*texts, labels=[f"id{row // 2}" for row in range(40)])) == ""
+    assert "3 different" in many_labels("train", rows(*"abc", labels=["x", "y", "z"]))
+    assert many_labels("train", rows(*"ab", labels=["x", "y"])) == ""
+    assert many_labels("train", rows(*texts, labels=[row / 7 for row in range(40)], kind="regression")) == ""
+    assert many_labels("train", rows(*texts)) == ""
+
+
+def test_rows_of_train_that_are_in_dev_too_are_counted() -> None:
+    train = rows("a", "b", "a", "c", labels=["x", "y", "x", "y"])
+    dev = rows("a", "d", "b", "a", labels=["x", "y", "x", "x"])
+    told = rows_in_both("t", train, dev)
+    for words in ("3 of t's 4 train rows", "3 of the 4 dev rows", "2 of them with the same label"):
+        assert words in told
+    assert rows_in_both("t", train, rows("d", "e", labels=["x", "y"])) == ""
+    pairs = rows(("a", "b"), ("c", "d")), rows(("a", "d"), ("c", "b"))
+    assert rows_in_both("t", *pairs) == ""
+    choices = rows(("a", ["b", "c"]), kind="multiple_choice"), rows(("a", ["b", "d"]), kind="multiple_choice")
+    assert rows_in_both("t", *choices) == ""
+    assert "1 of t's 1 train rows" in rows_in_both("t", choices[0], choices[0])
+    answer = {"text": ["b"], "answer_start": [0]}
+    spans = rows(("a", "b"), labels=[answer], kind="span")
+    assert "1 of them with the same label" in rows_in_both("t", spans, spans)
+
+
+def test_an_accuracy_that_is_no_better_than_the_largest_class() -> None:
+    labels = ["x"] * 17 + ["y"] * 2
+    dev = rows(*map(str, range(19)), labels=labels)
+    for correct in (17, 16, 0):
+        told = no_better_than_majority("head", dev, {"accuracy": correct / 19})
+        for words in ("head", f"{correct / 19:.4f}", "0.8947", "17 of 19", '"x"'):
+            assert words in told
+    assert no_better_than_majority("head", dev, {"accuracy": 18 / 19}) == ""
+    assert no_better_than_majority("head", dev, {"f1": 0.0}) == ""
+    choices = rows(*[("a", ["b", "c"])] * 4, labels=[0, 0, 0, 1], kind="multiple_choice")
+    assert "3 of 4" in no_better_than_majority("head", choices, {"accuracy": 0.75})
+    values = rows("a", "b", labels=[1.0, 2.0], kind="regression")
+    assert no_better_than_majority("head", values, {"pearson": 0.0}) == ""
+
+
+def test_sound_data_gives_no_notice() -> None:
+    train = rows("a", "b", "c", "d", labels=["x", "y", "x", "y"])
+    assert data_notices(TASK, {"train": train, "dev": rows("e", "f", labels=["x", "y"])}) == []
+
+
+def test_many_rows_take_little_time() -> None:
+    texts = [(f"text number {row}", f"another text {row}") for row in range(200_000)]
+    split = rows_from_lists(texts, ["x", "y"] * 100_000)
+    begin = time.perf_counter()
+    (told,) = data_notices(TASK, {"train": split, "dev": split})
+    assert time.perf_counter() - begin < 20
+    assert "200000 of t's 200000 train rows" in told
