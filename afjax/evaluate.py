@@ -14,6 +14,7 @@ from afjax.config import TaskConfig
 from afjax.data.batches import eval_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
+from afjax.errors import UserError
 from afjax.sharding import own_rows, place_batch, to_host, whole
 from afjax.trees import Tree
 
@@ -48,6 +49,9 @@ def over_rows(
     Returns:
       On every host the same tree with a leading axis of all rows, in their own order; NumPy arrays. Where batches
       differ in another axis (that of their padded length), shorter ones are filled up with the dtype's lowest number.
+
+    Raises:
+      UserError: An output is NaN or infinite.
     """
     order: list[np.ndarray] = []
     outputs: list[Any] = []
@@ -70,7 +74,52 @@ def over_rows(
         fetch()
     assert outputs, "an empty split reached the model"
     back = np.argsort(np.concatenate(order))
-    return jax.tree.map(lambda *leaves: _joined(leaves)[back], *outputs)
+    joined = jax.tree.map(lambda *leaves: _joined(leaves)[back], *outputs)
+    check_outputs(joined, data, params)
+    return joined
+
+
+def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
+    """Refuses outputs that are NaN or infinite, so that no prediction or score is made of them.
+
+    Args:
+      outputs: A tree of arrays whose leading axis is that of all rows (of span: of all windows).
+      data: The rows.
+      params: The model's parameters, to find out where the numbers come from.
+
+    Raises:
+      UserError: Names the first such row, and the parameters that are not finite.
+    """
+    bad = np.zeros(len(data), bool)
+    for leaf in jax.tree.leaves(outputs):
+        bad |= ~np.isfinite(leaf).reshape(len(data), -1).all(-1)
+    if not bad.any():
+        return
+    row = int(bad.argmax())
+    if isinstance(data, TokenisedSpans):
+        row = int(data.row_of[row])
+    raise _not_finite(f"The model's output for row {row + 1} (of {_num_rows(data)})", params)
+
+
+def _num_rows(data: TokenisedRows) -> int:
+    return len(data.rows) if isinstance(data, TokenisedSpans) else len(data)
+
+
+def _not_finite(what: str, params: Tree) -> UserError:
+    damaged = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        # Another host's part of an array cannot be read here.
+        if getattr(leaf, "is_fully_addressable", True) and not bool(jnp.isfinite(leaf).all())
+    ]
+    if damaged:
+        reason = f"these parameters contain NaN or infinity: {', '.join(damaged[:4])}{', ...' if damaged[4:] else ''}"
+    else:
+        reason = "some values in its parameters are too large"
+    return UserError(
+        f"{what} is NaN or infinite, because {reason}; check the files of the trunk, the adapter or fusion and the "
+        "head, or train again with a lower learning rate."
+    )
 
 
 def sum_over_rows(
@@ -95,6 +144,9 @@ def sum_over_rows(
 
     Returns:
       The tree; NumPy arrays.
+
+    Raises:
+      UserError: The sum is NaN or infinite.
     """
     part = own_rows(batch_size, mesh)
     total: Any = None
@@ -108,7 +160,10 @@ def sum_over_rows(
             found = step(params, place_batch(inputs, batch_size, mesh))
             total = (found, jax.tree.map(jnp.zeros_like, found)) if total is None else _added(total, found)
     assert total is not None, "an empty split reached the model"
-    return to_host(total[0])
+    summed = to_host(total[0])
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(summed)):
+        raise _not_finite("The model's output for some row", params)
+    return summed
 
 
 @jax.jit

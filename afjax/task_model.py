@@ -23,7 +23,7 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.evaluate import over_rows, split_scores, sum_over_rows
+from afjax.evaluate import check_outputs, over_rows, split_scores, sum_over_rows
 from afjax.hosts import is_first_host
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
@@ -108,7 +108,8 @@ class TaskModel:
           fusion_attention: Whether to return the attention over adapters.
 
         Raises:
-          UserError: Not a list of texts, a length the trunk cannot take, or no rows a step.
+          UserError: Not a list of texts, a length the trunk cannot take, no rows a step, or a model whose outputs are
+            NaN or infinite.
         """
         return self.predict_rows(
             rows_from_lists(texts, kind=self.task.kind),
@@ -202,7 +203,11 @@ class TaskModel:
             return _predict_step(model, fusion_attention, params, batch)
 
         logits, attention = self.over_rows(step, data, batch_size=batch_size, max_length=max_length)
-        return logits if self.task.scale == 1.0 else logits * np.float32(self.task.scale), attention
+        if self.task.scale != 1.0:
+            with np.errstate(over="ignore"):
+                logits = logits * np.float32(self.task.scale)
+            check_outputs(logits, data, self._device_params)
+        return logits, attention
 
     def over_rows(
         self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
@@ -532,7 +537,12 @@ def load_task_model(
     params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
     manifest = loaded_head.manifest
     values = dict(manifest.config)
-    outputs, max_length = values.pop("num_outputs"), values.pop("max_length")
+    outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
+    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
+        raise UserError(
+            f'The head "{head}" is damaged: its config has num_outputs {outputs!r} and max_length {max_length!r}, '
+            "which must be whole numbers, or it has no output layer; restore it from a copy, or train it again."
+        )
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
     text_columns = stored_text_columns(values, head, task)
     bias = loaded_head.params["output"]["bias"]

@@ -29,7 +29,7 @@ def write_predictions(
       rows: Of ``read_prediction_rows``: rows of one form each, with their numbers.
 
     Raises:
-      UserError: The file cannot be written.
+      UserError: The file cannot be written, or a model whose outputs are NaN or infinite.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder; give --output the name of a file.")
@@ -43,7 +43,14 @@ def write_predictions(
         for numbers, of_form in rows:
             predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
             for place, number in enumerate(numbers):
-                lines[number] = json.dumps(_line(predictions, of_form, place), ensure_ascii=False)
+                line = _line(predictions, of_form, place)
+                try:
+                    lines[number] = json.dumps(line, ensure_ascii=False, allow_nan=False)
+                except ValueError:  # The sum of two large logits overflowed.
+                    raise UserError(
+                        f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and "
+                        "the head."
+                    ) from None
         part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:

@@ -118,13 +118,15 @@ def _size(num_bytes: int) -> str:
 
 
 def _manifest_lines(manifest: Manifest) -> list[str]:
-    task = manifest.task.get("name", "-")
+    task, trunk = manifest.task.get("name", "-"), manifest.trunk
     lines = [
         f"{manifest.kind}/{manifest.name}",
         f"  created     {manifest.created}, seed {manifest.seed}",
         f"  digest      {manifest.digest}",
         f"  size        {manifest.num_parameters:,} parameters, {_size(manifest.num_bytes)}",
-        f"  trunk       {json.dumps(manifest.trunk)}",
+        f"  trunk       {json.dumps({key: trunk[key] for key in trunk if key not in ('architecture', 'tokenizer')})}",
+        f"  config.json {json.dumps(trunk.get('architecture'))}",
+        f"  tokenizer   {json.dumps(trunk.get('tokenizer'))}",
         f"  task        {task}{': ' + json.dumps(manifest.task) if manifest.task else ''}",
         f"  labels      {', '.join(manifest.labels) or '-'}",
         f"  metrics     {', '.join(f'{key} {_number(value)}' for key, value in manifest.metrics.items()) or '-'}",

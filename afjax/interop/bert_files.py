@@ -11,6 +11,7 @@ from typing import Any, Literal
 from afjax.errors import UserError
 from afjax.hugging_face import trunk_config
 from afjax.paths import AnyPath, check_readable, fetched, is_remote, open_path
+from afjax.storage.json_files import read_json
 from afjax.trees import Tree, tree_digest
 from afjax.trunk import Trunk, load_tokenizer
 
@@ -18,7 +19,8 @@ Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_SIZES = (
+# Keys that Hugging Face's config.json has too.
+_KEYS = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -26,27 +28,23 @@ _SIZES = (
     "intermediate_size",
     "max_position_embeddings",
     "type_vocab_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "hidden_act",
 )
-_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 
 def read_bert_config(path: AnyPath) -> dict[str, Any]:
     """The values of a ``bert_config.json``.
 
     Raises:
-      UserError: It is not there, or no JSON object.
+      UserError: There is no such file, or it is not a JSON object.
     """
-    try:
-        values = json.loads(fetched(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} does not exist; give the bert_config.json that the checkpoint was trained with."
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); copy it again.") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is no JSON object; give the bert_config.json that the checkpoint was trained with.")
-    return values
+    values = read_json(fetched(path), advice="copy it again")
+    if values is None:
+        raise UserError(f"{path} does not exist; give the bert_config.json that the checkpoint was trained with.")
+    return dict(values)
 
 
 def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) -> dict[str, Any]:
@@ -58,21 +56,16 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
       where: Names the file in messages.
 
     Raises:
-      UserError: A value is missing or cannot be one.
+      UserError: A value is missing, has a wrong type or is out of range.
     """
-    known = {key: values[key] for key in (*_SIZES, *_RATES, "hidden_act") if key in values}
-    for key in _SIZES:
-        if key in known and (type(known[key]) is not int or known[key] < 1):
-            raise UserError(f"{where} has {key}={known[key]!r}; it must be a whole number above 0.")
-    for key in _RATES:
-        if key in known and (type(known[key]) not in (int, float) or not 0 <= known[key] < 1):
-            raise UserError(f"{where} has {key}={known[key]!r}; it must be at least 0 and below 1.")
-    activation = known.setdefault("hidden_act", "gelu")
-    if activation == "gelu":
+    known = {key: values[key] for key in _KEYS if key in values}
+    if known.setdefault("hidden_act", "gelu") == "gelu":
         known["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
     # BERT's code has this epsilon in no config, and pads with the first token.
     fixed = {"model_type": "bert", "architectures": ["BertModel"], "layer_norm_eps": 1e-12, "pad_token_id": 0}
-    return {**fixed, **known, "hidden_act": str(known["hidden_act"])}
+    config = {**fixed, **known}
+    trunk_config(config, where)
+    return config
 
 
 def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:

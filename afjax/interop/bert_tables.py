@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from afjax.errors import UserError
+from afjax.hugging_face import check_finite
 from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.trees import Tree, flatten, unflatten
 
@@ -161,21 +162,23 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
       where: Names the file in messages.
 
     Raises:
-      UserError: Lists the tensors that have other shapes.
+      UserError: Lists the tensors that have other shapes, or a tensor contains NaN or infinity.
     """
-    leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in flatten(shapes).items()}
-    assert leaves.keys() == {place.path for place in table.values()}, "the table is that of another tree"
+    wanted = flatten(shapes)
+    assert wanted.keys() == {place.path for place in table.values()}, "the table is that of another tree"
     wrong = []
     for name, place in table.items():
-        part = slice_of(leaves, place)
-        tensor = tensors[name].T if place.transposed else tensors[name]
-        if tensor.shape == part.shape:
-            part[...] = tensor
-        else:
-            wanted = part.shape[::-1] if place.transposed else part.shape
-            wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(wanted)}")
+        shape = wanted[place.path].shape if place.index is None else wanted[place.path].shape[1:]
+        shape = shape[::-1] if place.transposed else shape
+        if tensors[name].shape != shape:
+            wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(shape)}")
     if wrong:
         raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
+    # Only now: sizes that the tensors do not have may be too large for the memory.
+    leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in wanted.items()}
+    for name, place in table.items():
+        slice_of(leaves, place)[...] = tensors[name].T if place.transposed else tensors[name]
+    check_finite(leaves, where)
     return unflatten(leaves)
 
 

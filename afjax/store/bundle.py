@@ -34,6 +34,7 @@ from afjax.store.files import MANIFEST, copy, only_writer, replaced
 from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
 from afjax.store.model_card import model_card
 from afjax.store.provenance import COMMITTED, COMMITTED_TEXT, shareable
+from afjax.store.trunk_identity import trunk_difference
 
 CARD = "README.md"
 
@@ -109,8 +110,12 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
         raise UserError(
             f"{where} holds {listed}, which is not one adapter, fusion or head with what belongs to it; pack it again."
         )
-    if len({manifest.trunk.get("sha256") for manifest in manifests}) > 1:
-        raise UserError(f"{where} holds artefacts of several trunks, which cannot be used together; pack it again.")
+    for manifest in manifests:
+        if differences := trunk_difference(manifest.trunk, main.trunk).differences:
+            raise UserError(
+                f"{where} holds artefacts of several trunks, which cannot be used together: {manifest.kind}/"
+                f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
+            )
     rest = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
     return (*rest, main)
 
@@ -211,7 +216,7 @@ def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
     if main.kind != "heads" and name in names(store, "heads"):
         head = read_manifest(store, "heads", name)
         # Else it merely has the same name.
-        if head.trunk.get("sha256") == main.trunk.get("sha256"):
+        if not trunk_difference(head.trunk, main.trunk).differences:
             parts.append(("heads", name))
     for part_kind, part in parts:
         if part not in names(store, part_kind):

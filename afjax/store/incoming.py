@@ -1,15 +1,12 @@
 """What strangers' files must be before anything of them is written: names, manifests, sizes."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
-
-from afjax.config import TrunkDtype, check_name
+from afjax.config import check_name
 from afjax.errors import UserError
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
-from afjax.trees import unflatten
 
 MAX_MANIFEST_BYTES = 2**24
 # A few bytes of compressed zeros can unpack to all of a machine's memory. Trained weights hardly compress at all.
@@ -80,7 +77,7 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
         to_json(manifest)  # It will be written again, which numbers that are none do not let it.
     except UserError as error:
         raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
-    except (ValueError, RecursionError, MemoryError) as error:  # Not UTF-8, numbers without end, nested without end.
+    except (ValueError, MemoryError) as error:  # Not UTF-8, or too large.
         raise UserError(f"{where} is no manifest ({type(error).__name__}); {FETCH_AGAIN}.") from error
     if not sound:
         raise UserError(f"{where} has values that afjax does not write; {FETCH_AGAIN}.")
@@ -118,28 +115,19 @@ def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: st
 
 def _is_sound(manifest: Manifest) -> bool:
     """Whether the values that ``from_json`` does not look into are such as :func:`afjax.store.save` writes."""
-    try:
-        for leaf in manifest.leaves.values():
-            np.dtype(leaf["dtype"])
-        for adapter in manifest.adapters:
-            check_name(adapter["name"], "adapter")
-        members = [adapter["name"] for adapter in manifest.adapters]
-        # Paths of which one goes through another are those of no tree.
-        unflatten(dict.fromkeys(manifest.leaves, ""))
-    except (TypeError, KeyError, AttributeError):
-        return False
+    members = [adapter["name"] for adapter in manifest.adapters]
+    for member in members:
+        check_name(member, "adapter")
     if manifest.kind == "heads":
         sizes = [manifest.config.get(key) for key in ("num_outputs", "max_length")]
         if not all(isinstance(size, int) for size in sizes) or "output/bias" not in manifest.leaves:
             return False
-    digests = [*manifest.files.values(), *(adapter.get("sha256") for adapter in manifest.adapters)]
+    digests = [*manifest.files.values(), *(adapter["sha256"] for adapter in manifest.adapters)]
     return (
         all(_is_digest(digest) for digest in digests)
         and len(set(members)) == len(members)
         and bool(members) == (manifest.kind == "fusion")
-        and isinstance(manifest.trunk.get("sha256"), str)
-        and manifest.trunk.get("dtype", "float32") in get_args(TrunkDtype)
-        and all(isinstance(value, str) for value in (manifest.trunk.get("name", ""), manifest.task.get("name", "")))
+        and "sha256" in manifest.trunk
     )
 
 

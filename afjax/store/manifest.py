@@ -5,11 +5,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from afjax import trees
+from afjax.config import TrunkDtype
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
@@ -22,6 +23,18 @@ _ADDED = {2: ("trained_with", "run")}
 # The last key of the file: SHA-256 over all others, so that a flipped bit in a label or a setting shows.
 CHECKSUM = "manifest_sha256"
 REPAIR = "restore the artefact from a copy, or train it again"
+
+# Types of the values under ``trunk``, where they are there.
+_TRUNK_TYPES = {
+    "name": str,
+    "sha256": str,
+    "family": str,
+    "hidden_size": int,
+    "num_layers": int,
+    "dtype": str,
+    "architecture": dict,
+    "tokenizer": dict | None,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +49,9 @@ class Manifest:
       task: The task it was trained on, as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
       trunk: Of the trunk it was trained on: ``name`` (hub id or path), ``sha256`` (over the weights),
-        ``hidden_size``, ``num_layers``, ``family``, ``dtype`` (what it computed in; older ones lack it: float32).
+        ``hidden_size``, ``num_layers``, ``family``, ``dtype`` (what it computed in; older ones lack it: float32),
+        ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
+        without one); older ones lack both.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
       metrics: Scores on the dev set; None stands for a score that is not a finite number.
@@ -129,15 +144,8 @@ def from_json(text: str, where: str) -> Manifest:
         manifest = from_dict(Manifest, values, "manifest")
     except UserError as error:
         raise UserError(f"{where}: {str(error).rstrip('.')}; {REPAIR}.") from error
-    for path, leaf in manifest.leaves.items():
-        if not _is_leaf(leaf):
-            raise UserError(f'{where}: the entry of the leaf "{path}" is not a shape, dtype and sha256; {REPAIR}.')
-    for member in manifest.adapters:
-        if not isinstance(member, dict) or member.keys() != {"name", "sha256"} or not _are_texts(member):
-            raise UserError(f"{where}: the adapters are not names with digests; {REPAIR}.")
-    record = manifest.trained_with
-    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_texts(record)):
-        raise UserError(f"{where}: trained_with is not a kind, a name and a digest; {REPAIR}.")
+    if problem := _bad_entry(manifest):
+        raise UserError(f"{where}: {problem}; {REPAIR}.")
     return manifest
 
 
@@ -170,10 +178,47 @@ def _checksum(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def _bad_entry(manifest: Manifest) -> str:
+    """What is wrong with values inside the manifest's objects and lists that the rest of the code reads; or empty."""
+    for path, leaf in manifest.leaves.items():
+        if not _is_leaf(leaf):
+            return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'
+    try:
+        trees.unflatten(dict.fromkeys(manifest.leaves, ""))
+    except (TypeError, AttributeError):
+        return "one leaf has the path of a folder of leaves"
+    for path, digest in manifest.files.items():
+        if not isinstance(digest, str):
+            return f'the digest of the file "{path}" is {digest!r}, not a string'
+    for adapter in manifest.adapters:
+        if not isinstance(adapter, dict) or adapter.keys() != {"name", "sha256"} or not _are_texts(adapter):
+            return f"adapters has the entry {adapter!r}, which is not a name and sha256"
+    record = manifest.trained_with
+    if record and (record.keys() != {"kind", "name", "sha256"} or not _are_texts(record)):
+        return f"trained_with is {record!r}, which is not a kind, name and sha256"
+    for key, types in _TRUNK_TYPES.items():
+        if key in manifest.trunk and not isinstance(manifest.trunk[key], types):
+            return f"trunk.{key} is {manifest.trunk[key]!r}, which is of another type than afjax writes"
+    if not isinstance(manifest.task.get("name", ""), str):
+        return f"task.name is {manifest.task['name']!r}, not a string"
+    if manifest.trunk.get("dtype", "float32") not in get_args(TrunkDtype):
+        return f"trunk.dtype is {manifest.trunk['dtype']!r}, not one of {', '.join(get_args(TrunkDtype))}"
+    tokenizer = manifest.trunk.get("tokenizer") or {}
+    if not all(isinstance(digest, str) for digest in tokenizer.values()):
+        return f"trunk.tokenizer has the value {tokenizer!r}, whose digests are not strings"
+    return ""
+
+
 def _is_leaf(leaf: Any) -> bool:
     if not isinstance(leaf, dict) or leaf.keys() != {"shape", "dtype", "sha256"}:
         return False
     sizes = leaf["shape"]
-    if not isinstance(sizes, list) or not all(isinstance(size, int) and size >= 0 for size in sizes):
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
         return False
-    return isinstance(leaf["dtype"], str) and isinstance(leaf["sha256"], str)
+    if not (isinstance(leaf["dtype"], str) and isinstance(leaf["sha256"], str)):
+        return False
+    try:
+        np.dtype(leaf["dtype"])
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -181,7 +181,7 @@ class _Writer:
         if name not in store.names(self.store_folder, "heads"):
             return False
         main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))
-        return bool(main.trunk["sha256"] == head.trunk["sha256"])
+        return not store.trunk_difference(head.trunk, main.trunk).differences
 
     def _adapter_alone(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

@@ -24,6 +24,7 @@ from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError
 from afjax.hugging_face import read_tensors
 from afjax.model.encoder import TrunkConfig
+from afjax.storage import json_files
 
 Weights = Literal["safetensors", "bin"]
 
@@ -100,15 +101,15 @@ class Part:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Raises UserError where the file is no JSON object."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    # Also no UTF-8, numbers without end, and lists in lists without end.
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); fetch it again.") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} is not a JSON object; fetch it again.")
-    return values
+    """The object in a JSON file.
+
+    Raises:
+      UserError: The file does not exist, or does not contain a JSON object.
+    """
+    values = json_files.read_json(path, advice="fetch it again")
+    if values is None:
+        raise UserError(f"{path} does not exist; fetch the folder again.")
+    return dict(values)
 
 
 def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:

@@ -116,7 +116,7 @@ def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool
     details = {key: plain(value) for key, value in artefact.details.items()}
     return (
         manifest.digest == tree_digest(artefact.params)
-        and manifest.trunk.get("sha256") == trunk.sha256
+        and not store.trunk_difference(manifest.trunk, trunk.identity()).differences
         and {key: plain(getattr(manifest, key)) for key in details} == details
     )
 
