@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -313,6 +314,59 @@ def change_leaf_digest(values: dict) -> None:
 
 def swap_labels(values: dict) -> None:
     values["labels"] = ["b", "a"]
+
+
+# A value of a wrong type, by the path to it, and what the message names.
+WRONG_TYPES = {
+    ("trunk", "sha256"): (["ab"], "trunk.sha256"),
+    ("trunk", "name"): ({}, "trunk.name"),
+    ("trunk", "dtype"): ("int7", "trunk.dtype"),
+    ("trunk", "family"): (None, "trunk.family"),
+    ("trunk", "architecture"): ([], "trunk.architecture"),
+    ("trunk", "tokenizer"): ({"vocabulary": 1}, "trunk.tokenizer"),
+    ("trunk",): ([], "trunk"),
+    ("adapters",): ([1], "adapters"),
+    ("adapters", 0): ({"name": "rte"}, "adapters"),
+    ("adapters", 0, "name"): (3, "adapters"),
+    ("files", "more"): ([], '"more"'),
+    ("task", "name"): ([], "task.name"),
+    ("leaves", "layers", "dtype"): ("float99", '"layers"'),
+    ("leaves", "layers", "shape"): ([True], '"layers"'),
+    ("leaves", "layers/more"): ({"shape": [1], "dtype": "int32", "sha256": "0" * 64}, "path of a folder"),
+    ("leaves",): (None, "leaves"),
+    ("config",): ("bert", "config"),
+    ("seed",): (1.5, "seed"),
+}
+
+
+@pytest.mark.parametrize("keys", WRONG_TYPES, ids=lambda keys: ".".join(map(str, keys)))
+def test_a_manifest_with_a_value_of_a_wrong_type(tmp_path: pathlib.Path, keys: tuple) -> None:
+    save(tmp_path, make_params(), adapters=[{"name": "mnli", "sha256": "cd" * 32}])
+    value, expected = WRONG_TYPES[keys]
+    file = tmp_path / "adapters" / "rte" / "manifest.json"
+    values = json.loads(file.read_text())
+    place = values
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    # Whether or not its checksum was adapted.
+    del values["manifest_sha256"]
+    for checksum in ("0" * 64, hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()):
+        file.write_text(json.dumps({**values, "manifest_sha256": checksum}))
+        message = load_error(tmp_path, trunk=TRUNK)
+        assert str(file) in message
+        assert expected in message
+        assert len(store.verify(tmp_path)) == 1
+        assert len(list_lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ['{"leaves": ' * 100_000, '{"seed": ' + "9" * 5000 + "}", '{"metrics": NaN}', '"a"', "1"]
+)
+def test_a_manifest_that_no_json_reader_should_accept(saved: pathlib.Path, folder: pathlib.Path, text: str) -> None:
+    (folder / "manifest.json").write_text(text)
+    assert str(folder / "manifest.json") in load_error(saved)
+    assert len(store.verify(saved)) == 1
 
 
 @pytest.mark.parametrize(

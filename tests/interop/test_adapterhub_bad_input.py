@@ -96,13 +96,14 @@ def test_other_models_and_sizes(bert: Folders, adapter: Path, tmp_path: Path) ->
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
     path.write_text('{"peft_type": "LORA"}')
     refused(bert, adapter, tmp_path / "store", "PEFT", "LORA")
-    path.write_text("{")
-    refused(bert, adapter, tmp_path / "store", "not valid JSON")
-    path.write_text("[]")
-    refused(bert, adapter, tmp_path / "store", "not a JSON object")
-    for endless in ("[" * 100_000, "9" * 5_000):
-        path.write_text(endless)
-        refused(bert, adapter, tmp_path / "store", "not valid JSON")
+    for contents, words in {
+        "{": "not JSON",
+        "[]": "must be an object",
+        "[" * 100_000: "levels deep",
+        "9" * 5_000: "not valid JSON",
+    }.items():
+        path.write_text(contents)
+        refused(bert, adapter, tmp_path / "store", str(path), words)
 
 
 def test_missing_extra_and_foreign_tensors(bert: Folders, adapter: Path, tmp_path: Path) -> None:

@@ -161,12 +161,10 @@ def test_bad_input(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vocab.unlink()
     assert f"{vocab} does not exist" in refused()
     for contents, sentence in {
-        "{": "is not valid JSON",
-        "[]": "is no JSON object",
-        json.dumps(
-            {**CONFIG, "num_attention_heads": 0}
-        ): "has num_attention_heads=0; it must be a whole number above 0",
-        json.dumps({**CONFIG, "hidden_dropout_prob": "no"}): "has hidden_dropout_prob='no'; it must be at least 0",
+        "{": "this is not JSON",
+        "[]": "must be an object",
+        json.dumps({**CONFIG, "num_attention_heads": 0}): "num_attention_heads is 0; it must be a whole number from 1",
+        json.dumps({**CONFIG, "hidden_dropout_prob": "no"}): 'hidden_dropout_prob is "no"; it must be a number',
         json.dumps({**CONFIG, "hidden_act": "swish"}): 'has the activation "swish"',
         json.dumps({"hidden_size": 16}): "lacks 'vocab_size'",
         json.dumps({**CONFIG, "num_hidden_layers": 3}): "- bert/encoder/layer_2/attention/output/LayerNorm/beta",

@@ -1,0 +1,134 @@
+"""A trunk's config.json is checked field by field, and against the weights before anything of its sizes is made."""
+
+import json
+import shutil
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from afjax.errors import UserError
+from afjax.hugging_face import config_values, trunk_config
+from afjax.trunk import load_trunk, trunk_size
+
+
+@pytest.fixture
+def folder(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
+
+
+def write(folder: Path, **changes: Any) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **changes}))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as raised:
+        load_trunk(str(folder))
+    message = str(raised.value)
+    assert str(folder) in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", '"bert"', "3", "", "{", "[" * 100_000, '{"a":' * 100_000, '{"vocab_size": 1e999}', b"\xff"]
+)
+def test_a_config_that_is_not_an_object_is_refused(folder: Path, text: str | bytes) -> None:
+    (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert str(folder / "config.json") in refusal(folder)
+    with pytest.raises(UserError, match=r"config\.json"):
+        trunk_size(str(folder))
+
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@pytest.mark.parametrize("field", SIZES)
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, [], {}, 10**400])
+def test_a_size_is_a_whole_number_above_zero(folder: Path, field: str, value: Any) -> None:
+    write(folder, **{field: value})
+    message = refusal(folder)
+    assert f"{field} is {json.dumps(value)[:20]}" in message
+    assert "a whole number from 1 to " in message
+
+
+@pytest.mark.parametrize("field", SHARES)
+@pytest.mark.parametrize("value", [2, 1, -0.1, "0.1", None, True, [0.1]])
+def test_a_dropout_probability_is_below_one(folder: Path, field: str, value: Any) -> None:
+    write(folder, **{field: value})
+    assert f"{field} is {json.dumps(value)}" in refusal(folder)
+
+
+@pytest.mark.parametrize("value", [0, -1, "1e-12", None, False, 1e300, 10**400, []])
+def test_an_epsilon_is_a_finite_number_above_zero(folder: Path, value: Any) -> None:
+    write(folder, layer_norm_eps=value)
+    assert f"layer_norm_eps is {json.dumps(value)[:20]}" in refusal(folder)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_an_epsilon_that_is_no_number_is_refused(folder: Path, value: str) -> None:
+    text = (folder / "config.json").read_text().replace("{", '{"layer_norm_eps": ' + value + ",", 1)
+    (folder / "config.json").write_text(text)
+    assert value.strip("-") in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    {
+        "pad_token_id": [-1, 10**6, "0", 0.0, True, []],
+        "hidden_act": ["swish", ["gelu"], {}, None, 1],
+        "model_type": ["gpt2", ["bert"], None, 1],
+    }.items(),
+)
+def test_other_fields(folder: Path, field: str, values: list[Any]) -> None:
+    for value in values:
+        write(folder, **{field: value})
+        refusal(folder)
+
+
+def test_unusual_values_that_are_the_users_own(folder: Path) -> None:
+    write(folder, layer_norm_eps=0.5, hidden_dropout_prob=0, pad_token_id=None, hidden_act="gelu_pytorch_tanh")
+    config = load_trunk(str(folder)).config
+    assert (config.layer_norm_epsilon, config.hidden_dropout, config.pad_id) == (0.5, 0, 0)
+    assert config.activation == "gelu_tanh"
+    assert trunk_config(config_values(config), where="config.json") == config
+
+
+@pytest.mark.parametrize("field", [*SIZES, "model_type"])
+def test_a_missing_field_is_named(folder: Path, field: str) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    del values[field]
+    (folder / "config.json").write_text(json.dumps(values))
+    assert refusal(folder)
+
+
+@pytest.mark.parametrize("field", [field for field in SIZES if field != "num_attention_heads"])
+@pytest.mark.parametrize("value", [1_000_000_000, 9984])
+def test_sizes_that_the_weights_do_not_have_are_refused_at_once(folder: Path, field: str, value: int) -> None:
+    write(folder, **{field: value})
+    tracemalloc.start()
+    try:
+        message = refusal(folder)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+    assert f"{field} is {value}" in message
+    assert len(message) < 1000
+
+
+def test_a_layer_number_without_end_costs_nothing(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[f"encoder.layer.{'9' * 5000}.output.dense.bias"] = tensors["encoder.layer.0.output.dense.bias"]
+    save_file(tensors, folder / "model.safetensors")
+    assert "unknown" in refusal(folder)
