@@ -192,7 +192,10 @@ def _train(
                 looking = step % eval_every == 0 or step == num_steps
                 if looking:
                     settle()
-                    scores = run.look(state["trained"])
+                    try:
+                        scores = run.look(state["trained"])
+                    except UserError as error:  # The last update has made the dev rows' outputs NaN or infinite.
+                        raise UserError(f"{title}, dev rows after step {step}: {error}") from error
                     log.write(step, {f"dev/{name}": value for name, value in scores.items()})
                     log.show(run.main_metric, scores[run.main_metric])
                     if not progress.best or scores[run.main_metric] > progress.best[run.main_metric]:

@@ -428,9 +428,19 @@ def test_a_disk_that_is_full_in_the_run_folder(
 
 
 def test_a_loss_that_is_not_finite(train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*train, "--config.train.learning_rate=1e38"]) == 2
+    assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=2"]) == 2
     sentence = last_sentence(capsys)
     assert "stopped being finite at step 2" in sentence
     report = json.loads((tmp_path / "run" / "target" / "not_finite_step_2" / "report.json").read_text())
     assert len(report["train_rows"]) == 8
     assert np.unique(report["train_rows"]).tolist() == list(range(8))
+
+
+def test_dev_outputs_that_are_not_finite_give_no_score(
+    train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=1"]) == 2
+    sentence = last_sentence(capsys)
+    assert "dev rows after step 1" in sentence
+    assert "row 1 (of 8)" in sentence
+    assert "dev/" not in (tmp_path / "run" / "target" / "metrics.jsonl").read_text()
