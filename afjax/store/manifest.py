@@ -34,6 +34,7 @@ _TRUNK_TYPES = {
     "dtype": str,
     "architecture": dict,
     "tokenizer": dict | None,
+    "trained": bool,
 }
 
 

@@ -161,7 +161,7 @@ def test_bad_input(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vocab.unlink()
     assert f"{vocab} does not exist" in refused()
     for contents, sentence in {
-        "{": "this is not JSON",
+        "{": "not JSON",
         "[]": "must be an object",
         json.dumps({**CONFIG, "num_attention_heads": 0}): "num_attention_heads is 0; it must be a whole number from 1",
         json.dumps({**CONFIG, "hidden_dropout_prob": "no"}): 'hidden_dropout_prob is "no"; it must be a number',
