@@ -62,7 +62,8 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
       UserError: A value of another type, a name that is not one of the allowed ones (with a suggestion), or an integer
         beyond ``MAX_INT``.
     """
-    for name, hint in _hints(type(config)).items():
+    cls: Any = type(config)
+    for name, hint in _hints(cls).items():
         value = getattr(config, name)
         checked = check_value(hint, value, f"{path}.{name}")
         if checked is not value:

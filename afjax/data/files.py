@@ -51,7 +51,7 @@ def find_split_file(folder: Path, split: str) -> Path | None:
         names = os.listdir(folder)
     except (OSError, ValueError) as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        problem = f"There is no folder {folder}" if missing else f"The folder {shorten(str(folder))} cannot be read"
+        problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
         reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
         raise UserError(
             f"{problem}{reason}; a task's source is a folder with train and dev files, official:NAME:FOLDER, "
@@ -120,9 +120,8 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             what = "is a folder"
         else:
             what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        shown_path = path if len(str(path)) <= 200 else shorten(str(path))
         raise UserError(
-            f"The file {shown_path} {what}; give the path of a data file.{nearest_in_folder(path)}"
+            f"The file {shown_path(path)} {what}; give the path of a data file.{nearest_in_folder(path)}"
         ) from error
 
 
@@ -225,6 +224,12 @@ def split_commas(path: Path, lines: Iterator[tuple[int, str]], *, strict: bool) 
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{number} is not CSV ({error}); check the quotes of this row.") from error
+
+
+def shown_path(path: Path) -> str:
+    """A path as it looks in a message: whole, unless it is longer than a file system allows."""
+    text = str(path)
+    return text if len(text) <= 4096 else f"{text[:200]}..."
 
 
 def shorten(value: object) -> str:

@@ -118,9 +118,77 @@ def test_files_that_are_not_there(train: list[str], model: list[str], data: Path
 
 
 def test_predict_needs_known_columns(model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", [{"text": "a"}, {"premise": "a", "hypothesis": "b"}])
-    sentence = refused("predict", *model, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}")
-    assert f"{path}:2 has the columns premise, hypothesis" in sentence
+    for columns in (("premise", "hypothesis"), ("text",), ("text_a",)):
+        rows = [{"text_a": "a", "text_b": "b"}, dict.fromkeys(columns, "a")]
+        path = write_rows(tmp_path / "rows.jsonl", rows)
+        sentence = refused("predict", *model, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}")
+        assert f"{path}:2 has the columns {', '.join(columns)};" in sentence
+
+
+def test_a_head_of_pairs_refuses_single_texts(
+    model: list[str], train: list[str], data: Path, write_rows: WriteRows, refused: Refused
+) -> None:
+    write_rows(data / "dev.jsonl", [{"text": "all", "label": "few"}, {"text": "some", "label": "many"}])
+    sentence = refused("eval", *model, f"--source={data}")
+    assert 'head "target-fusion"' in sentence
+    assert "pairs of texts" in sentence
+    assert "single texts" in sentence
+    sentence = refused(*train)
+    assert "The task target's train rows are pairs of texts" in sentence
+    assert "dev rows are single texts" in sentence
+
+
+@pytest.mark.parametrize("link", ["rows.jsonl", "other.jsonl"])
+def test_an_input_that_is_a_link_to_itself_or_to_nothing(
+    link: str, model: list[str], train: list[str], data: Path, tmp_path: Path, refused: Refused
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.symlink_to(link)
+    out = f"--output={tmp_path / 'out.jsonl'}"
+    assert str(path) in refused("predict", *model, f"--input={path}", out)
+    assert str(path) in refused("eval", *model, f"--source={path}")
+    (data / "dev.jsonl").unlink()
+    (data / "dev.jsonl").symlink_to("dev.jsonl" if link == path.name else link)
+    assert str(data / "dev.jsonl") in refused(*train)
+    (data / "labels.json").symlink_to("labels.json")
+    assert str(data / "labels.json") in refused(*train)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("tfds:", "tfds:a b", "tfds:nothing/at/all", "http://x/y", "https://x", "foo://x/y", "S3://x/y", "gs://"),
+        *("builtin:none", "official:", "official:rte:", "foo:bar", "a" * 5000, "a/" * 5000),
+    ],
+)
+def test_sources_that_do_not_exist(source: str, model: list[str], train: list[str], refused: Refused) -> None:
+    name = source.removeprefix("builtin:")[:30]
+    assert name in refused("eval", *model, f"--source={source}")
+    assert name in refused(*train, f"--config.task.source={source}")
+
+
+@pytest.mark.parametrize("depth", [65, 990, 200_000])
+def test_rows_and_label_names_that_nest_too_deep(depth: int, train: list[str], data: Path, refused: Refused) -> None:
+    nested = b"[" * depth + b"]" * depth
+    path = write_split(data, "dev", "dev.jsonl", GOOD + GOOD.replace(b'"few"', nested))
+    assert f"{path}:2 " in refused(*train)
+    write_split(data, "dev", "dev.jsonl", GOOD)
+    (data / "labels.json").write_bytes(nested)
+    assert f"{data / 'labels.json'} " in refused(*train)
+
+
+def test_a_label_of_5000_digits(model: list[str], train: list[str], data: Path, refused: Refused) -> None:
+    for digits in (b"9" * 5000, b'"' + b"9" * 5000 + b'"'):
+        path = write_split(data, "dev", "dev.jsonl", GOOD + GOOD.replace(b'"few"', digits))
+        assert f"{path}:2 " in refused(*train)
+        assert f"{path}:2 " in refused("eval", *model, f"--source={data}")
+
+
+@pytest.mark.parametrize("seed", ["99999999999999999999999", str(2**32), "-1"])
+def test_seeds_that_have_no_key_of_their_own(seed: str, train: list[str], refused: Refused) -> None:
+    sentence = refused(*train, f"--config.seed={seed}")
+    assert seed in sentence
+    assert str(2**32 - 1) in sentence
 
 
 def test_predict_does_not_replace_its_input(model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused):

@@ -1,6 +1,7 @@
 """The commands one after another, as a user gives them."""
 
 import csv
+import dataclasses
 import gzip
 import json
 import signal
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 import afjax
+from afjax import store as artefacts
 from afjax.cli.main import main
+from afjax.store.manifest import to_json
 from afjax.task_model import load_task_model
 from afjax.trunk import load_trunk
 
@@ -85,13 +88,28 @@ def test_predict_writes_every_row_in_order(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
 
 
-def test_predict_reads_gzip_and_mixed_rows_and_replaces_its_output(model: list[str], tmp_path: Path) -> None:
+def forget_form(store: Path, head: str) -> None:
+    """Takes what earlier versions did not write out of a stored head's manifest: the form of its rows."""
+    manifest = artefacts.read_manifest(store, "heads", head)
+    config = dict(manifest.config)
+    assert config.pop("text_columns") == 2
+    path = store / "heads" / head / "manifest.json"
+    path.write_text(to_json(dataclasses.replace(manifest, config=config)))
+
+
+def test_a_head_of_an_earlier_version_predicts_mixed_rows_and_says_that_it_does_not_check_them(
+    store: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_form(store, "target-fusion")
+    model = [f"--store={store}", f"--trunk={tiny_trunk_folder}", "--fusion=target-fusion", "--head=target-fusion"]
     path, output = tmp_path / "rows.jsonl.gz", tmp_path / "out.jsonl"
     rows = [{"text": "all of the two"}, {"text_a": "none", "text_b": "two"}, {"text": "none"}]
     with gzip.open(path, "wt") as file:
         file.write("\n\n".join(json.dumps(row) for row in rows))
     output.write_text("old\n")
     assert main(["predict", *model, f"--input={path}", f"--output={output}"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "single texts" in line]
+    assert "target-fusion" in line
     mixed = read(output)
     assert len(mixed) == 3
     for index, row in enumerate(rows):
@@ -260,3 +278,29 @@ def test_who_reads_the_output_may_stop_reading(trained: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_eval_says_when_a_score_is_no_better_than_the_largest_class(
+    model: list[str], write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text_a": "all of the two", "text_b": "two", "label": label} for label in ("few", "many")]
+    rows.append({"text_a": "all of the two", "text_b": " ", "label": "few"})
+    write_rows(tmp_path / "data" / "dev.jsonl", [*rows, rows[0]])
+    assert main(["eval", *model, f"--source={tmp_path / 'data'}"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["accuracy"] <= 0.75
+    chance, blank = (next(line for line in printed.err.splitlines() if word in line) for word in ("3 of 4", "row 3"))
+    assert chance.startswith("Note: target-fusion's accuracy")
+    assert blank.startswith("Note: 1 row has an empty text")
+
+
+def test_train_says_what_may_be_wrong_with_data_and_result(
+    config: Path, data: Path, write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text_a": f"two {number}", "text_b": "two", "label": f"id{number}"} for number in range(8)]
+    write_rows(data / "train.jsonl", rows)
+    write_rows(data / "dev.jsonl", [rows[0], {**rows[1], "label": "id2"}, {**rows[2], "text_a": ""}])
+    assert main(["train", f"--config={config}:recipe=single", f"--workdir={tmp_path / 'run'}"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
+    for words in ("8 different labels", "2 of target's 8 train rows", "1 of them with the same", "1 row has an empty"):
+        assert any(words in line for line in notes), words

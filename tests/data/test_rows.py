@@ -316,3 +316,68 @@ def test_nothing_warns_on_sound_data(tmp_path: Path) -> None:
 def test_one_string_is_no_list_of_texts() -> None:
     with pytest.raises(UserError, match="put it into a list"):
         rows_from_lists("hello")
+
+
+# The form of rows: single texts or pairs
+
+
+def test_splits_have_one_form(tmp_path: Path) -> None:
+    task = TaskConfig(name="t", source=str(tmp_path))
+    for wrong in ("dev", "test"):
+        make_folder(tmp_path, ["no", "yes"], train=PAIRS, dev=PAIRS, test=PAIRS)
+        make_folder(tmp_path, **{wrong: texts(0, 1)})
+        with pytest.raises(
+            UserError, match=f"t's train rows are pairs of texts, but its {wrong} rows are single texts"
+        ):
+            load_task(task)
+
+
+def test_multiple_choice_has_one_form(tmp_path: Path) -> None:
+    without = [{"context": "x", "choices": ["a", "b"], "label": label} for label in (0, 1)]
+    having = [{**row, "question": "why"} for row in without]
+    task = TaskConfig(name="t", source=str(tmp_path), kind="multiple_choice")
+    make_folder(tmp_path, train=having, dev=without)
+    with pytest.raises(UserError, match="a context and a question, but its dev rows are a context without a question"):
+        load_task(task)
+    make_folder(tmp_path, train=without, dev=without)
+    assert load_task(task)["dev"].text_columns == 1
+    make_folder(tmp_path, train=[without[0], having[1]])
+    refused(task, "train", "train.jsonl:2 ", "question")
+    assert rows_from_lists([("x", ["a", "b"])], kind="multiple_choice").text_columns is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "right", "wrong"),
+    [
+        ("classification", 2, {"text_a": "x", "text_b": "y"}, {"text": "x"}),
+        ("regression", 1, {"text": "x"}, {"text_a": "x", "text_b": "y"}),
+        ("multiple_choice", 1, {"context": "x", "choices": ["a", "b"]}, {"question": "q"}),
+        (
+            "multiple_choice",
+            2,
+            {"context": "x", "choices": ["a", "b"], "question": "q"},
+            {"context": "x", "choices": []},
+        ),
+    ],
+)
+def test_prediction_rows_of_a_head_with_a_known_form(
+    kind: Any, form: int, right: dict[str, Any], wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    wrong = {**right, **wrong} if "question" in wrong else wrong
+    ((numbers, _),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, right]), kind, form)
+    assert numbers == [0, 1]
+    with pytest.raises(UserError, match=r"a\.jsonl:2 has the columns"):
+        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, wrong]), kind, form)
+
+
+def test_columns_of_both_forms_are_read_in_the_form_of_the_head(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "text_a": "y", "text_b": "z"}])
+    for form, expected in ((1, ["x"]), (2, ["y"])):
+        ((_, rows),) = read_prediction_rows(path, "classification", form)
+        assert isinstance(rows, Rows)
+        assert rows.text_a == expected
+
+
+def test_a_kind_that_does_not_exist() -> None:
+    with pytest.raises(UserError, match=r'"clasification".*Did you mean "classification"'):
+        rows_from_lists(["a", "b"], ["x", "y"], kind="clasification")  # type: ignore[arg-type]

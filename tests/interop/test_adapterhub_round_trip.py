@@ -183,7 +183,8 @@ def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], see
     outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2}[about.kind]
     tree = head_tree(config, about.kind == "span", outputs, seed)
     theirs, tensors = write_head(config, tree, "h", about, labels, None)
-    part = through_files(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3))
+    part = through_files(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
+    assert read_head(part, "h", TRUNK).text_columns == 2
     again = read_head(part, "h", TRUNK)
     assert (again.config, again.task, again.labels, again.num_outputs) == (config, about, labels, outputs)
     assert (again.max_length, again.metrics, again.seed) == (16, {"accuracy": 0.5}, 3)
@@ -202,6 +203,7 @@ def test_a_temperature_and_a_scale_go_into_the_weights() -> None:
     head = head_tree(HeadConfig(), False, 1, 1)
     settings, tensors = write_head(HeadConfig(), head, "h", task, (), None)
     part = through_files(HEAD, settings, tensors, "h", own_head(HeadConfig(), task, 16, {}, 0))
+    assert read_head(part, "h", TRUNK).text_columns is None
     read = read_head(part, "h", TRUNK)
     assert read.task.scale == 1.0
     np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))

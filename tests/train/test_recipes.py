@@ -21,7 +21,7 @@ from afjax.config import TaskConfig, TrainConfig
 from afjax.data.rows import Rows, rows_from_lists
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
-from afjax.task_model import TaskModel, load_task_model
+from afjax.task_model import TaskModel, load_task_model, stored_text_columns
 from afjax.train.parts import new_adapter
 from afjax.train.recipes import train_fusion, train_single
 from afjax.trees import flatten, tree_digest
@@ -474,3 +474,49 @@ def test_an_adapter_is_used_with_jax_and_orbax_alone(store: Path) -> None:
         with jax.numpy_rank_promotion("allow"):
             by_hand = jax.nn.relu(x @ down["kernel"] + down["bias"]) @ up["kernel"] + up["bias"]
         np.testing.assert_allclose(by_hand, afjax.bottleneck(params, x, AdapterConfig(size=3)), atol=1e-6)
+
+
+# The form of rows
+
+
+def test_a_model_refuses_rows_of_another_form(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, single: Any, tmp_path: Path
+) -> None:
+    labels, names = ["few", "many"], ("few", "many")
+    pairs = rows_from_lists([("all", "two"), ("none", "two")], labels, label_names=names)
+    with pytest.raises(UserError, match="train rows are single texts, but its dev rows are pairs of texts"):
+        train_single(tiny_trunk, task, {**rows, "dev": pairs}, workdir=tmp_path / "pairs", config=tiny)
+    assert not (tmp_path / "pairs").exists()
+    trained = single()
+    assert trained.text_columns == 1
+    trained.save(tmp_path / "store")
+    name = trained.model.head_name
+    stored = load_task_model(tmp_path / "store", tiny_trunk, head=name, adapter=name)
+    assert stored.text_columns == 1
+    for model in (trained, stored):
+        for refused in (lambda model=model: model.evaluate(pairs), lambda model=model: model.predict([("all", "two")])):
+            with pytest.raises(UserError, match="single texts, but these rows are pairs"):
+                refused()
+        assert model.evaluate(rows["dev"])["accuracy"] == trained.metrics["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "expected", "says"),
+    [
+        ({"text_columns": 1}, {}, 1, False),
+        ({"text_columns": None}, {}, None, False),
+        ({"text_columns": "two"}, {}, None, False),
+        ({}, {"text_a": "a"}, 1, False),
+        ({}, {"text_a": "a", "text_b": "b"}, 2, False),
+        ({}, {"source": "builtin:target"}, 2, False),
+        ({}, {"kind": "span"}, 2, False),
+        ({}, {"kind": "multiple_choice", "text_a": "a"}, None, True),
+        ({}, {}, None, True),
+    ],
+)
+def test_what_a_stored_head_says_of_the_form_of_its_rows(
+    values: dict[str, Any], settings: dict[str, Any], expected: int | None, says: bool, capsys: Any
+) -> None:
+    assert stored_text_columns(values, "mine", TaskConfig(name="t", **settings)) == expected
+    assert values == {}
+    assert ("mine" in capsys.readouterr().err) == says
