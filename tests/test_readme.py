@@ -1,5 +1,6 @@
 """What the README shows runs as it is written, on a tiny trunk and for a few steps."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -23,7 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AFJAX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "rows.jsonl").write_text('{"text": "All cats sleep."}\n{"text_a": "A", "text_b": "B"}\n')
+    pairs = [{"text_a": "All cats sleep.", "text_b": "Some cats sleep."}, {"text_a": "A", "text_b": "B"}]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in pairs))
     return tmp_path
 
 
