@@ -2,6 +2,10 @@
 
 All hosts run the same program and read the same files; the first alone writes. An error on one is an error on all, so
 that none waits for another that has gone.
+
+A job ends together, too (:class:`Job`). If one host left at once, JAX's runtime would abort the others, with a stack
+trace and before they could say why. So a host that ends writes its reason into the key-value store of JAX's
+coordination service, and waits, for a bounded time, until the others have read it.
 """
 
 import collections
@@ -12,100 +16,311 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import Any
 
 import jax
 import numpy as np
 
-from afjax.errors import UserError
+from afjax.errors import HOST_LOST, PreemptionError, UserError
 
-# Seconds after which a host that is not heard of counts as lost.
+# Seconds after which a host that sends no heartbeats counts as lost.
 HEARTBEAT_SECONDS = 30
-# Seconds in which all hosts must have started, and after which they are told that others are waited for.
+# Seconds in which all hosts must have started, and after which a host says that it waits for others.
 JOIN_SECONDS = 300
 QUIET_SECONDS = 10
-# Bytes of an error's sentence that other hosts are told.
+# Seconds between two looks at the reasons of other hosts.
+_POLL_SECONDS = 0.5
+# Seconds that the main thread has to end by itself, as it may be about to give the same reason in better words.
+_GRACE_SECONDS = 3.0
+# Seconds that a host which ends waits for the others to do the same; a dead one never does.
+FAREWELL_SECONDS = 10.0
+# Bytes of an error's sentence that other hosts receive.
 _LONGEST = 2000
+# Folders of the key-value store: the reasons of hosts that are ending, and the hosts that need the service no more.
+_ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host ended without a word of its own, as another was lost or as it was killed; start the same command "
-    "again on all hosts, and it goes on from the last checkpoint."
+    "afjax: this host was aborted, as another host was lost, or it was killed; start the same command again on all "
+    "hosts, and it goes on from the last checkpoint."
 )
 
+# What an exception means: the exit code and a sentence for the user; None if it is not expected.
+Explain = Callable[[BaseException], tuple[int, str] | None]
 
-def join(coordinator_address: str = "", num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Joins the hosts of one job; on Cloud TPU they find each other, elsewhere they are told, and one alone need not.
 
-    Must come in front of everything else that asks JAX for devices.
+class Job:
+    """Joins the hosts of one job, and ends with them: every host says on stderr why the job ends.
+
+    A context manager for all that the hosts do together. With a single host it does nothing. With several, a block
+    that raises does not return: the process ends with the exit code that ``explain`` gives, and every other host ends
+    with the same code and sentence, wherever it is. A block that ends without an exception, or with PreemptionError
+    (which the hosts have agreed on), waits for the other hosts to come that far.
 
     Args:
-      coordinator_address: ``HOST:PORT`` of the first host, the same on all; empty: not told.
-      num_processes: How many hosts there are.
-      process_id: This one's number, from 0.
+      coordinator_address: ``HOST:PORT`` of the first host, the same on all; empty: found on Cloud TPU, else one host.
+      num_processes: Number of hosts.
+      process_id: Number of this host, from 0.
+      explain: Exit code and sentence of an exception; None for one that is not expected, which ends this host with 1
+        and a traceback, and the others with ``HOST_LOST``.
 
     Raises:
-      UserError: Some of the three are given, but not all; or numbers that do not fit; or hosts with more or fewer
-        devices than others. Where hosts are missing for ``JOIN_SECONDS`` the process says so and ends with code 2.
+      UserError: Some of the first three are given, but not all, or they do not fit; or the hosts have different
+        numbers of devices. A host whose others are missing for ``JOIN_SECONDS`` says so and ends with code 2.
+
+    Example:
+      >>> with Job(explain=lambda error: (2, str(error)) if isinstance(error, UserError) else None):
+      ...     check_same({"the config": "its digest"})
     """
-    told = [bool(coordinator_address), num_processes is not None, process_id is not None]
-    if not any(told):
-        if _on_cloud_tpu():
-            _initialize()
-        return
-    if not all(told):
-        raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
-    assert num_processes is not None
-    assert process_id is not None
-    if ":" not in coordinator_address or not 0 <= process_id < num_processes:
-        raise UserError(
-            f"--coordinator_address={coordinator_address} --num_processes={num_processes} --process_id={process_id}: "
-            "take HOST:PORT of the first host, and numbers from 0 up to the number of processes."
+
+    def __init__(
+        self,
+        coordinator_address: str = "",
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *,
+        explain: Explain,
+    ) -> None:
+        given = [bool(coordinator_address), num_processes is not None, process_id is not None]
+        if any(given) and not all(given):
+            raise UserError("Give all of --coordinator_address, --num_processes and --process_id, or none of them.")
+        if any(given) and (":" not in coordinator_address or not 0 <= (process_id or 0) < (num_processes or 0)):
+            raise UserError(
+                f"--coordinator_address={coordinator_address} --num_processes={num_processes} "
+                f"--process_id={process_id}: take HOST:PORT of the first host, and numbers from 0 up to the number of "
+                "processes."
+            )
+        self._address = (coordinator_address or None, num_processes, process_id)
+        self._joins = all(given) or _on_cloud_tpu()
+        self._explain = explain
+        self._service: _Service | None = None
+        self._shell: subprocess.Popen[bytes] | None = None
+        self._stopped = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        # The thread that ends the process.
+        self._lock, self._ending = threading.Lock(), 0
+
+    def __enter__(self) -> "Job":
+        if self._joins:
+            self._start_shell()
+            try:
+                self._join()
+            except BaseException as error:
+                self._end_with(error)
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._service is None:
+            return
+        if error is not None and not isinstance(error, PreemptionError):
+            self._end_with(error)
+        try:
+            # Waits for the others; the watcher goes on, in case that one of them fails at its end.
+            jax.distributed.shutdown()
+        except Exception as lost:
+            self._end_with(lost)
+        self._stopped.set()
+        self._watcher.join(FAREWELL_SECONDS)
+        self._stop_shell()
+
+    def leave(self, code: int, sentence: str) -> bool:
+        """Ends this process, if it is one of several, and the other hosts with the same code and sentence.
+
+        Returns:
+          False for a single host. True if this thread is ending the process already, and a signal interrupted it.
+        """
+        if self._service is None:
+            return False
+        self._leave(code, sentence, to_others=(code, sentence))
+        return True
+
+    def _join(self) -> None:
+        joined = threading.Event()
+        threading.Thread(target=self._end_unless_joined, args=(joined,), daemon=True).start()
+        try:
+            jax.distributed.initialize(
+                *self._address,
+                # Longer than the thread waits: JAX's client aborts the process then, with a stack trace.
+                initialization_timeout=JOIN_SECONDS + 60,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"The hosts of this run could not be joined ({str(error).partition(chr(10))[0]}); start the same "
+                "command on all of them, each with its own --process_id if you give one."
+            ) from error
+        finally:
+            joined.set()
+        service = _Service()
+        if service.num_hosts == 1:
+            self._stop_shell()
+            return
+        self._service = service
+        self._watcher.start()
+        counts = collections.Counter(device.process_index for device in jax.devices())
+        if len(set(counts.values())) > 1:
+            by_host = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
+            raise UserError(
+                f"The hosts have different numbers of devices ({by_host}); take hosts that have as many each."
+            )
+
+    def _end_unless_joined(self, joined: threading.Event) -> None:
+        """Says what this host waits for, and ends the process if that takes too long."""
+        where = f" at {self._address[0]}" if self._address[0] else ""
+        if joined.wait(QUIET_SECONDS):
+            return
+        _say(f"Waiting{where} for the other hosts of this run, for {JOIN_SECONDS} s at most.")
+        if not joined.wait(JOIN_SECONDS - QUIET_SECONDS):
+            _say(
+                f"afjax: The hosts of this run did not all join{where} in {JOIN_SECONDS} s; start the same command on "
+                "all of them, each with its own --process_id if you give one, and see that they reach that address."
+            )
+            self._stop_shell()
+            os._exit(2)
+
+    def _watch(self) -> None:
+        """Ends this process if another host ends, as the main thread may wait for that host."""
+        assert self._service is not None
+        while not self._stopped.wait(_POLL_SECONDS):
+            if self._service.reason() is None:
+                continue
+            if self._stopped.wait(_GRACE_SECONDS):
+                return
+            # Again, as a host with a better reason may have ended meanwhile.
+            code, sentence = self._service.reason() or (HOST_LOST, "another host has ended.")
+            # Behind a progress bar, which has no line end.
+            self._leave(code, sentence, to_others=(code, ""), before="\n")
+
+    def _end_with(self, error: BaseException) -> None:
+        """Ends this process with what an exception means, if it is one of several."""
+        if self._service is None:
+            self._stop_shell()
+            return
+        if is_runtime_error(error):
+            # Another host is gone. It may have left its reason.
+            if (reason := self._service.reason()) is not None:
+                self._leave(*reason, to_others=(reason[0], ""))
+            first = str(error).partition("\n")[0]
+            lost = (
+                f"another host of this run was lost ({first}); start the same command again on all hosts, and it goes "
+                "on from the last checkpoint."
+            )
+            self._leave(HOST_LOST, lost, to_others=(HOST_LOST, lost))
+        if (explained := self._explain(error)) is not None:
+            self._leave(*explained, to_others=explained)
+        # Whoever reads this host's log needs all of it, whoever reads another's needs to know where to look.
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(error)
+        first = f"{type(error).__name__}: {error}".partition("\n")[0]
+        sentence = f"this host failed with {first}; its log has the traceback."
+        self._leave(1, sentence, to_others=(HOST_LOST, sentence))
+
+    def _leave(self, code: int, sentence: str, *, to_others: tuple[int, str], before: str = "") -> None:
+        me = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            while self._ending != me:
+                with contextlib.suppress(KeyboardInterrupt):
+                    time.sleep(1)  # The other thread ends the process.
+            return
+        self._ending = me
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            _say(f"{before}afjax: {' '.join(sentence.split())}")
+            self._stop_shell()
+            # The sentence is the last that is printed: if a host dies now the runtime may abort this one.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            assert self._service is not None
+            self._service.farewell(*to_others)
+        finally:
+            os._exit(code)
+
+    def _start_shell(self) -> None:
+        """Starts a shell that says what to do if this process is aborted or killed.
+
+        JAX aborts the process if another host is lost without a reason. It does so from a thread of its own, which
+        leaves Python no time, and prints only which task it was. The shell reads the end of its input then.
+        """
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", f'read -r word || echo "{_ABORTED}" >&2'], stdin=subprocess.PIPE
         )
-    _initialize(coordinator_address, num_processes, process_id)
+
+    def _stop_shell(self) -> None:
+        if self._shell is not None:
+            self._shell.communicate(b"ended\n")
+            self._shell = None
 
 
-def _initialize(
-    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
-) -> None:
-    joined = threading.Event()
-    threading.Thread(target=_end_unless_joined, args=(joined, coordinator_address), daemon=True).start()
-    try:
-        jax.distributed.initialize(
-            coordinator_address,
-            num_processes,
-            process_id,
-            # Longer than the thread waits: JAX's client aborts the process then, with a stack trace.
-            initialization_timeout=JOIN_SECONDS + 60,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"The hosts of this run could not be joined ({str(error).partition(chr(10))[0]}); start the same command "
-            "on all of them, each with its own --process_id where they are told."
-        ) from error
-    finally:
-        joined.set()
-    counts = collections.Counter(device.process_index for device in jax.devices())
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-        raise UserError(f"The hosts have different numbers of devices ({told}); take hosts that have as many each.")
+class _Service:
+    """The key-value store of JAX's coordination service, which runs in the first host's process.
+
+    JAX has no public name for it. All that this package uses of it is here.
+    """
+
+    def __init__(self) -> None:
+        from jax._src.distributed import global_state
+
+        self.num_hosts, self._host = global_state.num_processes, global_state.process_id
+        self._client: Any = global_state.client
+
+    def reason(self) -> tuple[int, str] | None:
+        """Exit code and sentence of another host that is ending; None if there is none."""
+        reasons = []
+        for host, (code, sentence) in self._read(_ENDING).items():
+            if host != self._host and sentence:
+                lost = code == HOST_LOST
+                reasons.append(
+                    (lost, host, code, sentence if sentence.startswith("On host ") else f"On host {host}: {sentence}")
+                )
+        # A host that lost another knows less than that one.
+        return min(reasons)[2:] if reasons else None
+
+    def farewell(self, code: int, sentence: str) -> None:
+        """Writes this host's reason, and waits until the others have theirs; the host with the service leaves last.
+
+        Args:
+          code: Exit code for the others.
+          sentence: What the others say; empty: they have another host's.
+        """
+        # Whatever the client raises, the service is gone, and nobody is left to wait for.
+        with contextlib.suppress(Exception):
+            self._client.key_value_set(f"{_ENDING}/{self._host}", f"{code} {sentence[:_LONGEST]}", allow_overwrite=True)
+            ending = self._wait(_ENDING, set(range(self.num_hosts)), FAREWELL_SECONDS)
+            if self._host != 0:
+                self._client.key_value_set(f"{_ENDED}/{self._host}", "0 ", allow_overwrite=True)
+                return
+            self._wait(_ENDED, ending - {0}, FAREWELL_SECONDS)
+            # The last act of the others is to exit, which cannot be seen from here.
+            time.sleep(1)
+
+    def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
+        """Waits until these hosts are in a folder, for a bounded time; returns those that are."""
+        end = time.monotonic() + seconds
+        while not hosts <= (there := self._read(folder, must=True).keys()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return hosts & there
+
+    def _read(self, folder: str, *, must: bool = False) -> dict[int, tuple[int, str]]:
+        """``{host: (code, sentence)}``; empty if the service does not answer, unless it must."""
+        try:
+            pairs = self._client.key_value_dir_get(folder)
+        except Exception:
+            if must:
+                raise
+            return {}
+        values = {int(key.rpartition("/")[2]): value.partition(" ") for key, value in pairs}
+        return {host: (int(code), sentence) for host, (code, _, sentence) in values.items()}
 
 
-def _end_unless_joined(joined: threading.Event, coordinator_address: str | None) -> None:
-    """Says what is waited for, and ends the process where that takes too long."""
-    where = f" at {coordinator_address}" if coordinator_address else ""
-    if joined.wait(QUIET_SECONDS):
-        return
-    print(f"Waiting{where} for the other hosts of this run, for {JOIN_SECONDS} s at most.", file=sys.stderr, flush=True)
-    if not joined.wait(JOIN_SECONDS - QUIET_SECONDS):
-        print(
-            f"afjax: The hosts of this run did not all join{where} in {JOIN_SECONDS} s; start the same command on all "
-            "of them, each with its own --process_id where they are told, and see that they reach that address.",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(2)
+def _say(text: str) -> None:
+    # A full disk or a closed pipe must not keep a host from ending.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _on_cloud_tpu() -> bool:
@@ -113,36 +328,6 @@ def _on_cloud_tpu() -> bool:
     wanted = os.environ.get("JAX_PLATFORMS") or "tpu"
     chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))
     return "tpu" in wanted and chips and importlib.util.find_spec("libtpu") is not None
-
-
-def leave(code: int) -> None:
-    """Ends this process at once if it is one of several, which then learn that it has gone.
-
-    At an ordinary exit JAX would wait for the others, which wait for this one. An exception under way is printed.
-    """
-    if several_hosts():
-        if sys.exc_info()[1] is not None:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-@contextlib.contextmanager
-def last_words() -> Iterator[None]:
-    """Within the block a process that is aborted, or killed, still says what to do then, if it is one of several.
-
-    JAX aborts the process where another host is lost, from a thread of its own that leaves Python no time, and prints
-    no more than which task it was. So a shell stands by, and speaks if it is not told that the block has ended.
-    """
-    if not several_hosts():
-        yield
-        return
-    shell = subprocess.Popen(["/bin/sh", "-c", f'read -r word || echo "{_ABORTED}" >&2'], stdin=subprocess.PIPE)
-    try:
-        yield
-    finally:
-        shell.communicate(b"ended\n")
 
 
 def several_hosts() -> bool:
@@ -153,6 +338,12 @@ def several_hosts() -> bool:
 def is_first_host() -> bool:
     """Whether this is the host that writes and logs."""
     return jax.process_index() == 0
+
+
+def is_runtime_error(error: BaseException) -> bool:
+    """Whether JAX's runtime failed; with several hosts this is how it reports that another one was lost."""
+    # Its collectives on the CPU raise ValueError if they fail while a program is started.
+    return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and ": Gloo " in str(error))
 
 
 @contextlib.contextmanager

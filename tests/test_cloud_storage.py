@@ -180,7 +180,7 @@ def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: p
         patch.setenv("AFJAX_CACHE", str(cache_folder))
         assert main([*words[:2], f"--workdir={local}"]) == 0
         process = subprocess.Popen([sys.executable, "-m", "afjax", *words], stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         complete = re.compile(r"run/target/checkpoints/\d+/commit_success.txt")
         while not any(complete.fullmatch(name) for name in names_in(cloud, "run/")):
             assert process.poll() is None, process.communicate()[1]

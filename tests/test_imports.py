@@ -5,7 +5,6 @@ import importlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,11 +101,8 @@ def run_python(code: str) -> str:
 
 
 def test_import_is_quick() -> None:
-    seconds = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        run_python("import afjax")
-        seconds.append(time.perf_counter() - begin)
+    # Seconds of the processor: a busy machine makes no difference.
+    seconds = [float(run_python("import time, afjax; print(time.process_time())")) for _ in range(3)]
     assert min(seconds) < 2
 
 

@@ -543,7 +543,7 @@ def test_killed_at_random_moments(saved: pathlib.Path, processes: multiprocessin
 def test_readers_beside_a_writer(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
     seeds = []
     with running(processes, write_again_and_again, saved):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while len(seeds) < 40 or (len(set(seeds)) < 2 and time.monotonic() < deadline):
             seeds.append(whole(saved))
             assert store.names(saved, "adapters") == ["rte"]
@@ -563,7 +563,7 @@ def test_a_disk_that_fills_up_under_the_checkpoint(
 ) -> None:
     messages = processes.Queue()
     with running(processes, write_with_little_space, saved, messages):
-        assert "File too large" in messages.get(timeout=60)
+        assert "File too large" in messages.get(timeout=300)
     assert os.listdir(saved / "adapters") == ["rte"]
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 

@@ -9,12 +9,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
 from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
-from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError, UserError
+from afjax.errors import PREEMPTED, PreemptionError, UserError
 from afjax.paths import cache_folder, client_errors, local_path
+
+if TYPE_CHECKING:
+    from etils import epath
+
+    from afjax.config import ExperimentConfig
+    from afjax.train.experiment import Result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,16 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown arguments: {' '.join(unknown)}")
     arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
-    code = 1
-    try:
-        with _warnings_in_one_line():
-            code = _outcome(arguments)
-    finally:
-        if arguments.command == "train" and code not in (0, PREEMPTED):
-            from afjax import hosts
-
-            hosts.leave(code)
-    return code
+    with _warnings_in_one_line():
+        return _outcome(arguments)
 
 
 @contextlib.contextmanager
@@ -78,28 +77,37 @@ def _outcome(arguments: argparse.Namespace) -> int:
         code = COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
         return code
-    except PreemptionError as error:
-        print(f"afjax: {error}", file=sys.stderr)
-        return PREEMPTED
-    except UserError as error:
+    except BaseException as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        if isinstance(error, BrokenPipeError):
+            # Who read what was printed (head, less) has seen enough; Python would say so again as it closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            print(f"afjax: {explained[1]}", file=sys.stderr)
+        return explained[0]
+
+
+def explain(error: BaseException) -> tuple[int, str] | None:
+    """Exit code and sentence of what the user can put right, or did; None for any other exception."""
+    if isinstance(error, PreemptionError):
+        return PREEMPTED, str(error)
+    if isinstance(error, UserError):
         # One line, whatever a library's message inside looks like.
-        print(f"afjax: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # Who read what was printed (head, less) has seen enough; Python would say so again as it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        print(f"afjax: {error.filename or 'A file'} cannot be used ({error.strerror or error}).", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("afjax: interrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
-        return 130
-    except client_errors() as error:
+        return 2, " ".join(str(error).split())
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE, "The reader of what this command prints has ended."
+    if isinstance(error, OSError):
+        return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted; the same command goes on from the last checkpoint."
+    if isinstance(error, client_errors()):
         told = " ".join(str(error).split()) or type(error).__name__
-        print(f"afjax: Google Cloud Storage does not answer as it should ({told}); try again.", file=sys.stderr)
         # Credentials, permissions and names are the user's to put right; the rest may pass.
-        return 2 if getattr(error, "code", None) in (401, 403, 404) else 1
+        code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
+        return code, f"Google Cloud Storage does not answer as it should ({told}); try again."
+    return None
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -111,33 +119,31 @@ def _train(arguments: argparse.Namespace) -> int:
     from afjax.train.preemption import stopping_between_runs
     from afjax.train.workdir import find_store
 
-    hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    try:
-        # After joining, which brings a handler of SIGTERM of JAX's own.
-        with hosts.last_words(), stopping_between_runs():
-            with hosts.together():
-                config = load_experiment(arguments.config, arguments.overrides)
-            set_up_libraries()
+    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    # SIGTERM after joining, which brings a handler of JAX's own.
+    with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
+        with hosts.together():
+            config = load_experiment(arguments.config, arguments.overrides)
+        set_up_libraries()
+        try:
             results = run_experiment(
                 config, workdir=arguments.workdir, store_folder=arguments.store, cache_dir=cache_folder() / "tokenised"
             )
-    except jax.errors.JaxRuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        if reason.startswith("RESOURCE_EXHAUSTED"):
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            if not reason.startswith("RESOURCE_EXHAUSTED"):
+                raise
             raise UserError(
                 f"The run does not fit the devices' memory ({reason}); take fewer rows (train.batch_size), "
                 "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
             ) from error
-        if not hosts.several_hosts():
-            raise
-        print(
-            f"afjax: another host of this run was lost ({reason}); start the same command again on all hosts, and it "
-            "goes on from the last checkpoint.",
-            file=sys.stderr,
-        )
-        return HOST_LOST
-    if not hosts.is_first_host():
-        return 0
+        if hosts.is_first_host():
+            _print_results(config, results, find_store(arguments.workdir))
+    return 0
+
+
+def _print_results(config: "ExperimentConfig", results: "Sequence[Result]", store_folder: "epath.Path") -> None:
+    """Prints the table of an experiment's dev metrics, and where its artefacts are."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)
@@ -150,8 +156,7 @@ def _train(arguments: argparse.Namespace) -> int:
     print()
     for trained, task, score in rows:
         print(f"{trained:{max(first, 32)}} {task:{max(second, 20)}} {score:>24}")
-    print(f"\nStore: {find_store(arguments.workdir)}")
-    return 0
+    print(f"\nStore: {store_folder}")
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

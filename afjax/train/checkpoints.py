@@ -3,14 +3,17 @@
 import errno
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 import jax
 from etils import epath
 
 from afjax.errors import UserError
+from afjax.hosts import is_runtime_error, several_hosts
 from afjax.paths import absolute, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.train.record import input_differences
@@ -37,7 +40,9 @@ class RunCheckpoints:
 
         self._ocp = ocp
         self._inputs = dict(inputs)
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=2, create=True, async_options=ocp.AsyncOptions(barrier_sync_fn=_wait_unless_failed)
+        )
         names = ("state", "best", "progress")
         # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
         with quiet_orbax():
@@ -65,9 +70,9 @@ class RunCheckpoints:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with quiet_orbax():
                 self._manager.save(step, args=items)
-        except jax.errors.JaxRuntimeError:  # Another host was lost.
-            raise
         except Exception as error:  # TensorStore raises ValueError, whatever the system said.
+            if is_runtime_error(error):  # Another host was lost.
+                raise
             raise self._not_written(error) from error
 
     def wait(self) -> None:
@@ -79,9 +84,9 @@ class RunCheckpoints:
         try:
             with quiet_orbax():
                 self._manager.wait_until_finished()
-        except jax.errors.JaxRuntimeError:
-            raise
         except Exception as error:  # As above.
+            if is_runtime_error(error):  # Another host was lost.
+                raise
             raise self._not_written(error) from error
 
     def _not_written(self, error: Exception) -> UserError:
@@ -125,9 +130,9 @@ class RunCheckpoints:
         try:
             with quiet_orbax():
                 return self._manager.restore(step, args=items)
-        except jax.errors.JaxRuntimeError:
-            raise
         except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
+            if is_runtime_error(error):  # Another host was lost.
+                raise
             # Orbax leaves other reads under way, which print tracebacks as they end; the sentence is to be the last.
             time.sleep(1)
             raise UserError(
@@ -135,8 +140,27 @@ class RunCheckpoints:
                 "it to go on from the one before."
             ) from error
 
-    def close(self) -> None:
-        self._manager.close()
+    def __enter__(self) -> "RunCheckpoints":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Of several hosts the others may have failed to write, or wait for this one to train on.
+        if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
+            self._manager.close()
+
+
+def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:
+    """Orbax's barrier of all hosts, but for a host whose write failed: that raises at once.
+
+    Orbax has it wait for the others, which wait for it at another barrier, for 20 minutes.
+    """
+    from orbax.checkpoint import multihost
+
+    if (failed := sys.exc_info()[1]) is not None:
+        raise failed
+    multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def _abstract(leaf: jax.Array) -> jax.ShapeDtypeStruct:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from afjax.config import TrainConfig
 from afjax.data.batches import Batch
 from afjax.errors import PreemptionError, UserError
-from afjax.hosts import is_first_host
+from afjax.hosts import is_first_host, together
 from afjax.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
@@ -175,7 +175,7 @@ def _train(
         if is_first_host():
             usage.write(step)
 
-    with contextlib.closing(checkpoints), contextlib.closing(log), Preemption(run.mesh) as preemption:
+    with checkpoints, contextlib.closing(log), Preemption(run.mesh) as preemption:
         while step < num_steps and not progress.stopped:
             for batch in run.batches(step):
                 rate = learning_rate(config, step, num_steps)
@@ -241,8 +241,9 @@ def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: ep
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(absolute(target / "state"), state, force=True)
     report = {"step": done.step, "loss": repr(loss), "train_rows": rows, **note}
-    if is_first_host():
-        (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
+    with together():
+        if is_first_host():
+            (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(
         f"The loss or a gradient stopped being finite at step {done.step} (loss {loss}); the batch's train rows and "
         f"the state in front of that step are in {target}: lower train.learning_rate, or look at those rows."

@@ -8,9 +8,8 @@ anew at 0 for each. So hosts agree here, with a program of their own beside each
 import contextlib
 import functools
 import signal
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -19,35 +18,35 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from afjax.errors import PREEMPTED, PreemptionError
-from afjax.hosts import leave, several_hosts
+from afjax.hosts import several_hosts
 from afjax.sharding import whole
 
 
 @contextlib.contextmanager
-def stopping_between_runs() -> Iterator[None]:
+def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> Iterator[None]:
     """Ends the block at SIGTERM, but where a run trains, which then saves first; between runs all is saved.
 
-    Of several hosts one that is between runs ends at once, as the others may wait for it.
+    Args:
+      leave: Ends one of several hosts, and the others; see ``hosts.Job.leave``. Of several hosts one that is between
+        runs ends at once, as the others may wait for it.
 
     Raises:
-      PreemptionError: SIGTERM came, on one host alone.
+      PreemptionError: SIGTERM came, and this is the only host.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _stop)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        sentence = "The command was told to stop; the same command goes on from what is saved."
+        if leave is None or not leave(PREEMPTED, sentence):
+            raise PreemptionError(sentence)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    sentence = "The command was told to stop; the same command goes on from what is saved."
-    if several_hosts():
-        print(f"afjax: {sentence}", file=sys.stderr)
-        leave(PREEMPTED)
-    raise PreemptionError(sentence)
 
 
 class Preemption:

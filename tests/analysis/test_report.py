@@ -287,7 +287,7 @@ def test_in_a_browser(page: str, tmp_path: Path) -> None:
     # What the browser itself would fetch goes to no host; what the page would fetch is seen in the log.
     words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
-    done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert "CONSOLE" not in done.stderr
     requested = re.findall(r'"url":"([^"]*)"', log.read_text())
     # Whatever the browser asks its maker for is not the page's.

@@ -46,14 +46,20 @@ class Job:
             }
         several = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
         self.logs = [folder / f"log{number}" for number in range(processes)]
-        self.processes = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._cats: list[subprocess.Popen[bytes]] = []
         for number, log in enumerate(self.logs):
             own = [*several, f"--process_id={number}"] if processes > 1 else []
             command = [sys.executable, str(WORKER), f"--trunk={trunk}", f"--folder={folder}", *words, *own]
+            # Through a pipe, as a worker's limit on the size of its files is not one on what it prints.
             with log.open("w") as file:
-                self.processes.append(subprocess.Popen(command, stdout=file, stderr=file, env=environment))
+                cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+            self._cats.append(cat)
+            self.processes.append(subprocess.Popen(command, stdout=cat.stdin, stderr=cat.stdin, env=environment))
+            assert cat.stdin is not None
+            cat.stdin.close()
 
-    def wait(self, seconds: float = 240) -> list[int]:
+    def wait(self, seconds: float = 600) -> list[int]:
         """The processes' exit codes; kills all and raises TimeoutExpired where one takes longer."""
         end = time.monotonic() + seconds
         try:
@@ -66,6 +72,8 @@ class Job:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
+        for cat in self._cats:
+            cat.wait()
 
     def said(self) -> str:
         """What all processes have printed, for a test that fails."""
@@ -76,15 +84,6 @@ def checkpoint_steps(workdir: Path) -> list[int]:
     """The steps of the complete checkpoints of a run."""
     folder = workdir / "checkpoints"
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
-
-
-def wait_for_checkpoint(workdir: Path, step: int, job: Job, seconds: float = 240) -> None:
-    """Waits until a run has a checkpoint of that step or a later one."""
-    end = time.monotonic() + seconds
-    while not any(found >= step for found in checkpoint_steps(workdir)):
-        assert time.monotonic() < end, job.said()
-        assert all(process.poll() is None for process in job.processes), job.said()
-        time.sleep(0.05)
 
 
 def result(folder: Path, name: str) -> dict[str, np.ndarray]:

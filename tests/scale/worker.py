@@ -5,7 +5,11 @@ The result is written as ``NAME.npz``: losses, dev metrics and every trained lea
 
 import argparse
 import dataclasses
+import itertools
 import json
+import os
+import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,15 @@ import numpy as np
 
 from afjax import hosts
 from afjax.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.cli.main import explain
 from afjax.config import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
 from afjax.data.rows import rows_from_lists
-from afjax.errors import HOST_LOST, PREEMPTED, PreemptionError
+from afjax.errors import PREEMPTED, PreemptionError, UserError
 from afjax.sharding import make_mesh
 from afjax.train.multitask import train_multitask
+from afjax.train.preemption import stopping_between_runs
 from afjax.train.recipes import train_fusion, train_single
+from afjax.train.single_run import SingleRun
 from afjax.trees import flatten, tree_digest
 from afjax.trunk import Trunk, load_trunk
 
@@ -83,6 +90,38 @@ def make_sources(trunk: Any, folder: Path) -> None:
         model.save(folder / "store", overwrite=True)
 
 
+def inject(fault: str, process_id: int | None) -> None:
+    """Prepares something that goes wrong on one host.
+
+    Args:
+      fault: ``KIND:HOST:NUMBER``, or empty for none. After its step NUMBER that host raises UserError (``refuse``) or
+        RuntimeError (``crash``), or gets a signal (``interrupt``, ``term``, ``kill``). With ``full`` its files can have
+        no more than NUMBER bytes. With ``stop`` it gets SIGTERM before it trains.
+      process_id: This host.
+    """
+    kind, host, number = (fault or "none:-1:0").split(":")
+    if int(host) != process_id:
+        return
+    if kind == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(number), int(number)))
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    signals = {"interrupt": signal.SIGINT, "term": signal.SIGTERM, "kill": signal.SIGKILL}
+    original, steps = SingleRun.note, itertools.count(1)
+
+    def note(self: SingleRun, batch: Any) -> dict[str, float]:
+        if next(steps) == int(number):
+            if kind == "refuse":
+                raise UserError("This row cannot be read.")
+            if kind == "crash":
+                raise RuntimeError("This host is broken.")
+            if kind in signals:
+                os.kill(os.getpid(), signals[kind])
+        return original(self, batch)
+
+    SingleRun.note = note  # type: ignore[method-assign]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trunk", required=True)
@@ -95,8 +134,21 @@ def main() -> int:
     parser.add_argument("--coordinator_address", default="")
     parser.add_argument("--num_processes", type=int)
     parser.add_argument("--process_id", type=int)
+    parser.add_argument("--learning_rate", type=float, default=1e-3)
+    parser.add_argument("--fault", default="", help="KIND:HOST:NUMBER, see inject")
     arguments = parser.parse_args()
-    hosts.join(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    try:
+        with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
+            train_all(arguments)
+    except PreemptionError as error:
+        print(f"afjax: {error}", file=sys.stderr)
+        return PREEMPTED
+    return 0
+
+
+def train_all(arguments: argparse.Namespace) -> None:
+    """Trains every case, and writes its result."""
     trunk = load_trunk(arguments.trunk)
     if "fusion" in arguments.runs:
         make_sources(trunk, arguments.folder)
@@ -106,7 +158,7 @@ def main() -> int:
         devices = jax.devices()[: data * fsdp * tensor]
         mesh = make_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), devices)
         config = TrainConfig(
-            learning_rate=1e-3,
+            learning_rate=arguments.learning_rate,
             max_steps=arguments.steps,
             batch_size=16,
             max_length=12,
@@ -117,21 +169,14 @@ def main() -> int:
         )
         name = arguments.name or run.replace(":", "-").replace(",", "x")
         workdir = arguments.folder / name
-        try:
-            scan = "scan" in more
-            leaves = train(case, deeper(trunk) if scan else trunk, workdir, config, mesh=mesh, scan_layers=scan)
-        except PreemptionError as error:
-            print(error, file=sys.stderr)
-            return PREEMPTED
-        except jax.errors.JaxRuntimeError as error:
-            print(f"another host was lost: {error}", file=sys.stderr)
-            hosts.leave(HOST_LOST)
+        scan = "scan" in more
+        inject(arguments.fault, arguments.process_id)
+        leaves = train(case, deeper(trunk) if scan else trunk, workdir, config, mesh=mesh, scan_layers=scan)
         if hosts.is_first_host():
             lines = (workdir / "metrics.jsonl").read_text().splitlines()
             losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
             np.savez(arguments.folder / f"{name}.npz", losses=np.array(losses), **leaves)
             print(f"{name} done", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
