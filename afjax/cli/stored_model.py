@@ -29,7 +29,12 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     set_up_libraries()
     trunk = load_trunk(arguments.trunk)
     task_model = load_task_model(
-        arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
+        arguments.store,
+        trunk,
+        head=arguments.head,
+        adapter=arguments.adapter,
+        fusion=arguments.fusion,
+        allow_mismatch=arguments.allow_mismatch,
     )
     if arguments.added:
         task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))

@@ -30,6 +30,7 @@ def write(
     output: Path,
     batch_size: int,
     max_length: int | None,
+    allow_mismatch: bool = False,
 ) -> list[str]:
     """Predicts and writes every file, each whole or not at all, and an archive of them for GLUE and SuperGLUE.
 
@@ -46,7 +47,8 @@ def write(
         check_length(max_length, trunk)
     # All of them at first: better to know what is wrong with the last before the first has predicted for an hour. What
     # they take of the device's memory they take with their first rows.
-    models = {name: load_model(store_folder, trunk, name) for name in dict.fromkeys(job.head for job in jobs) if name}
+    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
+    models = {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,11 +74,13 @@ def write(
     return lines
 
 
-def load_model(store_folder: str, trunk: Trunk, name: str) -> TaskModel:
+def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
     """The head of a name, with the fusion of that name or, where there is none, the adapter."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
-    return load_task_model(store_folder, trunk, head=name, adapter=adapter, fusion=fusion)
+    return load_task_model(
+        store_folder, trunk, head=name, adapter=adapter, fusion=fusion, allow_mismatch=allow_mismatch
+    )
 
 
 def predict(

@@ -241,7 +241,7 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
     assert "--rank_rows is 0" in refused("prune", *model, source, "--rank_rows=0")
     head = [*model[:2], "--head=first", source]
     assert "is used without a fusion" in refused("prune", *head, "--adapter=first")
-    assert "is used without adapters" in refused("adapterdrop", *head)
+    assert "is used without adapters" in refused("adapterdrop", *head, "--allow_mismatch")
     flags = [f"--input={data / 'dev.jsonl'}", f"--output={data / 'out.jsonl'}"]
     assert "max_length is 129" in refused("predict", *model, *flags, "--max_length=129")
     assert "batch_size is -1" in refused("predict", *model, *flags, "--batch_size=-1")
@@ -465,7 +465,10 @@ def test_a_disk_that_is_full_at_the_store(
     with monkeypatch.context() as patch:
         patch.setattr(artefacts.checkpoint, "write", full_disk)
         assert main(words) == 2
-    assert f'The adapter "new" cannot be written to {store}: No space left on device.' in last_sentence(capsys)
+    assert (
+        f'The adapter "new" and the head "new" cannot be written to {store}: No space left on device.'
+        in last_sentence(capsys)
+    )
     assert [path for path in sorted(store.rglob("*")) if path.name != ".lock"] == [
         path for path in before if path.name != ".lock"
     ]

@@ -479,7 +479,7 @@ def test_how_long_it_will_take_is_told(
         (["--grid.seed=0,1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--config.seed=1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--seeds=a"], '--seeds is "a"; give whole numbers with commas between'),
-        ([RATES, "--seeds="], '--seeds is ""; give whole numbers'),
+        ([RATES, "--seeds="], "--seeds is empty"),
         ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
     ],
 )
