@@ -589,8 +589,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it was '
-            "trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
+            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
 from afjax.errors import UserError
-from afjax.train.workdir import RESULT, TARGET, write_json, write_text
+from afjax.storage.writing import write_json, write_text
+from afjax.train.workdir import RESULT, TARGET
 
 RUNS_TABLE = "sweep.csv"
 SUMMARY_TABLE = "summary.csv"

@@ -81,9 +81,10 @@ def export_adapterhub(
         # Such folders can be entered by their maker alone.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
-    except BaseException:
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from error
+    finally:
         shutil.rmtree(new, ignore_errors=True)
-        raise
     return [(what, output / path.relative_to(new)) for what, path in written]
 
 
