@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
     """The first flag whose value is empty, such as ``--adapter=$NAME`` with an unset variable; a setting's may be."""
-    for word, following in zip(argv, [*argv[1:], None], strict=True):
+    for word, following in zip(argv, [*argv, None][1:], strict=True):
         flag, equals, value = word.partition("=")
         if flag.startswith("--") and "." not in flag and (not value if equals else following == ""):
             return flag

@@ -270,7 +270,7 @@ def test_bad_input(tmp_path: Path) -> None:
         find_experiments(epath.Path(tmp_path / "run"))
     with pytest.raises(UserError, match="is a folder"):
         check_output(tmp_path, make_folder=True)
-    with pytest.raises(UserError, match="no folder that can be written to"):
+    with pytest.raises(UserError, match="is not a folder"):
         check_output(tmp_path / "run" / "config.json" / "report.html", make_folder=True)
 
 

@@ -237,7 +237,7 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
     assert 'fusion name "x/y" cannot be used' in refused("prune", *model, source, "--keep=1", "--name=x/y")
     nowhere = f"--output={data / 'nowhere' / 'curve.csv'}"
     for command in ("prune", "adapterdrop"):
-        assert "is no folder; give another --output" in refused(command, *model, source, nowhere)
+        assert "is not a folder; give another --output" in refused(command, *model, source, nowhere)
     assert "--rank_rows is 0" in refused("prune", *model, source, "--rank_rows=0")
     head = [*model[:2], "--head=first", source]
     assert "is used without a fusion" in refused("prune", *head, "--adapter=first")
@@ -404,7 +404,7 @@ def test_a_file_in_the_way(train: list[str], model: list[str], data: Path, tmp_p
     assert f"as {tmp_path / 'file'} is not a folder" in refused(*train, f"--store={tmp_path / 'file'}")
     words = ["predict", *model, f"--input={data / 'dev.jsonl'}"]
     assert f"{tmp_path / 'file' / 'x'} cannot be written" in refused(*words, f"--output={tmp_path / 'file' / 'x'}")
-    assert f"{tmp_path / 'no' / 'x'} cannot be written (No such file" in refused(
+    assert f"{tmp_path / 'no' / 'x'} cannot be written: {tmp_path / 'no'} is not" in refused(
         *words, f"--output={tmp_path / 'no' / 'x'}"
     )
     assert f"{data} is a folder; give --output the name of a file" in refused(*words, f"--output={data}")
@@ -483,7 +483,7 @@ def test_a_disk_that_is_full_at_the_predictions(
     (tmp_path / "out.jsonl").write_text("kept\n")
     words = ["predict", *model, f"--input={data / 'dev.jsonl'}", f"--output={tmp_path / 'out.jsonl'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full_disk)
+        patch.setattr(Path, "write_bytes", full_disk)
         sentence = refused(*words)
     assert f"{tmp_path / 'out.jsonl'} cannot be written (No space left on device); make room" in sentence
 

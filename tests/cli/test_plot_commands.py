@@ -82,7 +82,7 @@ def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refu
     assert "does not fit a classification task" in refused(*spans, "--metric=bleu")
     (tmp_path / "file").write_text("")
     for command in (activations, spans):
-        assert "can be written to" in refused(*command[:-1], f"--output={tmp_path / 'file' / 'x'}")
+        assert "is not a folder" in refused(*command[:-1], f"--output={tmp_path / 'file' / 'x'}")
     (data / "dev.jsonl").unlink()
     for command in (activations, spans):
         assert "dev" in refused(*command)
