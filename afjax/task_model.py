@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import warnings
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -509,7 +509,7 @@ def load_task_model(
     """Loads a head, and the adapter or the fusion under it, from a store.
 
     A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
-    has no such record, which a warning says.
+    has no such record; a line on stderr says so.
 
     Args:
       store_folder: The store.
@@ -577,11 +577,10 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     """The model with its head's record; a contradiction between both is an error unless it is allowed."""
     head = model.model.head_name
     if not record:
-        warnings.warn(
-            f'The head "{head}" does not record what it was trained with, so this was not checked; it was imported, or '
-            "saved by an earlier version of afjax.",
-            stacklevel=2,
-        )
+        if is_first_host():
+            print(
+                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
+            )
         return dataclasses.replace(model, head_record={})
     beneath = model.beneath_head()
     # That the trunk is the head's has been checked.
