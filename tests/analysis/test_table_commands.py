@@ -58,7 +58,7 @@ def test_what_is_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert "--task is cb,rte, but takes one task" in several
     assert "--tasks=cb,rte" in several
     (tmp_path / "z.csv").mkdir()
-    assert "z.csv is there" in refused(capsys, "plot", "differences", given, f"--output={tmp_path / 'z'}")
+    assert "z.csv is a folder" in refused(capsys, "plot", "differences", given, f"--output={tmp_path / 'z'}")
     (tmp_path / "z.csv").rmdir()
     assert "adapter.init_scale" in refused(capsys, "plot", "robustness", given, picture)
     finish(tmp_path / "other", fusion("rte", ("cb",)), 0.5, trunk="c" * 64)
