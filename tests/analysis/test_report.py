@@ -266,7 +266,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         find_experiments(epath.Path(tmp_path / "run"))
     (tmp_path / "run" / "config.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not JSON"):
         find_experiments(epath.Path(tmp_path / "run"))
     with pytest.raises(UserError, match="is a folder"):
         check_output(tmp_path, make_folder=True)
