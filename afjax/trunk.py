@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -273,8 +274,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     Raises:
       UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
     """
-    import transformers
-
+    transformers = _import_transformers()
     if not has_tokenizer(folder):
         raise UserError(
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
@@ -290,6 +290,21 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             "they belong to different models."
         )
     return tokenizer
+
+
+def _import_transformers() -> Any:
+    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
+    variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        import transformers
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+    return transformers
 
 
 def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:

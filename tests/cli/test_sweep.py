@@ -532,7 +532,7 @@ def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: P
     record = tmp_path / "sweep" / "sweep.json"
     for text in ("{", "{}", "[]", '{"config": "", "overrides": [], "grid": 3, "seeds": []}'):
         record.write_text(text)
-        assert f"{record} is damaged (" in refused(*words, RATES)
+        assert str(record) in refused(*words, RATES)
 
 
 def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -> None:
