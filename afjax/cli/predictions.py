@@ -44,8 +44,7 @@ def write_predictions(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
                     "head."
                 ) from None
-    write_output(path, "".join(f"{line}
-" for line in lines))
+    write_output(path, "".join(f"{line}\n" for line in lines))
 
 
 def _line(predictions: Predictions, rows: AnyRows, row: int) -> dict[str, Any]:

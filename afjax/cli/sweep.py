@@ -203,8 +203,9 @@ def _finished(workdir: Path, run: Run) -> Outcome | None:
     last = {result.task: result for result in read_results(folder)}.values()
     if not last:
         return None
-    scores = [result.metrics.get(result.main_metric) for result in last]
-    if not all(isinstance(score, int | float) for score in scores):
+    found = [result.metrics.get(result.main_metric) for result in last]
+    scores = [score for score in found if isinstance(score, int | float)]
+    if len(scores) < len(found):
         raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to try again.")
     return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
 
