@@ -14,7 +14,7 @@ from afjax import partition
 from afjax.architecture import ADAPTER_PRESETS, FusionConfig, HeadConfig
 from afjax.config import TrainConfig, TrunkDtype
 from afjax.errors import UserError
-from afjax.host_memory import return_freed_memory
+from afjax.host_memory import peak_host_memory, return_freed_memory
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import cast_trunk, init_trunk
 from afjax.model.fusion import init_fusion
@@ -185,6 +185,4 @@ def peak_memory_bytes() -> int:
     statistics_ = jax.devices()[0].memory_stats()
     if statistics_ and "peak_bytes_in_use" in statistics_:
         return statistics_["peak_bytes_in_use"]
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_host_memory()

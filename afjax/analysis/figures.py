@@ -8,7 +8,6 @@ import contextlib
 import csv
 import io
 import itertools
-import os
 import re
 import sys
 import warnings
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from afjax.errors import UserError
+from afjax.storage import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,14 +90,12 @@ def check_output(output: Path) -> None:
     stem = _stem(output)
     if stem.is_dir() and not output.suffix:
         raise UserError(f"{output} is a folder; give --output a file's name in it, without a suffix.")
-    folder = stem.parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{output} cannot be written: {folder} is no folder that can be written to.")
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise UserError(
+            f"{output} is a device or a pipe; give --output the common name of {', '.join(SUFFIXES)} files."
+        )
     for path in _targets(output):
-        if path.exists() and (path.is_dir() or not os.access(path, os.W_OK)):
-            raise UserError(f"{path} is there and no file that can be written to; give --output another name.")
+        writing.check_output(path, make_folder=True)
 
 
 def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
@@ -123,9 +121,8 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     for suffix in _PICTURES:
         contents[suffix] = picture(figure, suffix)
     paths = _targets(output)
-    paths[0].parent.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        path.write_bytes(contents[path.suffix])
+        writing.write_output(path, contents[path.suffix], make_folder=True)
     return paths
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from afjax.analysis.runs import Collection, RunRecord
 from afjax.config import ExperimentConfig, TaskConfig
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
+from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder
 
 # What configs/baselines.py trains, and can where no run of it is there to follow.
@@ -66,7 +66,7 @@ def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
 def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     assert donor.config is not None
     path = donor.folder / CONFIG
-    there: ExperimentConfig = from_dict(ExperimentConfig, json.loads(path.read_text(encoding="utf-8")))
+    there: ExperimentConfig = from_dict(ExperimentConfig, read_json(path) or {})
     wanted = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
     if task.name in [each.name for each in wanted.tasks]:

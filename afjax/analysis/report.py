@@ -1,6 +1,5 @@
 """A report of a workdir: one page with all that is known of its runs, and what the best of them does on dev rows."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,10 +24,11 @@ from afjax.architecture import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.paths import absolute, open_path
+from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest
 from afjax.task_model import TaskModel
 from afjax.train.experiment import Result
-from afjax.train.workdir import TARGET, find_store, write_text
+from afjax.train.workdir import TARGET, find_store
 from afjax.trees import count, flatten
 from afjax.trunk import Trunk
 
@@ -72,7 +72,7 @@ def write_report(
       UserError: No finished run, a store that was given and is not there, or a file that cannot be written. Rows,
         trunks and artefacts that are no longer there are told of in the page.
     """
-    check_page(output)
+    check_output(output, make_folder=True)
     if store_folder and not open_path(store_folder).is_dir():
         raise UserError(f"There is no store at {store_folder}; give --store the folder that the run saved to.")
     experiments = find_experiments(workdir)
@@ -84,22 +84,7 @@ def write_report(
     ]
     title = absolute(workdir).name
     contents = make_page(title, experiments, best, looked, str(store_folder or find_store(best.workdir)))
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_text(epath.Path(output), contents)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from None
-
-
-def check_page(output: Path) -> None:
-    """Raises UserError where the page cannot be written there, before anything long is computed."""
-    if output.is_dir():
-        raise UserError(f"{output} is a folder; give --output a file's name, as in {output / 'report.html'}.")
-    folder = output.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{output} cannot be written: {folder} is no folder that can be written to.")
+    write_output(output, contents, make_folder=True)
 
 
 def make_page(

@@ -23,6 +23,7 @@ from afjax.config import ExperimentConfig, TaskConfig
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.paths import is_remote, open_path
+from afjax.storage.json_files import read_json
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
@@ -310,7 +311,7 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
     """The runs of one workdir: that of the target (on each of its tasks), and those of a fusion's sources."""
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
-    if not isinstance(inputs, Mapping) or "the trunk" not in inputs:
+    if not isinstance(inputs.get("the trunk"), str):
         raise UserError(f'{workdir / INPUTS} is damaged (it names no "the trunk"); leave {workdir} out.')
     runs = [(config, workdir / TARGET)]
     for source in config.sources:
@@ -437,16 +438,18 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _read_json(path: epath.Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); leave this workdir out, or train it again.") from None
+def _read_json(path: epath.Path, expected: type = dict) -> Any:
+    advice = "leave this workdir out, or train it again"
+    found = read_json(path, expected=expected, advice=advice, constants=True)
+    if found is None:
+        raise UserError(f"{path} does not exist; {advice}.")
+    return found
 
 
 def _read_results(path: epath.Path) -> list[dict[str, Any]]:
-    results = _read_json(path)
-    wanted = {"task", "metrics"}
-    if not isinstance(results, list) or not all(isinstance(of, dict) and wanted <= of.keys() for of in results):
-        raise UserError(f"{path} is no list of results; delete the run's folder to train it again.")
+    results = _read_json(path, list)
+    for result in results:
+        sound = isinstance(result, dict) and isinstance(result.get("task"), str)
+        if not sound or not isinstance(result.get("metrics"), dict):
+            raise UserError(f"{path} is not a list of results; delete the run's folder to train it again.")
     return results

@@ -32,7 +32,13 @@ class Side:
 
 
 def open_sides(
-    text: str, load_trunk: Callable[[str], Trunk], *, store_folder: str = "", trunk: str = "", task: str = ""
+    text: str,
+    load_trunk: Callable[[str], Trunk],
+    *,
+    store_folder: str = "",
+    trunk: str = "",
+    task: str = "",
+    allow_mismatch: bool = False,
 ) -> list[Side]:
     """What ``afjax compare`` is to compare.
 
@@ -43,6 +49,7 @@ def open_sides(
       store_folder: The store; of workdirs empty: their own.
       trunk: Name of the trunk; of workdirs empty: their own.
       task: Which task of a run on several.
+      allow_mismatch: As in ``load_task_model``.
 
     Raises:
       UserError: Neither of both, or what it names is not there.
@@ -50,7 +57,7 @@ def open_sides(
     sides = []
     for word in split_words(text):
         if match := _MODEL.fullmatch(word):
-            sides.append(_stored(word, match, load_trunk, store_folder, trunk))
+            sides.append(_stored(word, match, load_trunk, store_folder, trunk, allow_mismatch))
         elif open_path(word).is_dir():
             sides += _of_runs(epath.Path(word), load_trunk, store_folder, trunk, task)
         else:
@@ -72,12 +79,26 @@ def split_words(text: str) -> list[str]:
     return words
 
 
-def _stored(word: str, match: re.Match[str], load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str) -> Side:
+def _stored(
+    word: str,
+    match: re.Match[str],
+    load_trunk: Callable[[str], Trunk],
+    store_folder: str,
+    trunk: str,
+    allow_mismatch: bool,
+) -> Side:
     if not store_folder or not trunk:
         raise UserError(f'"{word}" is a model of a store; give --store and --trunk.')
     kind, name, head = match.groups()
-    parts = {} if kind == "head" else {kind: name}
-    model = load_task_model(store_folder, load_trunk(trunk), head=head or name, **parts)
+    adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
+    model = load_task_model(
+        store_folder,
+        load_trunk(trunk),
+        head=head or name,
+        adapter=adapter,
+        fusion=fusion,
+        allow_mismatch=allow_mismatch,
+    )
     return Side(word, model)
 
 

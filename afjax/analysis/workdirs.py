@@ -1,7 +1,6 @@
 """What workdirs hold, as records: an experiment's config, its runs with their logs, results and what they took."""
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +11,17 @@ from etils import epath
 from afjax import store
 from afjax.errors import UserError
 from afjax.paths import absolute, open_path
+from afjax.storage.json_files import parse_json, read_json
 from afjax.store import Manifest
 from afjax.task_model import TaskModel, load_task_model
-from afjax.train.experiment import Result
+from afjax.train.experiment import Result, read_results
 from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, settings
 from afjax.trunk import Trunk
 
 # Settings on which results do not depend, or that only name them.
 NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
+RESTORE = "restore it from a copy"
 # Folders below one that was given are looked through to this depth, as ``afjax table`` does.
 _DEPTH = 4
 
@@ -214,16 +215,15 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     ]
     runs = []
     for place in places:
-        lines, results = _lines(place / "metrics.jsonl"), _results(place / RESULT)
+        lines, results = _lines(place / "metrics.jsonl"), _results(place)
         if lines or results:
             runs.append(RunRecord(place.relative_to(folder).as_posix(), lines, results, _usage(place)))
-    config = _read(folder / CONFIG)
-    for key in ("recipe", "trunk", "partition", "seed"):
-        if key not in config:
-            raise UserError(f"{folder / CONFIG} is damaged (it has no {key}); restore it from a copy.")
-    if not isinstance(config["seed"], int):
-        raise UserError(f"{folder / CONFIG} is damaged (its seed is {config['seed']!r}); restore it from a copy.")
-    inputs = _read(folder / INPUTS) if (folder / INPUTS).exists() else {}
+    config = read_json(folder / CONFIG, advice=RESTORE) or {}
+    for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
+        if not isinstance(config.get(key), kind):
+            found = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
+            raise UserError(f"{folder / CONFIG} is damaged ({found}); {RESTORE}.")
+    inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
     return ExperimentRecord(folder, title, config, inputs, tuple(runs))
 
 
@@ -232,16 +232,6 @@ def _folders(place: epath.Path) -> list[epath.Path]:
         return sorted(path for path in place.iterdir() if path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _read(path: epath.Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged (no JSON object); restore it from a copy.")
-    return found
 
 
 def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
@@ -255,13 +245,12 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
     found = []
     for line in text.splitlines():
         try:
-            values = json.loads(line)
-        except ValueError:
+            values = parse_json(line, str(path), constants=True)
+        except UserError:
             continue
-        if isinstance(values, dict):
-            numbers = {key: value for key, value in values.items() if _is_number(value)}
-            if math.isfinite(numbers.get("step", math.nan)):
-                found.append(numbers)
+        numbers = {key: value for key, value in values.items() if _is_number(value)}
+        if math.isfinite(numbers.get("step", math.nan)):
+            found.append(numbers)
     return tuple(found)
 
 
@@ -275,22 +264,14 @@ def _usage(place: epath.Path) -> dict[str, Any]:
     }
 
 
-def _results(path: epath.Path) -> tuple[Result, ...]:
-    if not path.exists():
-        return ()
-    try:
-        results = tuple(Result(**values) for values in json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); train this run again.") from None
+def _results(folder: epath.Path) -> tuple[Result, ...]:
+    results = read_results(folder)
     for result in results:
-        words = (result.name, result.kind, result.task, result.main_metric)
-        if not all(isinstance(word, str) for word in words) or not isinstance(result.metrics, dict):
-            raise UserError(f"{path} is damaged (a result has no name, task or metrics); train this run again.")
         wrong = [name for name, value in result.metrics.items() if not _is_number(value)]
         if wrong or result.main_metric not in result.metrics:
             metric = (wrong or [result.main_metric])[0]
-            raise UserError(f'{path} is damaged (its metric "{metric}" is no number); train this run again.')
-    return results
+            raise UserError(f'{folder / RESULT} is damaged (its metric "{metric}" is not a number); train it again.')
+    return tuple(results)
 
 
 def _is_number(value: Any) -> bool:

@@ -40,7 +40,7 @@ def activations(arguments: argparse.Namespace) -> list[str]:
     trunk = load_trunk(arguments.trunk)
     check_layers(layers, trunk.config.num_layers)
     models = [
-        load_task_model(arguments.store, trunk, head=head, fusion=fusion)
+        load_task_model(arguments.store, trunk, head=head, fusion=fusion, allow_mismatch=arguments.allow_mismatch)
         for head, fusion in zip(heads, fusions, strict=True)
     ]
     if arguments.text is not None:

@@ -44,7 +44,12 @@ def compare(arguments: argparse.Namespace) -> int:
         raise UserError(f"--resamples is {arguments.resamples}; it must be at least 1.")
     if arguments.seed < 0:
         raise UserError(f"--seed is {arguments.seed}; it must be at least 0.")
-    where = {"store_folder": arguments.store, "trunk": arguments.trunk, "task": arguments.task}
+    where: dict[str, Any] = {
+        "store_folder": arguments.store,
+        "trunk": arguments.trunk,
+        "task": arguments.task,
+        "allow_mismatch": arguments.allow_mismatch,
+    }
     # Both sides mostly have one trunk.
     load = functools.cache(load_trunk)
     first, second = (open_sides(text, load, **where) for text in (arguments.a, arguments.b))

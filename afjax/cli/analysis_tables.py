@@ -1,13 +1,13 @@
 """``afjax table``, and the figures that are drawn from several finished runs."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afjax.errors import UserError
+from afjax.storage.writing import check_output, write_output
 
 if TYPE_CHECKING:
     from afjax.analysis.runs import Collection
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def table(arguments: argparse.Namespace) -> int:
     """``afjax table``: prints a table of finished runs, or writes it."""
     from afjax.analysis import formats, runs, tables
-    from afjax.train.workdir import write_text
 
     # Before anything is read, which may take its time.
     for given, names, what in (
@@ -25,8 +24,8 @@ def table(arguments: argparse.Namespace) -> int:
     ):
         formats.check_choice(given, names, what)
     output = arguments.output
-    if output is not None and (output.is_dir() or not os.access(output.absolute().parent, os.W_OK)):
-        raise UserError(f"{output} cannot be written; give --output a file in a folder that is there and yours.")
+    if output is not None:
+        check_output(output)
     grid = tables.make_grid(
         runs.collect(split_folders(arguments.runs)),
         tasks=arguments.tasks,
@@ -40,7 +39,7 @@ def table(arguments: argparse.Namespace) -> int:
     if output is None:
         print(text, end="")
     else:
-        write_text(output, text)
+        write_output(output, text)
         print(f"Written to {output}", file=sys.stderr)
     return 0
 

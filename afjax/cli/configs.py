@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import runpy
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from afjax.config import ExperimentConfig
 from afjax.data.tasks import find_task
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
+from afjax.storage.json_files import read_json
 
 
 def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -129,16 +129,16 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     """What a workdir's ``config.json`` holds, sources and tasks by the task's name."""
     if arguments:
         raise UserError(f"The config {path} takes no arguments; write --config={path} --config.SETTING=VALUE.")
+    advice = "give a workdir's config.json, or a Python file"
+    values = read_json(path, advice=advice)
+    if values is None:
+        raise UserError(f"The config {path} does not exist; give a Python file, or a workdir's config.json.")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
         values["sources"] = {source["task"]["name"]: source for source in values.get("sources", ())}
         values["tasks"] = {task["name"]: task for task in values.get("tasks", ())}
-    except FileNotFoundError:
-        raise UserError(f"The config {path} does not exist; give a Python file, or a workdir's config.json.") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"The config {path} is no workdir's config.json ({type(error).__name__}: {error}); give one, or a Python "
-            "file."
+            f"The config {path} is not a workdir's config.json ({type(error).__name__}: {error}); {advice}."
         ) from None
     return values
 

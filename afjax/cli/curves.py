@@ -9,14 +9,15 @@ from afjax.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_
 from afjax.data.rows import Rows
 from afjax.errors import UserError
 from afjax.model.adapters import adapter_layers
+from afjax.storage.writing import check_output, write_output
 from afjax.store import names
 from afjax.task_model import TaskModel
-from afjax.train.workdir import write_text
 
 
 def drop(task_model: TaskModel, rows: Rows, *, from_top: bool, batch_size: int, output: Path | None) -> None:
     """Prints AdapterDrop's curve, and writes it as CSV."""
-    _check_output(output)
+    if output is not None:
+        check_output(output)
     points = adapterdrop_curve(task_model, rows, from_top=from_top, batch_size=batch_size)
     _show(points, task_model.task.main_metric, output)
 
@@ -46,7 +47,8 @@ def prune(
         taken = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
         if taken:
             raise UserError(f'The store {store} already has "{name}" in {" and ".join(taken)}; give another --name.')
-    _check_output(output)
+    if output is not None:
+        check_output(output)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=batch_size)
     # Refused before anything is printed, where it cannot be.
@@ -64,11 +66,6 @@ def prune(
         print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters a layer, in {store}")
 
 
-def _check_output(output: Path | None) -> None:
-    if output is not None and not output.absolute().parent.is_dir():
-        raise UserError(f"{output} cannot be written: {output.absolute().parent} is no folder; give another --output.")
-
-
 def _show(points: Iterable[Point], metric: str, output: Path | None) -> None:
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
@@ -80,10 +77,5 @@ def _show(points: Iterable[Point], metric: str, output: Path | None) -> None:
         print(f"{shown} {flops / 1e6:10.1f}", flush=True)
         lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
     if output is not None:
-        try:
-            write_text(output, "\n".join(lines) + "\n")
-        except OSError as error:
-            raise UserError(
-                f"{output} cannot be written ({error.strerror or error}); give another --output."
-            ) from error
+        write_output(output, "\n".join(lines) + "\n")
         print(f"Written to {output}", file=sys.stderr)

@@ -9,7 +9,13 @@ from etils import epath
 
 from afjax.cli.flags_analysis import add_plots, add_report_commands, add_table
 from afjax.cli.flags_exchange import add_exports, add_imports, add_store_commands
-from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags
+from afjax.cli.parsers import (
+    add_command,
+    add_length_flag,
+    add_mismatch_flag,
+    add_model_flags,
+    add_source_flags,
+)
 
 TRAIN_EXAMPLE = """\
 examples:
@@ -205,6 +211,7 @@ def make_parser() -> argparse.ArgumentParser:
     submit.add_argument(
         "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
     )
+    add_mismatch_flag(submit)
 
     tpu = add_command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")

@@ -6,7 +6,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.cli.parsers import add_command, add_group, add_model_flags, add_source_flags
+from afjax.cli.parsers import add_command, add_group, add_mismatch_flag, add_model_flags, add_source_flags
 
 ACTIVATIONS_EXAMPLE = """\
 examples:
@@ -93,6 +93,7 @@ def _add_model_plots(plots: Any) -> None:
     activations.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
     activations.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one a target task")
     activations.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (of the same names)")
+    add_mismatch_flag(activations)
     source = activations.add_mutually_exclusive_group()
     source.add_argument("--source", metavar="SOURCE,SOURCE", help="each one's rows, as for eval (those it trained on)")
     source.add_argument("--data_dir", help="the folder of all tasks, where each head's task is found by its name")
@@ -160,6 +161,7 @@ def add_report_commands(commands: Any) -> None:
     compare.add_argument("--store", default="", help="of models; of workdirs where it was moved")
     compare.add_argument("--trunk", default="", help="of models; of workdirs where it is not their own")
     compare.add_argument("--task", default="", help="which task of a run on several")
+    add_mismatch_flag(compare)
     add_source_flags(compare, required=False)
     compare.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
     compare.add_argument("--metric", default="", help="what to decide by (as early stopping did)")

@@ -1,7 +1,6 @@
 """What ``afjax import adapter-bert``, ``bert`` and ``bert-n-pals`` do, and the lines that they print."""
 
 import argparse
-import os
 
 from afjax.interop.adapter_bert import import_adapter_bert
 from afjax.interop.bert_n_pals import import_bert_n_pals
@@ -11,7 +10,6 @@ from afjax.task_model import TaskModel
 
 def adapter_bert(arguments: argparse.Namespace) -> list[str]:
     """Saves the adapter and the head to the store."""
-    _quiet_transformers()
     model = import_adapter_bert(
         arguments.source,
         arguments.trunk,
@@ -32,7 +30,6 @@ def adapter_bert(arguments: argparse.Namespace) -> list[str]:
 
 def bert(arguments: argparse.Namespace) -> list[str]:
     """Writes the trunk's folder."""
-    _quiet_transformers()
     trunk = import_bert(
         arguments.source,
         arguments.output,
@@ -47,7 +44,6 @@ def bert(arguments: argparse.Namespace) -> list[str]:
 
 def bert_n_pals(arguments: argparse.Namespace) -> list[str]:
     """Writes the trunk's folder, and the adapters and heads to the store."""
-    _quiet_transformers()
     models = import_bert_n_pals(
         arguments.source,
         config=arguments.config,
@@ -73,8 +69,3 @@ def _stored(model: TaskModel, store: str) -> list[str]:
 
 def _names(words: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in words.split(",")) if words else ()
-
-
-def _quiet_transformers() -> None:
-    """Lets transformers run without PyTorch without a word about it."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

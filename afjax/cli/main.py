@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # With TensorFlow installed epath would take that for gs://, which has errors of its own.
     os.environ.setdefault("EPATH_USE_TF", "false")
     parser = make_parser()
+    if empty := _empty_flag(sys.argv[1:] if argv is None else argv):
+        print(f"afjax: {empty} is empty; give it a value, or leave it out.", file=sys.stderr)
+        return 2
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
     prefixes = {"train": ("--config.",), "tpu": ("--config.",), "sweep": ("--config.", "--grid.")}.get(
@@ -45,6 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     with _warnings_in_one_line():
         return _outcome(arguments)
+
+
+def _empty_flag(argv: Sequence[str]) -> str | None:
+    """The first flag whose value is empty, such as ``--adapter=$NAME`` with an unset variable; a setting's may be."""
+    for word, following in zip(argv, [*argv, None][1:], strict=True):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--") and "." not in flag and (not value if equals else following == ""):
+            return flag
+    return None
 
 
 @contextlib.contextmanager
@@ -302,6 +314,7 @@ def _submit(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
+        allow_mismatch=arguments.allow_mismatch,
     )
     print("\n".join(lines))
     return 0

@@ -38,9 +38,18 @@ def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
     parser.add_argument("--head", required=True, help="the head's name")
+    add_mismatch_flag(parser)
     parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
+
+
+def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow_mismatch",
+        action="store_true",
+        help="use a head with another adapter or fusion than it was trained with (its scores are then not its own)",
+    )
 
 
 def add_length_flag(parser: argparse.ArgumentParser) -> None:

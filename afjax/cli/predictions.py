@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.errors import UserError
+from afjax.storage.writing import check_output, write_output
 from afjax.task_model import Predictions, TaskModel
 
 
@@ -31,32 +31,20 @@ def write_predictions(
     Raises:
       UserError: The file cannot be written, or a model whose outputs are NaN or infinite.
     """
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give --output the name of a file.")
-    part = path.with_name(path.name + ".part")
-    try:
-        part.touch()
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); give another --output.") from None
-    try:
-        lines: list[str] = [""] * sum(len(numbers) for numbers, _ in rows)
-        for numbers, of_form in rows:
-            predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
-            for place, number in enumerate(numbers):
-                line = _line(predictions, of_form, place)
-                try:
-                    lines[number] = json.dumps(line, ensure_ascii=False, allow_nan=False)
-                except ValueError:  # The sum of two large logits overflowed.
-                    raise UserError(
-                        f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and "
-                        "the head."
-                    ) from None
-        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); make room or give another --output.") from None
-    finally:
-        part.unlink(missing_ok=True)
+    check_output(path)
+    lines: list[str] = [""] * sum(len(numbers) for numbers, _ in rows)
+    for numbers, of_form in rows:
+        predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
+        for place, number in enumerate(numbers):
+            line = _line(predictions, of_form, place)
+            try:
+                lines[number] = json.dumps(line, ensure_ascii=False, allow_nan=False)
+            except ValueError:  # The sum of two large logits overflowed.
+                raise UserError(
+                    f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
+                    "head."
+                ) from None
+    write_output(path, "".join(f"{line}\n" for line in lines))
 
 
 def _line(predictions: Predictions, rows: AnyRows, row: int) -> dict[str, Any]:

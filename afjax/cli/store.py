@@ -76,7 +76,7 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
     parts = ", ".join(f"{manifest.kind}/{manifest.name}" for manifest in reversed(manifests))
     lines = [f"{where} {parts}, {size}, of the trunk {main.trunk.get('name', '-')} ({main.trunk.get('sha256')})."]
     if "heads" not in kinds:
-        lines.append(f'There is no head "{main.name}" of that trunk with it, so it does not predict by itself.')
+        lines.append(f'No head "{main.name}" that was trained with it is included, so it does not predict by itself.')
     return _printable(lines)
 
 
@@ -133,6 +133,12 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
         f"  config      {json.dumps(manifest.config)}",
         f"  versions    {', '.join(f'{key} {value}' for key, value in manifest.versions.items())}",
     ]
+    if manifest.kind == "heads":
+        record = manifest.trained_with
+        told = f"{record['kind']}/{record['name']} {record['sha256'][:12]}" if record else "not recorded"
+        lines.append(f"  trained with {told}")
+    if manifest.run:
+        lines.append(f"  run         {manifest.run}")
     for adapter in manifest.adapters:
         lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
     leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]

@@ -1,7 +1,6 @@
 """The stored model that a command's flags name, and the rows that it is scored on."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ from afjax.paths import cache_folder
 
 
 def set_up_libraries() -> None:
-    """Keeps compiled programs, and lets transformers run without PyTorch without a word about it."""
+    """Enables the persistent compilation cache."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:
@@ -29,7 +27,12 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     set_up_libraries()
     trunk = load_trunk(arguments.trunk)
     task_model = load_task_model(
-        arguments.store, trunk, head=arguments.head, adapter=arguments.adapter, fusion=arguments.fusion
+        arguments.store,
+        trunk,
+        head=arguments.head,
+        adapter=arguments.adapter,
+        fusion=arguments.fusion,
+        allow_mismatch=arguments.allow_mismatch,
     )
     if arguments.added:
         task_model = task_model.with_adapters(load_adapters(arguments.store, arguments.added.split(","), trunk))

@@ -1,7 +1,6 @@
 """``afjax submit``: predicts a benchmark's test sets with stored models, and writes what its server takes."""
 
 import io
-import os
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from afjax.cli.submit_plan import Job
 from afjax.data.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.storage.writing import write_output
 from afjax.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
 from afjax.task_model import TaskModel, check_length, load_task_model
 from afjax.trunk import Trunk
@@ -30,6 +30,7 @@ def write(
     output: Path,
     batch_size: int,
     max_length: int | None,
+    allow_mismatch: bool = False,
 ) -> list[str]:
     """Predicts and writes every file, each whole or not at all, and an archive of them for GLUE and SuperGLUE.
 
@@ -46,7 +47,8 @@ def write(
         check_length(max_length, trunk)
     # All of them at first: better to know what is wrong with the last before the first has predicted for an hour. What
     # they take of the device's memory they take with their first rows.
-    models = {name: load_model(store_folder, trunk, name) for name in dict.fromkeys(job.head for job in jobs) if name}
+    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
+    models = {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -61,22 +63,24 @@ def write(
             labels, answers = [first_label(job.entry.head)] * len(job.rows), []
         by = _described(models[job.head]) if job.head else "the first label for every row"
         for name, text in _contents(benchmark, job, labels, answers).items():
-            write_whole(output / name, text.encode())
+            write_output(output / name, text)
             files[name] = text
             lines.append(f"{output / name}: {len(job.rows):,} rows, {by}")
         if all(later.head != job.head for later in jobs[number:]):
             models.pop(job.head, None)
     if benchmark != "squad":
-        write_whole(output / "submission.zip", _archive(files))
+        write_output(output / "submission.zip", _archive(files))
         lines.append(f"{output / 'submission.zip'}: {len(files)} file{'s' * (len(files) != 1)}")
     return lines
 
 
-def load_model(store_folder: str, trunk: Trunk, name: str) -> TaskModel:
+def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
     """The head of a name, with the fusion of that name or, where there is none, the adapter."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
-    return load_task_model(store_folder, trunk, head=name, adapter=adapter, fusion=fusion)
+    return load_task_model(
+        store_folder, trunk, head=name, adapter=adapter, fusion=fusion, allow_mismatch=allow_mismatch
+    )
 
 
 def predict(
@@ -125,18 +129,3 @@ def _archive(files: Mapping[str, str]) -> bytes:
             # Without the time of day, so that equal predictions are an equal archive.
             archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
-
-
-def write_whole(path: Path, contents: bytes) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-      UserError: It cannot be written.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(contents)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UserError(f"{path} cannot be written ({error.strerror}); make room or give another --output.") from None

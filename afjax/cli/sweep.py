@@ -8,7 +8,6 @@ and this process never holds an accelerator. A sweep's folder has ``sweep.json``
 import csv
 import dataclasses
 import io
-import json
 import shlex
 import shutil
 import signal
@@ -22,7 +21,9 @@ from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
 from afjax.errors import UserError
-from afjax.train.workdir import RESULT, TARGET, write_json, write_text
+from afjax.storage.writing import write_json, write_text
+from afjax.train.experiment import read_results
+from afjax.train.workdir import RESULT, TARGET
 
 RUNS_TABLE = "sweep.csv"
 SUMMARY_TABLE = "summary.csv"
@@ -198,18 +199,15 @@ def _finished(workdir: Path, run: Run) -> Outcome | None:
     Raises:
       UserError: Its result is damaged.
     """
-    path = run_folder(workdir, run) / TARGET / RESULT
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        last = {result["task"]: result for result in results}.values()
-        score = statistics.fmean(result["metrics"][result["main_metric"]] for result in last)
-    except FileNotFoundError:
+    folder = run_folder(workdir, run) / TARGET
+    last = {result.task: result for result in read_results(folder)}.values()
+    if not last:
         return None
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        raise UserError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); delete the run's folder to train it again."
-        ) from None
-    return Outcome(score, "+".join(dict.fromkeys(result["main_metric"] for result in last)))
+    found = [result.metrics.get(result.main_metric) for result in last]
+    scores = [score for score in found if isinstance(score, int | float)]
+    if len(scores) < len(found):
+        raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to try again.")
+    return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
 
 
 # What is told of them

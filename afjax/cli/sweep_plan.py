@@ -13,6 +13,7 @@ from typing import Any
 from afjax.cli.configs import literal, load_experiment
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.storage.json_files import read_json
 from afjax.train.workdir import check_workdir
 
 RECORD = "sweep.json"
@@ -234,6 +235,30 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
+def _recorded(found: Mapping[str, Any], path: Path) -> Sweep:
+    """The sweep that a record describes.
+
+    Raises:
+      UserError: A field is missing or has the wrong type.
+    """
+    grid, adapters = found.get("grid"), found.get("adapters", "")
+    sound = (
+        isinstance(found.get("config"), str)
+        and isinstance(adapters, str)
+        and isinstance(grid, dict)
+        and all(_is_list_of(values, str) for values in grid.values())
+        and _is_list_of(found.get("overrides"), str)
+        and _is_list_of(found.get("seeds"), int)
+    )
+    if not sound or not isinstance(grid, dict):
+        raise UserError(f"{path} is damaged (it does not describe a sweep); give another --workdir.")
+    return Sweep(found["config"], tuple(found["overrides"]), dict(grid), tuple(found["seeds"]), adapters)
+
+
+def _is_list_of(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
 def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
     """The sweep with its settings in the order of the one that the workdir holds, which it may only add to.
 
@@ -241,23 +266,10 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
       UserError: The workdir holds another sweep, or a damaged record, or is no folder.
     """
     path = workdir / RECORD
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        there = Sweep(
-            found["config"],
-            tuple(found["overrides"]),
-            dict(found["grid"]),
-            tuple(found["seeds"]),
-            found.get("adapters", ""),
-        )
-    except FileNotFoundError:
+    found = read_json(path, advice="give another --workdir")
+    if found is None:
         return sweep
-    except OSError as error:
-        raise UserError(
-            f"The workdir {workdir} cannot be used ({error.strerror or error}); give another --workdir."
-        ) from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is damaged ({error}); take another --workdir.") from None
+    there = _recorded(found, path)
     differences = []
     for field in ("config", "adapters"):
         if getattr(there, field) != getattr(sweep, field):

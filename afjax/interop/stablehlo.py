@@ -5,7 +5,6 @@ choices) are symbolic, so one file serves all of them; JAX compiles it anew for 
 program: one file to copy and no tree to put in order, at the price of a copy of them in each compiled program.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from jax import Array, export
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import AnyPath, is_remote
+from afjax.storage.writing import check_output, replacing
 from afjax.task_model import TaskModel, check_length
 from afjax.trees import tree_digest
 
@@ -66,26 +66,18 @@ def export_stablehlo(
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (Path(path).expanduser(), description_path(path))
+    # First, as what is to be written takes a while to make.
     for target in targets:
-        if target.is_dir():
-            raise UserError(f"{target} is a folder; give --output the name of a file.")
-    parts = [target.with_name(target.name + ".part") for target in targets]
+        check_output(target)
+    data, shapes = _serialise(task_model, max_length, platforms)
+    about = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
     try:
-        # First, as what is to be written takes a while to make.
-        for part in parts:
-            part.touch()
-        data, shapes = _serialise(task_model, max_length, platforms)
-        about = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
-        parts[0].write_bytes(data)
-        parts[1].write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        for part, target in zip(parts, targets, strict=True):
-            os.replace(part, target)
+        # Both files are complete before either gets its name.
+        with replacing(targets[0]) as program, replacing(targets[1]) as description:
+            program.write_bytes(data)
+            description.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{targets[0]} cannot be written ({error.strerror}); give another --output.") from None
-    finally:
-        for part in parts:
-            with contextlib.suppress(OSError):
-                part.unlink()
+        raise UserError(f"{targets[0]} cannot be written ({error.strerror or error}); give another --output.") from None
     return about
 
 

@@ -69,13 +69,17 @@ def parse_json(
 
 
 def read_json(
-    path: str | os.PathLike[str], *, expected: type | None = dict, advice: str = "restore the file"
+    path: str | os.PathLike[str],
+    *,
+    expected: type | None = dict,
+    advice: str = "restore the file",
+    constants: bool = False,
 ) -> Any | None:
     """Reads and parses a JSON file, local or on an object store.
 
     Args:
       path: The file.
-      expected, advice: As in :func:`parse_json`.
+      expected, advice, constants: As in :func:`parse_json`.
 
     Returns:
       The parsed value, or None if there is no such file.
@@ -89,7 +93,7 @@ def read_json(
         return None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from None
-    return parse_json(text, str(path), expected=expected, advice=advice)
+    return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from afjax.errors import UserError
 from afjax.paths import is_remote, open_path
 
 
@@ -20,8 +21,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields the path to write to; renames it to ``path`` when the block ends without an exception.
 
     Args:
-      path: A local file. A symbolic link is followed, so the file that it points to is replaced. A device or a pipe is
-        yielded itself.
+      path: A local file. A symbolic link is followed, so the file that it points to is replaced. A device, a pipe or
+        one of this process's own open files (``/dev/stdout``) is yielded itself.
 
     Raises:
       OSError: The file cannot be written. A file that was there before is unchanged.
@@ -30,12 +31,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
       >>> with replacing("scores.csv") as part:  # doctest: +SKIP
       ...     part.write_text("task,accuracy\\n")
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        yield target
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if _is_written_directly(path):
+        yield Path(path)
         return
+    target = Path(os.path.realpath(path))
     part = target.with_name(target.name + ".part")
     try:
         yield part
@@ -65,3 +66,47 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Writes a JSON file as :func:`write_bytes` does."""
     write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_folder: bool = False) -> None:
+    """Writes a file that a user has named, completely or not at all.
+
+    Args:
+      path: A local file.
+      contents: Its contents; text is written as UTF-8.
+      make_folder: Whether its folder is made if it is missing.
+
+    Raises:
+      UserError: The file cannot be written.
+    """
+    try:
+        if make_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, contents.encode() if isinstance(contents, str) else contents)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); make room or give another --output."
+        ) from None
+
+
+def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
+    """Raises UserError if :func:`write_output` could not write a file, before anything long is computed."""
+    given = Path(path)
+    if given.is_dir():
+        raise UserError(f"{path} is a folder; give --output the name of a file.")
+    folder = given.absolute().parent
+    while make_folder and not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UserError(f"{path} cannot be written: {folder} is not a folder; give another --output.")
+    target = given if _is_written_directly(given) else folder
+    if not os.access(target, os.W_OK):
+        raise UserError(f"{path} cannot be written: no permission to write to {target}; give another --output.")
+
+
+def _is_written_directly(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a device, a pipe, or a file that this process has open already."""
+    name = os.path.abspath(path)
+    if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):
+        return True
+    return os.path.exists(path) and not os.path.isfile(path)

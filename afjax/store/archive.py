@@ -5,7 +5,6 @@ plain archive can unpack to more than its own size. Times, owners and order are 
 bytes. Unpacked with ``tar xf``, it is a store.
 """
 
-import os
 import shutil
 import tarfile
 import tempfile
@@ -14,6 +13,7 @@ from typing import IO
 
 from afjax.errors import UserError
 from afjax.paths import AnyPath, local_path
+from afjax.storage.writing import replacing
 from afjax.store import bundle
 from afjax.store.artefacts import StorePath
 from afjax.store.files import MANIFEST
@@ -87,20 +87,18 @@ def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool =
 
 def _write(path: Path, folder: Path) -> None:
     files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
-    part = path.with_name(path.name + ".part")
     try:
-        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
+        with replacing(path) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
             # The card and the manifests first, for those who only want to look.
             for name in sorted(files, key=lambda name: (name != bundle.CARD, not name.endswith(f"/{MANIFEST}"), name)):
                 member = tarfile.TarInfo(name)
                 member.size = files[name].stat().st_size
                 with files[name].open("rb") as contents:
                     tar.addfile(member, contents)
-        os.replace(part, path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); make room or give another --output.") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); make room or give another --output."
+        ) from error
 
 
 def _extract_all(path: Path, folder: Path) -> None:

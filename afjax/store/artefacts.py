@@ -137,7 +137,8 @@ def save_all(
             for draft in drafts:
                 reservations.release(root, draft.kind, draft.name)
     except OSError as error:
-        titles = " and ".join(title(draft.kind, draft.name) for draft in drafts)
+        first, *rest = (title(draft.kind, draft.name) for draft in drafts)
+        titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in rest)])
         raise UserError(f"{titles} cannot be written to {store}: {error.strerror or error}.") from error
     if is_remote(root):
         check_still_there(store, manifests)
@@ -203,8 +204,8 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
             found = None
         if found != manifest:
             raise UserError(
-                f"Another process saved {title(manifest.kind, manifest.name).lower()} to {store} at the same time; "
-                "check what the store has (afjax store verify), then save under another name or again."
+                f"{title(manifest.kind, manifest.name)} in the store {store} was replaced by another process at the "
+                "same time; check what the store has (afjax store verify), then save under another name or again."
             )
 
 

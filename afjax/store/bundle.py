@@ -116,6 +116,12 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
                 f"{where} holds artefacts of several trunks, which cannot be used together: {manifest.kind}/"
                 f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
             )
+    for head in of_kind["heads"]:
+        if head != main and not head.belongs_to(main):
+            raise UserError(
+                f"{where} holds the head {head.name}, which was not trained with {main.kind}/{main.name} but with "
+                f"{head.trained_with['kind']}/{head.trained_with['name']}; pack it again."
+            )
     rest = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
     return (*rest, main)
 
@@ -213,11 +219,10 @@ def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
     """``(kind, name)`` of an artefact and of what belongs to it."""
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
-    if main.kind != "heads" and name in names(store, "heads"):
-        head = read_manifest(store, "heads", name)
-        # Else it merely has the same name.
-        if not trunk_difference(head.trunk, main.trunk).differences:
-            parts.append(("heads", name))
+    has_head = main.kind != "heads" and name in names(store, "heads")
+    # Else it merely has the same name.
+    if has_head and read_manifest(store, "heads", name).belongs_to(main):
+        parts.append(("heads", name))
     for part_kind, part in parts:
         if part not in names(store, part_kind):
             raise UserError(

@@ -122,7 +122,11 @@ def _is_sound(manifest: Manifest) -> bool:
         sizes = [manifest.config.get(key) for key in ("num_outputs", "max_length")]
         if not all(isinstance(size, int) for size in sizes) or "output/bias" not in manifest.leaves:
             return False
+    record = manifest.trained_with
+    if record and (manifest.kind != "heads" or record["kind"] not in ("adapters", "fusion", "trunk")):
+        return False
     digests = [*manifest.files.values(), *(adapter["sha256"] for adapter in manifest.adapters)]
+    digests += [record["sha256"]] if record else []
     return (
         all(_is_digest(digest) for digest in digests)
         and len(set(members)) == len(members)

@@ -14,6 +14,7 @@ from afjax.config import TrunkDtype
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
+from afjax.store.trunk_identity import trunk_difference
 
 KINDS = ("adapters", "fusion", "heads")
 FORMAT_VERSION = 2
@@ -82,6 +83,13 @@ class Manifest:
     created: str
     trained_with: dict = dataclasses.field(default_factory=dict)
     run: str = ""
+
+    def belongs_to(self, other: "Manifest") -> bool:
+        """Whether this head was trained on the trunk of an adapter or a fusion, and with it, as far as is recorded."""
+        if trunk_difference(self.trunk, other.trunk).differences:
+            return False
+        record = self.trained_with
+        return not record or (record["kind"], record["sha256"]) == (other.kind, other.digest)
 
     @property
     def digest(self) -> str:

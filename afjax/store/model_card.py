@@ -17,7 +17,7 @@ from afjax.errors import UserError
 from afjax.store.manifest import Manifest
 from afjax.store.provenance import hub_id
 
-_NOUNS = {"adapters": "adapter", "fusion": "fusion of adapters", "heads": "head"}
+_NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
 # By the kind of task: what the hub calls it, a row of a file, and the same from Python.
 _PIPELINE_TAGS = {
     "classification": "text-classification",
@@ -119,7 +119,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     lines = [
         f"# {code_span(main.name)}",
         "",
-        f"A {_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
+        f"{_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
         "made with afjax (JAX).",
         "",
         f"- Trunk: {code_span(name)}{where}{f': {code_span(sizes)}' if sizes else ''}",

@@ -21,7 +21,7 @@ COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was success
 
 
 def shareable(manifest: Manifest) -> Manifest:
-    """The manifest with ``./LAST`` for every path in its trunk's name and its task's source and files.
+    """The manifest with ``./LAST`` for every path in its trunk's names and its task's source and files.
 
     It is that of a checkpoint with ``COMMITTED_TEXT`` in its file ``COMMITTED``.
     """
@@ -37,7 +37,10 @@ def shareable(manifest: Manifest) -> Manifest:
         # Else the name of a file in the source, or of a split of TFDS.
         if isinstance(task.get(split), str) and re.search(r"[/\\]", task[split]):
             task[split] = _last_part(task[split])
-    return dataclasses.replace(manifest, trunk=trunk, task=task, files=files)
+    record = dict(manifest.trained_with)
+    if record.get("kind") == "trunk":
+        record["name"] = _trunk_name(record["name"])
+    return dataclasses.replace(manifest, trunk=trunk, task=task, files=files, trained_with=record)
 
 
 def hub_id(trunk_name: str) -> str:

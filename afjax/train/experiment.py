@@ -333,7 +333,8 @@ def read_results(folder: epath.Path) -> list[Result]:
     path = folder / RESULT
     advice = "delete it, and the same command writes it again"
     results = []
-    for values in read_json(path, expected=list, advice=advice) or []:
+    # A score may be NaN, as that of constant predictions.
+    for values in read_json(path, expected=list, advice=advice, constants=True) or []:
         if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
             raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
         texts = [values[name] for name in ("name", "kind", "task", "main_metric")]

@@ -1,14 +1,15 @@
 """What a run has taken so far: time and memory, over all its starts."""
 
-import json
-import sys
 import time
 from typing import Any
 
 import jax
 from etils import epath
 
-from afjax.train.workdir import write_json
+from afjax.errors import UserError
+from afjax.host_memory import peak_host_memory
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
 
 # In a run's folder. Two runs of the same bits differ in this file alone, so nothing but reports reads it.
 USAGE = "usage.json"
@@ -42,7 +43,7 @@ class Usage:
             "seconds": earlier.get("seconds", 0.0) + time.monotonic() - self._begin,
             "starts": earlier.get("starts", 0) + 1,
             "devices": f"{len(devices)} × {devices[0].device_kind}",
-            "host_memory": max(earlier.get("host_memory", 0), _host_memory()),
+            "host_memory": max(earlier.get("host_memory", 0), peak_host_memory()),
             "device_memory": max(earlier.get("device_memory", 0), *peaks),
         }
         write_json(self._path, values)
@@ -51,17 +52,6 @@ class Usage:
 def read_usage(folder: epath.Path) -> dict[str, Any]:
     """What a run's ``usage.json`` holds; empty where there is none that can be read (older runs have none)."""
     try:
-        found = json.loads((folder / USAGE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(folder / USAGE) or {}
+    except UserError:
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _host_memory() -> int:
-    """The most bytes that this process has held; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows.
-        return 0
-    # The one value that systems count differently: macOS in bytes, others in kilobytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -38,16 +38,16 @@ def test_bad_outputs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder"):
         check_output(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="no folder that can be written to"):
+    with pytest.raises(UserError, match="is not a folder"):
         check_output(tmp_path / "file" / "picture")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".csv"])
 def test_a_folder_in_the_place_of_a_file_is_told_before_any_is_written(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"z{suffix}").mkdir()
-    with pytest.raises(UserError, match=rf"z\{suffix} is there and no file that can be written to"):
+    with pytest.raises(UserError, match=rf"z\{suffix} is a folder"):
         check_output(tmp_path / "z")
-    with pytest.raises(UserError, match="give --output another name"):
+    with pytest.raises(UserError, match="give --output the name of a file"):
         draw(tmp_path / "z", [("a", 1.0)])
     assert [path.name for path in tmp_path.iterdir()] == [f"z{suffix}"]
 

@@ -14,11 +14,12 @@ from etils import epath
 
 from afjax.analysis.dev_rows import DevLook, Mistake
 from afjax.analysis.page import Markup, tag
-from afjax.analysis.report import SECTIONS, Looked, check_page, make_page
+from afjax.analysis.report import SECTIONS, Looked, make_page
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
+from afjax.storage.writing import check_output
 from afjax.train.experiment import Result
 
 HOSTILE = "<script>alert(1)</script>\"'&$x_$ \x00\u202eeslaf"
@@ -265,12 +266,12 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         find_experiments(epath.Path(tmp_path / "run"))
     (tmp_path / "run" / "config.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not JSON"):
         find_experiments(epath.Path(tmp_path / "run"))
     with pytest.raises(UserError, match="is a folder"):
-        check_page(tmp_path)
-    with pytest.raises(UserError, match="no folder that can be written to"):
-        check_page(tmp_path / "run" / "config.json" / "report.html")
+        check_output(tmp_path, make_folder=True)
+    with pytest.raises(UserError, match="is not a folder"):
+        check_output(tmp_path / "run" / "config.json" / "report.html", make_folder=True)
 
 
 CHROMIUM = shutil.which("chromium")

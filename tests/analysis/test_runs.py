@@ -202,7 +202,7 @@ def test_what_cannot_be_collected(tmp_path: Path) -> None:
     finish(tmp_path / "scored", experiment("rte", "full", seed=1), 0.5)
     assert f"{tmp_path / 'scoreless'} has no dev score on rte" in collect([tmp_path]).left_out(["rte"])
     (tmp_path / "scored" / "target" / "result.json").write_text("{")
-    with pytest.raises(UserError, match=r"result.json cannot be read"):
+    with pytest.raises(UserError, match=r"result.json is not JSON"):
         collect([tmp_path])
 
 
@@ -330,7 +330,7 @@ def test_config_json_that_is_none(tmp_path: Path) -> None:
         load_experiment(str(path))
     for text in ("[]", "{", json.dumps({"sources": [{}]})):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"is no workdir's config.json"):
+        with pytest.raises(UserError, match=r"give a workdir's config.json"):
             load_experiment(str(path))
     with pytest.raises(UserError, match="takes no arguments"):
         load_experiment(f"{path}:seed=1")

@@ -150,12 +150,12 @@ def test_damaged_usage(usage: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metrics": {"accuracy": "0.5"}}, '"accuracy" is no number'),
-        ({"metrics": {"accuracy": 0.5, "f1": None}}, '"f1" is no number'),
-        ({"metrics": {"f1": 0.5}}, '"accuracy" is no number'),
-        ({"metrics": ["accuracy"]}, "no name, task or metrics"),
-        ({"task": None}, "no name, task or metrics"),
-        ({"other": 1}, "TypeError"),
+        ({"metrics": {"accuracy": "0.5"}}, '"accuracy" is not a number'),
+        ({"metrics": {"accuracy": 0.5, "f1": None}}, '"f1" is not a number'),
+        ({"metrics": {"f1": 0.5}}, '"accuracy" is not a number'),
+        ({"metrics": ["accuracy"]}, "wrong type"),
+        ({"task": None}, "wrong type"),
+        ({"other": 1}, "does not hold"),
     ],
 )
 def test_damaged_result(change: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_damaged_result(change: dict[str, Any], words: str, tmp_path: Path) -> N
     path = workdir / "target" / "result.json"
     (result,) = json.loads(path.read_text())
     path.write_text(json.dumps([{**result, **change}]))
-    with pytest.raises(UserError, match=f"{words}.*; train this run again"):
+    with pytest.raises(UserError, match=words):
         read(workdir)
 
 

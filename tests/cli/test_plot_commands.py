@@ -73,7 +73,7 @@ def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refu
     assert "The layer 0 is given twice" in refused(*activations, "--layers=0,1,0")
     text = [*activations[:-2], activations[-1]]
     assert "--text is blank" in refused(*text, "--text= ")
-    assert "--text_b is blank" in refused(*text, "--text=all", "--text_b=")
+    assert "--text_b is empty" in refused(*text, "--text=all", "--text_b=")
     assert '--fusion names "target-fusion" twice' in refused(*activations, "--fusion=target-fusion,target-fusion")
     told = refused(*activations, "--fusion=target-fusio")
     assert 'The fusion "target-fusio" is not in the store' in told
@@ -82,7 +82,7 @@ def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refu
     assert "does not fit a classification task" in refused(*spans, "--metric=bleu")
     (tmp_path / "file").write_text("")
     for command in (activations, spans):
-        assert "can be written to" in refused(*command[:-1], f"--output={tmp_path / 'file' / 'x'}")
+        assert "is not a folder" in refused(*command[:-1], f"--output={tmp_path / 'file' / 'x'}")
     (data / "dev.jsonl").unlink()
     for command in (activations, spans):
         assert "dev" in refused(*command)

@@ -123,7 +123,7 @@ def test_report_refuses(trained: Path, tmp_path: Path, refused: Refused) -> None
     assert "has no finished run" in refused("report", f"--workdir={tmp_path}", f"--output={tmp_path / 'x.html'}")
     assert "is a folder" in refused("report", workdir, f"--output={tmp_path}")
     (tmp_path / "file").write_text("")
-    assert "can be written to" in refused("report", workdir, f"--output={tmp_path / 'file' / 'x.html'}")
+    assert "is not a folder" in refused("report", workdir, f"--output={tmp_path / 'file' / 'x.html'}")
     assert "--mistakes is -1" in refused("report", workdir, f"--output={tmp_path / 'x.html'}", "--mistakes=-1")
 
 

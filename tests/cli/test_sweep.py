@@ -419,7 +419,10 @@ def test_of_every_task_the_last_result_counts(
     results = [("rte", "accuracy", 0.1), ("rte", "accuracy", 0.5), ("stsb", "pearson", 0.9), ("cb", "accuracy", 0.4)]
 
     def run(command: Sequence[str], log: Path) -> int:
-        rows = [{"task": task, "metrics": {name: score}, "main_metric": name} for task, name, score in results]
+        shared = {"name": "x", "kind": "adapter"}
+        rows = [
+            {**shared, "task": task, "metrics": {name: score}, "main_metric": name} for task, name, score in results
+        ]
         write_result(log.parent, rows)
         return 0
 
@@ -479,7 +482,7 @@ def test_how_long_it_will_take_is_told(
         (["--grid.seed=0,1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--config.seed=1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--seeds=a"], '--seeds is "a"; give whole numbers with commas between'),
-        ([RATES, "--seeds="], '--seeds is ""; give whole numbers'),
+        ([RATES, "--seeds="], "--seeds is empty"),
         ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
     ],
 )
@@ -523,13 +526,13 @@ def test_a_config_that_is_not_there(words: list[str], config: Path, refused: Ref
 def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: Path, refused: Refused) -> None:
     assert main([*words, RATES]) == 0
     result = tmp_path / "sweep" / "runs" / "train.learning_rate=0.001,seed=0" / "target" / "result.json"
-    for text in ("[", "[]", "[{}]", "3"):
+    for text in ("[", "[{}]", "3", "{", "[" * 100 + "]" * 100):
         result.write_text(text)
-        assert f"{result} cannot be read (" in refused(*words, RATES)
+        assert str(result) in refused(*words, RATES)
     record = tmp_path / "sweep" / "sweep.json"
     for text in ("{", "{}", "[]", '{"config": "", "overrides": [], "grid": 3, "seeds": []}'):
         record.write_text(text)
-        assert f"{record} is damaged (" in refused(*words, RATES)
+        assert str(record) in refused(*words, RATES)
 
 
 def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -> None:

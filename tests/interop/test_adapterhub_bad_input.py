@@ -16,6 +16,7 @@ from afjax import store
 from afjax.cli.main import main
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+from afjax.store import checkpoint
 from tests.interop.adapterhub_folders import Folders
 
 Change = Callable[[dict[str, Any]], Any]
@@ -358,27 +359,33 @@ def test_lengths_of_heads(bert: Folders, tmp_path: Path, max_length: Any) -> Non
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
-def test_an_import_that_was_killed_goes_on(
+def test_an_interrupted_import_leaves_nothing(
     bert: Folders, setup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, original = tmp_path / "store", store.save
-    saved: list[str] = []
+    folder, original = tmp_path / "store", checkpoint.write
+    written: list[Any] = []
 
-    def save(*arguments: Any, **options: Any) -> Any:
-        if len(saved) == 2:
+    def write(target: Any, params: Any) -> Any:
+        if len(written) == 2:
             raise KeyboardInterrupt
-        saved.append(arguments[2])
-        return original(*arguments, **options)
+        written.append(target)
+        return original(target, params)
 
-    monkeypatch.setattr(store, "save", save)
+    monkeypatch.setattr(checkpoint, "write", write)
     with pytest.raises(KeyboardInterrupt):
         import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
-    monkeypatch.undo()
-    assert store.names(folder, "adapters") == saved == ["a", "b"]
-    before = [store.read_manifest(folder, "adapters", name) for name in saved]
+    assert store.folders(folder) == []
+
+
+def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
+    shutil.rmtree(folder / "fusion")
+    shutil.rmtree(folder / "heads")
+    before = [store.read_manifest(folder, "adapters", name) for name in ("a", "b")]
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     assert store.verify(folder) == []
-    assert [store.read_manifest(folder, "adapters", name) for name in saved] == before
+    assert [store.read_manifest(folder, "adapters", name) for name in ("a", "b")] == before
     # Another fusion of the same adapters takes them as they are; the same one again is a name that is taken.
     shutil.rmtree(setup / "two_layers")
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))

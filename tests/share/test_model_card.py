@@ -65,6 +65,7 @@ def test_commands_and_python_are_such_as_afjax_takes(made: Path, tmp_path: Path,
     adapter = save(tmp_path, "adapters", name, task=task, trunk={**TRUNK, "name": "org/model"})
     head = save(tmp_path, "heads", name, task=task, trunk={**TRUNK, "name": "org/model"})
     text = model_card([head, adapter])
+    assert "\nAn adapter with a head for a BERT-family encoder" in text
     ((unpack, predict),) = [block.splitlines() for block in re.findall("```bash\n(.*?)```", text, re.DOTALL)]
     arguments = make_parser().parse_args(shlex.split(predict)[1:])
     assert (arguments.adapter, arguments.head, arguments.trunk) == (name, name, "org/model")

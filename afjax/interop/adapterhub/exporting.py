@@ -47,8 +47,8 @@ def export_adapterhub(
 ) -> list[tuple[str, Path]]:
     """Writes an artefact as the ``adapters`` library saves it: the whole folder, or nothing.
 
-    An adapter goes with the head of its name, where there is one (``load_adapter(output)``); a fusion as a setup with
-    its adapters and the head of its name (``load_adapter_setup(output)``).
+    An adapter goes with the head of its name (``load_adapter(output)``); a fusion as a setup with its adapters and the
+    head of its name (``load_adapter_setup(output)``). A head that was trained with something else is left out.
 
     Args:
       store_folder: The store.
@@ -81,9 +81,10 @@ def export_adapterhub(
         # Such folders can be entered by their maker alone.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
-    except BaseException:
+    except OSError as error:
+        raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from error
+    finally:
         shutil.rmtree(new, ignore_errors=True)
-        raise
     return [(what, output / path.relative_to(new)) for what, path in written]
 
 
@@ -177,11 +178,11 @@ class _Writer:
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
-        """Whether a head of the same name, and of the same trunk, belongs to an adapter or a fusion."""
+        """Whether a head of the same name was trained with an adapter or a fusion, as far as is recorded."""
         if name not in store.names(self.store_folder, "heads"):
             return False
         main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))
-        return not store.trunk_difference(head.trunk, main.trunk).differences
+        return head.belongs_to(main)
 
     def _adapter_alone(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)

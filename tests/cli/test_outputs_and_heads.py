@@ -1,0 +1,210 @@
+"""Outputs to devices and pipes, heads that do not belong to what is loaded, and empty flags."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from afjax import bench, host_memory, store
+from afjax.cli.main import main
+from tests.cli.conftest import Refused
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@pytest.fixture
+def model(trained: Path, tiny_trunk_folder: Path) -> list[str]:
+    return [f"--store={trained / 'run' / 'store'}", f"--trunk={tiny_trunk_folder}"]
+
+
+@pytest.fixture
+def fused(model: list[str]) -> list[str]:
+    return [*model, "--fusion=target-fusion", "--head=target-fusion"]
+
+
+# Outputs
+
+
+@needs_full
+def test_a_full_device_ends_with_a_sentence_and_stays_a_device(
+    trained: Path, fused: list[str], model: list[str], data: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = "--output=/dev/full"
+    for words in (
+        ["predict", *fused, f"--input={data / 'dev.jsonl'}", output],
+        ["table", "houlsby", f"--runs={trained / 'run'}", output],
+    ):
+        assert "/dev/full cannot be written (No space left on device)" in refused(*words)
+    # These print before they write, or write several files.
+    for words in (
+        ["adapterdrop", *fused, f"--source={data}", output],
+        ["report", f"--workdir={trained / 'run'}", output],
+        ["export", "stablehlo", *fused, output, "--max_length=16", "--platforms=cpu"],
+        ["plot", "spans", *model, "--adapter=first", "--head=first", f"--source={data}", output],
+        ["store", "pack", "first", model[0], output],
+    ):
+        capsys.readouterr()
+        assert main(words) == 2
+        assert "/dev/full" in capsys.readouterr().err
+        assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert not list(Path("/dev").glob("full?*"))
+
+
+def test_predictions_go_through_the_standard_output(fused: list[str], data: Path, tmp_path: Path) -> None:
+    words = ["predict", *fused, f"--input={data / 'dev.jsonl'}"]
+    command = [sys.executable, "-m", "afjax", *words, "--output=/dev/stdout"]
+    piped = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    assert main([*words, f"--output={tmp_path / 'file.jsonl'}"]) == 0
+    assert piped == (tmp_path / "file.jsonl").read_bytes()
+    assert len(piped.splitlines()) == 8
+
+
+def test_an_archive_is_written_through_a_link_that_stays_a_link(model: list[str], tmp_path: Path) -> None:
+    (tmp_path / "link.tar").symlink_to("archive.tar")
+    assert main(["store", "pack", "first", model[0], f"--output={tmp_path / 'link.tar'}"]) == 0
+    assert (tmp_path / "link.tar").is_symlink()
+    assert (tmp_path / "archive.tar").stat().st_size > 0
+
+
+# Heads
+
+
+def test_a_head_is_not_used_with_what_it_was_not_trained_with(
+    model: list[str], data: Path, refused: Refused, tmp_path: Path
+) -> None:
+    rows, source = f"--input={data / 'dev.jsonl'}", f"--source={data}"
+    mixed = [*model, "--adapter=second", "--head=first"]
+    for words in (
+        ["predict", *mixed, rows, f"--output={tmp_path / 'out'}"],
+        ["eval", *mixed, source],
+        ["adapterdrop", *mixed, source],
+        ["prune", *model, "--fusion=target-fusion", "--head=first", source],
+        ["eval", *model, "--head=first", source],
+        ["plot", "spans", *mixed, source, f"--output={tmp_path / 'spans'}"],
+        ["plot", "activations", *model, "--fusion=target-fusion", "--head=first", f"--output={tmp_path / 'x'}"],
+        ["export", "stablehlo", *mixed, f"--output={tmp_path / 'x'}"],
+        ["compare", "adapter:second:first", "adapter:first", *model, source],
+    ):
+        sentence = refused(*words)
+        assert 'The head "first" was trained with the adapter "first"' in sentence
+        assert "--allow_mismatch" in sentence
+    assert main(["eval", *mixed, source, "--allow_mismatch"]) == 0
+
+
+def test_submit_names_a_head_that_belongs_to_another_adapter(
+    trained: Path, store: Path, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    from afjax import UserError, load_trunk
+    from afjax import store as artefacts
+    from afjax.cli.submit import load_model
+
+    trunk, loaded = load_trunk(str(tiny_trunk_folder)), artefacts.load(store, "adapters", "second")
+    manifest = loaded.manifest
+    artefacts.save(
+        store, "adapters", "first", loaded.params, config=manifest.config, trunk=manifest.trunk, overwrite=True
+    )
+    with pytest.raises(UserError, match='The head "first" was trained with'):
+        load_model(str(store), trunk, "first")
+    assert load_model(str(store), trunk, "first", allow_mismatch=True).head_record
+
+
+@pytest.mark.parametrize("flag", ["adapter", "fusion", "head", "without", "output"])
+@pytest.mark.parametrize("words", [["--{}="], ["--{}", ""]])
+def test_an_empty_flag_is_not_an_absent_one(
+    model: list[str], data: Path, refused: Refused, flag: str, words: list[str]
+) -> None:
+    given = [word.format(flag) for word in words]
+    sentence = refused("predict", *model, "--head=first", *given, f"--input={data / 'dev.jsonl'}", "--output=x")
+    assert f"--{flag} is empty" in sentence
+
+
+def test_store_show_says_what_a_head_was_trained_with(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "show", "first", model[0]]) == 0
+    digest = store.read_manifest(model[0].partition("=")[2], "adapters", "first").digest
+    assert f"trained with adapters/first {digest[:12]}" in capsys.readouterr().out
+
+
+# Workdirs
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("target/result.json", "{"),
+        ("target/result.json", "[{}]"),
+        ("target/result.json", "[" * 3000),
+        ("config.json", "null"),
+        ("config.json", "[" * 3000),
+        ("inputs.json", "3"),
+    ],
+)
+def test_a_damaged_workdir_is_refused_by_the_name_of_the_file(
+    trained: Path, tmp_path: Path, refused: Refused, file: str, text: str
+) -> None:
+    import shutil
+
+    shutil.copytree(trained / "run", tmp_path / "run")
+    (tmp_path / "run" / file).write_text(text)
+    for words in (["report", f"--workdir={tmp_path / 'run'}"], ["table", "houlsby", f"--runs={tmp_path / 'run'}"]):
+        assert file in refused(*words, f"--output={tmp_path / 'out.html'}")
+
+
+@pytest.mark.parametrize("line", ["[]", "null", "3", "[" * 3000, '{"step": {}}', "{"])
+def test_lines_of_a_log_that_are_no_scalars_are_left_out(trained: Path, tmp_path: Path, line: str) -> None:
+    import shutil
+
+    shutil.copytree(trained / "run", tmp_path / "run")
+    for name, contents in (("metrics.jsonl", line + "\n"), ("usage.json", line)):
+        (tmp_path / "run" / "target" / name).write_text(contents)
+    assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out.html'}"]) == 0
+
+
+# Small
+
+
+@pytest.mark.parametrize(("platform", "scale"), [("darwin", 1), ("linux", 1024)])
+def test_peak_memory_is_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch, platform: str, scale: int) -> None:
+    import resource
+
+    class Usage:
+        ru_maxrss = 10**6
+
+    monkeypatch.setattr(resource, "getrusage", lambda who: Usage())
+    monkeypatch.setattr(host_memory.sys, "platform", platform)
+    assert host_memory.peak_host_memory() == 10**6 * scale
+    assert bench.peak_memory_bytes() == 10**6 * scale
+
+
+def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
+    code = f"import afjax; afjax.load_trunk({str(tiny_trunk_folder)!r}).tokenizer()"
+    environment = {name: value for name, value in os.environ.items() if name != "TRANSFORMERS_NO_ADVISORY_WARNINGS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "PyTorch" not in done.stdout + done.stderr
+
+
+# Two runs into one store
+
+
+def test_of_two_commands_that_train_one_name_into_one_store_one_is_refused(config: Path, tmp_path: Path) -> None:
+    given = [f"--config={config}:recipe=single,task=rte", f"--store={tmp_path / 'store'}"]
+    runs = []
+    for seed in range(2):
+        words = [*given, f"--workdir={tmp_path / f'run{seed}'}", f"--config.seed={seed}"]
+        command = [sys.executable, "-m", "afjax", "train", *words]
+        runs.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    told = [run.communicate(timeout=300) for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], told
+    winner = [run.returncode for run in runs].index(0)
+    sentence = told[1 - winner][1].splitlines()[-1]
+    assert sentence.startswith("afjax: ")
+    assert "rte" in sentence
+    assert not (tmp_path / f"run{1 - winner}" / "target").exists()
+    entries = store.entries(tmp_path / "store")
+    assert [(entry.kind, entry.name, entry.seed) for entry in entries] == [
+        ("adapters", "rte", winner),
+        ("heads", "rte", winner),
+    ]
+    assert len({entry.run for entry in entries}) == 1

@@ -1,0 +1,165 @@
+"""A head records what it was trained with, and is not used with anything else unless that is asked for."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from afjax import store
+from afjax.architecture import AdapterConfig
+from afjax.errors import UserError
+from afjax.interop.adapterhub import export_adapterhub
+from afjax.store.manifest import to_json
+from afjax.task_model import TaskModel, load_adapters, load_task_model
+from afjax.trunk import Trunk
+from tests.analysis.random_models import make
+
+Load = Callable[..., TaskModel]
+CONFIG = AdapterConfig(reduction_factor=8.0)
+
+
+@pytest.fixture
+def models(tiny_trunk: Trunk) -> dict[str, TaskModel]:
+    """Adapters a and b with their heads, a fusion of both with its head, and a head alone."""
+    fused = make(tiny_trunk, CONFIG, names=("a", "b"), fused=True).renamed("mix")
+    alone = make(tiny_trunk, CONFIG)
+    bare = dataclasses.replace(alone.model, adapters=())
+    return {
+        "a": make(tiny_trunk, CONFIG, names=("a",)).renamed("a"),
+        "b": make(tiny_trunk, CONFIG, names=("b",)).renamed("b"),
+        "mix": fused,
+        "bare": dataclasses.replace(alone, model=bare, params={**alone.params, "adapters": {}}).renamed("bare"),
+    }
+
+
+@pytest.fixture
+def saved(models: dict[str, TaskModel], tmp_path: Path) -> Path:
+    for model in models.values():
+        model.save(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def load(saved: Path, tiny_trunk: Trunk) -> Load:
+    return lambda head, **parts: load_task_model(saved, tiny_trunk, head=head, **parts)
+
+
+def test_heads_record_what_they_were_trained_with(saved: Path, tiny_trunk: Trunk) -> None:
+    def record(name: str) -> dict:
+        return store.read_manifest(saved, "heads", name).trained_with
+
+    adapter, fusion = (store.read_manifest(saved, *key).digest for key in (("adapters", "a"), ("fusion", "mix")))
+    assert record("a") == {"kind": "adapters", "name": "a", "sha256": adapter}
+    assert record("mix") == {"kind": "fusion", "name": "mix", "sha256": fusion}
+    assert record("bare") == {"kind": "trunk", "name": tiny_trunk.name, "sha256": tiny_trunk.sha256}
+
+
+def test_what_belongs_together_loads_without_a_word(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    for head, parts in (("a", {"adapter": "a"}), ("mix", {"fusion": "mix"}), ("bare", {})):
+        assert load(head, **parts).head_record is None
+    assert "trained with" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("head", "parts", "trained", "given"),
+    [
+        ("a", {"adapter": "b"}, 'the adapter "a"', 'the adapter "b"'),
+        ("a", {}, 'the adapter "a"', "the trunk alone"),
+        ("a", {"fusion": "mix"}, 'the adapter "a"', 'the fusion "mix"'),
+        ("mix", {"adapter": "a"}, 'the fusion "mix"', 'the adapter "a"'),
+        ("mix", {}, 'the fusion "mix"', "the trunk alone"),
+        ("bare", {"adapter": "a"}, "the trunk alone", 'the adapter "a"'),
+    ],
+)
+def test_a_contradiction_is_refused_unless_it_is_asked_for(
+    load: Load, head: str, parts: dict[str, str], trained: str, given: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        load(head, **parts)
+    assert trained in str(raised.value)
+    assert given in str(raised.value)
+    load(head, **parts, allow_mismatch=True)
+
+
+def test_an_adapter_that_was_trained_again_is_another(
+    saved: Path, load: Load, models: dict[str, TaskModel], tiny_trunk: Trunk
+) -> None:
+    other = make(tiny_trunk, CONFIG, names=("b",)).renamed("a")
+    [adapter, _] = other.drafts(saved)
+    store.save_all(saved, [adapter], overwrite=True)
+    with pytest.raises(UserError, match='The head "a" was trained with'):
+        load("a", adapter="a")
+
+
+def test_a_head_without_a_record_is_used_and_logged(
+    saved: Path, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved / "heads" / "a" / "manifest.json"
+    path.write_text(to_json(dataclasses.replace(store.read_manifest(saved, "heads", "a"), trained_with={})))
+    model = load("a", adapter="b")
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "trained with" in line]
+    assert '"a"' in line
+    # Saving does not invent a record.
+    model.renamed("again").save(saved)
+    assert store.read_manifest(saved, "heads", "again").trained_with == {}
+
+
+def test_the_same_adapter_under_another_name_is_the_same(saved: Path, load: Load, tmp_path: Path) -> None:
+    model = load("a", adapter="a").renamed("c")
+    assert [name for name, _ in model.model.adapters] == ["c"]
+    model.save(saved)
+    assert store.read_manifest(saved, "heads", "c").trained_with["name"] == "c"
+    load("a", adapter="c")
+    load("c", adapter="a")
+
+
+def test_renaming_a_fusion_keeps_the_names_of_its_adapters(models: dict[str, TaskModel]) -> None:
+    renamed = models["mix"].renamed("x")
+    assert (renamed.model.fusion_name, renamed.model.head_name) == ("x", "x")
+    assert [name for name, _ in renamed.model.adapters] == ["a", "b"]
+
+
+def test_renaming_changes_no_logits(models: dict[str, TaskModel]) -> None:
+    texts = [("all of them", "some"), ("none", "most")]
+    expected = models["a"].predict(texts).logits
+    np.testing.assert_array_equal(models["a"].renamed("x").predict(texts).logits, expected)
+
+
+def test_changes_after_loading_are_explicit(saved: Path, load: Load, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    mix = load("mix", fusion="mix")
+    assert mix.without_adapters(["b"]).with_adapters(load_adapters(saved, ["b"], tiny_trunk)).head_record is None
+    fewer = load("a", adapter="a").without_layers([0]).renamed("fewer")
+    fewer.save(saved)
+    load("fewer", adapter="fewer")
+    with pytest.raises(UserError, match='The head "fewer" was trained with'):
+        load("fewer", adapter="a")
+
+
+def test_a_mismatch_that_was_asked_for_keeps_the_head_s_own_record(saved: Path, load: Load) -> None:
+    model = load("a", adapter="b", allow_mismatch=True).renamed("odd")
+    model.save(saved)
+    assert store.read_manifest(saved, "heads", "odd").trained_with["name"] == "a"
+    with pytest.raises(UserError, match='The head "odd" was trained with the adapter "a"'):
+        load("odd", adapter="odd")
+
+
+def test_packing_takes_a_head_only_if_it_was_trained_with_the_rest(saved: Path, tmp_path: Path) -> None:
+    packed = store.pack(saved, "a", tmp_path / "a.tar")
+    assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
+    store.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
+    assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
+    # Another adapter takes the name; the head of that name was not trained with it.
+    other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
+    params = store.load(saved, "adapters", "b").params
+    store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
+    assert [manifest.kind for manifest in store.pack(saved, "a", tmp_path / "other.tar")] == ["adapters"]
+    export_adapterhub(saved, "a", tmp_path / "out")
+    assert not list((tmp_path / "out").glob("head*"))
+
+
+def test_the_name_of_a_trunk_s_folder_is_not_shared(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    assert tiny_trunk.name.encode() in (saved / "heads" / "bare" / "manifest.json").read_bytes()
+    store.pack(saved, "bare", tmp_path / "bare.tar")
+    assert tiny_trunk.name.encode() not in (tmp_path / "bare.tar").read_bytes()
