@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Mapping
@@ -45,6 +46,14 @@ class Case:
     def family(self) -> str:
         return self.id.partition("/")[0]
 
+    def needs(self, part: str) -> bool:
+        """Whether the sandbox needs a part of the base folder: of the large ones, those that the command names."""
+        names = set(re.findall(r"\w+", " ".join(self.argv)))
+        return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "alone"}))
+
+
+# Parts of the base folder with many files.
+LARGE = ("store", "run", "alone", "half")
 
 # Commands on the base folder. Words that follow take precedence only where a flag may be repeated, so a case that
 # changes a flag builds its command with `changed`.
@@ -229,6 +238,8 @@ DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300
+# An absolute path outside of the sandbox.
+OUTSIDE = "/tmp/afjax-evil"
 
 # What a JSON file may hold in place of the object that is expected, by a name for it.
 NOT_AN_OBJECT: Mapping[str, bytes] = {
@@ -257,8 +268,20 @@ NOT_AN_OBJECT: Mapping[str, bytes] = {
 
 def plain(value: object) -> str:
     """A value as a part of a case's id."""
-    text = value.text if isinstance(value, Raw) else "missing" if value is Drop else json.dumps(value, default=str)
-    if len(text) > 24:
-        text = f"{text[:12]}-{len(text)}-characters"
-    named = "".join(sign if sign.isalnum() or sign in "-_.+" else f"~{ord(sign):x}" for sign in text.strip('"'))
-    return {"~7b~7d": "object", "~5b~5d": "list", "": "empty"}.get(named, named)
+    if value is Drop:
+        return "missing"
+    if isinstance(value, Raw):
+        return plain(value.text)
+    if isinstance(value, list | tuple):
+        return "-".join(["list", *map(plain, value)])
+    if isinstance(value, Mapping):
+        return "-".join(["object", *map(plain, value)])
+    if not isinstance(value, str):
+        value = f"number-{len(str(value))}-digits" if isinstance(value, int) and abs(value) > 10**20 else str(value)
+        return "".join(sign if sign.isalnum() or sign in "-_.+" else "-" for sign in value)
+    if len(value) > 24:
+        return f"{len(value)}-characters"
+    shown = "".join(
+        sign if sign.isascii() and (sign.isalnum() or sign in "-_.+") else f"~{ord(sign):x}" for sign in value
+    )
+    return shown if shown[:1].isalpha() else f"text-{shown or 'empty'}"

@@ -38,7 +38,7 @@ WHOLE = {
     "utf-16-without-a-mark": GOOD.decode().encode("utf-16-le"),
     "utf-32": GOOD.decode().encode("utf-32"),
     "gzipped-but-not-named-so": gzip.compress(GOOD, mtime=0),
-    "half-of-the-bytes": GOOD[: len(GOOD) // 2],
+    "half-of-the-bytes": GOOD[: len(GOOD) // 2 - 9],
     "first-byte-lost": GOOD[1:],
     "one-json-list": json.dumps(pair_rows()).encode(),
     "one-indented-json-list": json.dumps(pair_rows(), indent=1).encode(),
@@ -104,7 +104,6 @@ LABELLED = {
     "label-with-a-nul": b'{"text_a": "a", "text_b": "b", "label": "few\\u0000"}',
     "label-with-a-space": b'{"text_a": "a", "text_b": "b", "label": "few "}',
     "label-with-zero-width": b'{"text_a": "a", "text_b": "b", "label": "few\\u200b"}',
-    "id-twice": b'{"text_a": "a", "text_b": "b", "label": "few", "id": "1"}\n' * 2,
 }
 # Rows that may be read, but not without a warning.
 DOUBTFUL = {
@@ -138,6 +137,9 @@ def row_files() -> Iterator[Case]:
     for name, line in LABELLED.items():
         for command in ("train", "eval"):
             yield Case(f"rows/{command}-{name}", COMMANDS[command], _split(READS[command], _with(line)))
+    one_id = jsonl([{**row, "id": "1"} for row in pair_rows()])
+    for command in ("train", "eval"):
+        yield Case(f"rows/{command}-one-id-for-all", COMMANDS[command], _split(READS[command], one_id))
     for name, line in DOUBTFUL.items():
         for command in ("train", "eval", "predict"):
             damage = _split(READS[command], _with(line))

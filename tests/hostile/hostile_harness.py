@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from hostile_case import Case
+from hostile_case import OUTSIDE, Case
 
 # In the order in which they are reported, the worst first.
 OUTCOMES = ("timeout", "killed", "traceback", "accepted", "stray write", "refused", "told", "accepted as it should be")
@@ -61,7 +61,10 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
       timeout: In seconds; only Python code is interrupted.
     """
     sandbox, temporary = place / "outer" / "sandbox", place / "temporary"
-    shutil.copytree(base, sandbox, symlinks=True)
+    sandbox.mkdir(parents=True)
+    for part in base.iterdir():
+        if case.needs(part.name):
+            (shutil.copytree if part.is_dir() else shutil.copy2)(part, sandbox / part.name)
     temporary.mkdir()
     (place / "outer" / "victim").mkdir()
     (place / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
@@ -97,7 +100,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
             else:
                 kind, error = "traceback", _last_lines(raised)
     seconds = time.monotonic() - started
-    changes = _changes(before, _snapshot(place))
+    changes = _changes(before, _snapshot(place)) + _strays()
     text = output.getvalue()
     if case.call:
         text += error
@@ -177,6 +180,18 @@ def _changes(before: Snapshot, after: Snapshot) -> list[str]:
     names = sorted(before.keys() | after.keys())
     signs = {name: "+" if name not in before else "-" if name not in after else "~" for name in names}
     return [f"{signs[name]}{name}" for name in names if before.get(name) != after.get(name)]
+
+
+def _strays() -> list[str]:
+    """What a case has written to the path that hostile absolute names lead to; it is removed."""
+    outside = Path(OUTSIDE)
+    if not os.path.lexists(outside):
+        return []
+    if outside.is_dir() and not outside.is_symlink():
+        shutil.rmtree(outside)
+    else:
+        outside.unlink()
+    return [f"+{OUTSIDE}"]
 
 
 # Surroundings

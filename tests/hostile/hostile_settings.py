@@ -167,7 +167,7 @@ def values() -> Iterator[Case]:
 def _setting(name: str, value: str) -> Case:
     wanted: Wanted = "clean" if value == HUGE and name in MAY_BE_HUGE else "refused"
     separate = value == HUGE and name in ("head.hidden_layers", "adapter.size", "train.max_steps", "train.batch_size")
-    shown = {HUGE: "30-digits", "1" + "0" * 400: "400-digits"}.get(value, plain(value))
+    shown = {HUGE: "30-digits", "1" + "0" * 400: "400-digits"}.get(value, value or "empty")
     return Case(
         f"config-value/{name}-{shown}",
         (*TRAIN, f"--config.{name}={value}"),

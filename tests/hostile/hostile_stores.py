@@ -13,6 +13,7 @@ from hostile_case import (
     EVAL,
     LONG,
     NOT_AN_OBJECT,
+    OUTSIDE,
     PREDICT,
     TRAIN,
     Case,
@@ -340,8 +341,8 @@ def _as_links(kind: bytes, target: str) -> Damage:
 
 MEMBER_NAMES = {
     "parent": "../evil",
-    "grandparents": "../../../../../../tmp/afjax-evil",
-    "absolute": "/tmp/afjax-evil",
+    "grandparents": "../../../../../.." + OUTSIDE,
+    "absolute": OUTSIDE,
     "through-a-kind": "adapters/../evil",
     "through-an-artefact": "adapters/first/../../../evil",
     "through-params": "adapters/first/params/../../../../evil",
@@ -447,7 +448,7 @@ NAMES = {
     "hidden": ".hidden",
     "slash": "a/b",
     "leads-out": "../../x",
-    "absolute": "/tmp/afjax-evil",
+    "absolute": OUTSIDE,
     "backslash": "a\\b",
     "colon": "a:b",
     "comma": "a,b",

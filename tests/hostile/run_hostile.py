@@ -32,7 +32,7 @@ from hostile_harness import OUTCOMES, Outcome, run_case
 
 # Of a case in a process of its own. JAX and its libraries take 2 GB of addresses before they have done anything.
 MAX_ADDRESSES = 8 * 2**30
-SEPARATE_TIMEOUT = 120
+SEPARATE_TIMEOUT = 60
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,9 +122,7 @@ def _in_a_process(name: str, base: Path) -> Outcome:
     command = [sys.executable, __file__, f"--one={name}", f"--base={base}"]
     started = time.monotonic()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SEPARATE_TIMEOUT, preexec_fn=_limit, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SEPARATE_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return Outcome(name, "timeout", "", SEPARATE_TIMEOUT)
     try:
@@ -133,16 +131,13 @@ def _in_a_process(name: str, base: Path) -> Outcome:
         return Outcome(name, "killed", f"exit code {done.returncode}: {done.stderr[-400:]}", time.monotonic() - started)
 
 
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESSES, MAX_ADDRESSES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _run_one(name: str, base: Path) -> int:
     """What runs in the process: prints the outcome as JSON."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESSES, MAX_ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case = next(case for case in all_cases() if case.id == name)
     with tempfile.TemporaryDirectory(prefix="afjax-hostile-") as folder:
-        outcome = run_case(case, base, Path(folder) / "case", timeout=SEPARATE_TIMEOUT - 20)
+        outcome = run_case(case, base, Path(folder) / "case", timeout=SEPARATE_TIMEOUT - 15)
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
     # Threads of a program that is still being compiled would be waited for.
     os._exit(0)
