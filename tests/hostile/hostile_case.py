@@ -31,6 +31,7 @@ class Case:
       separate: Whether the case may use up memory or hang, so that it runs in a process of its own with limits.
       slow: Whether even a refusal takes seconds, because something has to be compiled or imported before.
       max_file_bytes: The size at which writing to a file fails, as on a full disk; None: no limit.
+      begins: Whether the run has to begin before it can see what is wrong, so that it may have written files.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Case:
     separate: bool = False
     slow: bool = False
     max_file_bytes: int | None = None
+    begins: bool = False
 
     @property
     def family(self) -> str:

@@ -256,7 +256,7 @@ SOURCES = {
     "nul": "da\0ta",
     "300-characters": LONG,
     "5000-characters": "a" * 5000,
-    "half-a-surrogate": "\ud800",
+    "half-a-surrogate": "\udcff",
     "no-such-user": "~nosuchuser/data",
     "device": "/dev/null",
     "missing-toml": "nowhere.toml",
@@ -270,10 +270,12 @@ def sources() -> Iterator[Case]:
     loops = (link_loop("loop"), link_loop("loop.toml"))
     for name, source in SOURCES.items():
         slow = source.startswith("tfds:")
-        yield Case(f"sources/train-{name}", changed(TRAIN, f"--config.task.source={source}"), loops, slow=slow)
+        yield Case(f"sources/train-{name}", changed(TRAIN, f"--config.task.source={source!r}"), loops, slow=slow)
+        if name == "nul":  # Which no shell can pass on.
+            continue
         yield Case(f"sources/eval-{name}", changed(EVAL, f"--source={source}"), loops, slow=slow)
         yield Case(f"sources/show-{name}", (*SHOW, f"--source={source}"), loops, slow=slow)
-    for name in ("missing", "http", "nul", "300-characters", "half-a-surrogate", "link-to-itself", "device"):
+    for name in ("missing", "http", "300-characters", "half-a-surrogate", "link-to-itself", "device"):
         argv = tuple(word for word in EVAL if not word.startswith("--source"))
         yield Case(f"sources/eval-data_dir-{name}", (*argv, f"--data_dir={SOURCES[name]}"), loops)
 

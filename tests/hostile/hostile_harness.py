@@ -127,7 +127,9 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
     if code == 0:
         if case.wanted in ("accepted", "clean"):
             return "accepted as it should be", ""
-        if case.wanted == "told" and re.search(r"[Ww]arning: |^afjax: |^Note: ", text, re.MULTILINE):
+        if case.wanted == "told" and re.search(
+            r"[Ww]arning: |^afjax: |^Note: |is damaged|cannot be read", text, re.MULTILINE
+        ):
             return "told", text[-400:]
         return "accepted", text[-300:] + shown
     lines = text.rstrip("\n").split("\n")
@@ -138,7 +140,7 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
         return "traceback", f"exit code {code} with: {text[-400:]}" + shown
     if case.wanted == "accepted":
         return "traceback", f"refused, though the input is good: {lines[-1]}"
-    if changes:
+    if changes and not case.begins:
         return "stray write", f"{', '.join(changes[:6])} after: {lines[-1]}"
     return "refused", lines[-1][:600]
 

@@ -160,7 +160,8 @@ def sealed_manifests() -> Iterator[Case]:
         argv = FUSED if name.startswith("fusion-") else PREDICT
         damage = edit_json(f"{folder}/manifest.json", change, seal=True)
         huge = name in ("config-size-huge", "head-outputs-huge", "head-max_length-huge")
-        wanted = "clean" if name == "head-task-metric-misspelled" else "refused"
+        # What predictions do not depend on.
+        wanted = "clean" if name in ("head-task-metric-misspelled", "fusion-config-subset-huge") else "refused"
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
@@ -226,9 +227,8 @@ PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "adapter-with-a-slash": ("--adapter=first/",),
     "adapter-dot": ("--adapter=.",),
     "adapter-dots": ("--adapter=..",),
-    "adapter-with-a-nul": ("--adapter=fi\0rst",),
     "adapter-of-300-characters": (f"--adapter={LONG}",),
-    "adapter-half-a-surrogate": ("--adapter=\ud800",),
+    "adapter-half-a-surrogate": ("--adapter=\udcff",),
     "fusion-as-an-adapter": ("--adapter=target-fusion",),
     "adapter-as-a-fusion": ("--adapter", "--fusion=first"),
     "drop-a-layer-beyond": ("--drop_layers=9",),
@@ -246,7 +246,6 @@ PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "store-missing": ("--store=nowhere",),
     "store-empty": ("--store=",),
     "store-file": ("--store=rows.jsonl",),
-    "store-nul": ("--store=st\0ore",),
     "store-loop": ("--store=loop",),
     "store-300-characters": (f"--store={LONG}",),
     "store-http": ("--store=http://x/y",),
@@ -341,7 +340,7 @@ def _as_links(kind: bytes, target: str) -> Damage:
 
 MEMBER_NAMES = {
     "parent": "../evil",
-    "grandparents": "../../../../../.." + OUTSIDE,
+    "grandparents": "/".join([".."] * 30) + OUTSIDE,
     "absolute": OUTSIDE,
     "through-a-kind": "adapters/../evil",
     "through-an-artefact": "adapters/first/../../../evil",
@@ -437,7 +436,7 @@ def archives() -> Iterator[Case]:
         if index % 5 == 0:
             yield Case(f"archive/overwrite-{name}", (*changed(UNPACK, "--store=store"), "--overwrite"), (damage,))
     yield Case("archive/name-is-taken", changed(UNPACK, "--store=store"))
-    for name, store in (("file", "rows.jsonl"), ("below-a-file", "rows.jsonl/x"), ("nul", "a\0b"), ("long", LONG)):
+    for name, store in (("file", "rows.jsonl"), ("below-a-file", "rows.jsonl/x"), ("long", LONG)):
         yield Case(f"archive/into-a-{name}", changed(UNPACK, f"--store={store}"))
 
 
@@ -460,7 +459,7 @@ NAMES = {
     "escape": "\x1b[31ma",
     "right-to-left": "a\u202eb",
     "zero-width": "a\u200b",
-    "half-a-surrogate": "\ud800",
+    "half-a-surrogate": "\udcff",
     "256-characters": "a" * 256,
     "300-characters": LONG,
     "128-characters-of-three-bytes": "\u20ac" * 128,
@@ -471,9 +470,11 @@ NAMES = {
 def names() -> Iterator[Case]:
     fused = ("prune", *FUSED[1:3], "--fusion=target-fusion", "--head=target-fusion", "--source=data", "--keep=1")
     for name, given in NAMES.items():
-        yield Case(f"names/unpack-{name}", (*UNPACK, f"--name={given}"))
         yield Case(f"names/train-{name}", (*TRAIN, f"--config.name={given!r}"))
         yield Case(f"names/task-{name}", (*TRAIN, f"--config.task.name={given!r}"))
+        if name == "nul":  # Which no shell can pass on.
+            continue
+        yield Case(f"names/unpack-{name}", (*UNPACK, f"--name={given}"))
         yield Case(f"names/prune-{name}", (*fused, f"--name={given}"))
         yield Case(f"names/pack-{name}", ("store", "pack", given, "--store=store", "--output=new.tar"))
         yield Case(f"names/show-{name}", ("store", "show", given, "--store=store"))

@@ -46,7 +46,7 @@ RATES = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob"
 WRONG_RATES = (None, "0.1", Raw("NaN"), Raw("Infinity"), Raw("1e999"), -1, [0.1], {})
 FIELDS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(SIZES, WRONG_SIZES),
-    **{rate: (*WRONG_RATES, *((2, True, 1) if "dropout" in rate else (0, False, 1e30))) for rate in RATES},
+    **{rate: (*WRONG_RATES, *((2, True, 1) if "dropout" in rate else (0, False))) for rate in RATES},
     "hidden_act": (None, 3, "glue", "", [], {}, ["gelu"], True, LONG),
     "model_type": (Drop, None, 3, "gpt2", "", [], {}, "BERT"),
     "position_embedding_type": (3, [], "relative_key", {}),
@@ -103,7 +103,7 @@ NAMES = {
     "nul": "tru\0nk",
     "300-characters": LONG,
     "300-characters-below": f"trunk/{LONG}",
-    "half-a-surrogate": "\ud800",
+    "half-a-surrogate": "\udcff",
     "http": "http://x/y",
     "three-parts": "a/b/c",
     "space": " ",
@@ -118,7 +118,8 @@ NAMES = {
 def names() -> Iterator[Case]:
     for name, trunk in NAMES.items():
         damage = (link_loop("loop"),)
-        yield Case(f"trunk-name/predict-{name}", changed(PREDICT, f"--trunk={trunk}"), damage)
+        if name != "nul":  # Which no shell can pass on.
+            yield Case(f"trunk-name/predict-{name}", changed(PREDICT, f"--trunk={trunk}"), damage)
         yield Case(f"trunk-name/train-{name}", (*TRAIN, f"--config.trunk={trunk!r}"), damage)
 
 
