@@ -24,6 +24,8 @@ from hostile_case import OUTSIDE, Case
 OUTCOMES = ("timeout", "killed", "traceback", "accepted", "stray write", "refused", "told", "accepted as it should be")
 RIGHT = ("refused", "told", "accepted as it should be")
 TIMEOUT = 60
+# What is taken for a warning.
+WARNING = r"[Ww]arning: |^afjax: |^Note: |is damaged|cannot be read"
 
 
 @dataclasses.dataclass(frozen=True)
