@@ -1,0 +1,289 @@
+"""What a hostile case is, and the small functions that damage a copy of the base folder."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+# Gets the sandbox: the copy of the base folder, which is also the working directory.
+Damage = Callable[[Path], None]
+
+# refused: exit code 2 with one line, or a UserError. told: that, or success with a warning. clean: that, or success.
+Wanted = Literal["refused", "told", "clean", "accepted"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One input and what must become of it.
+
+    Attributes:
+      id: ``family/name``.
+      argv: The command. Empty: ``call`` is called instead.
+      damage: What is done to the sandbox before; several are done in order.
+      call: A Python call, without arguments.
+      wanted: The outcome that is right.
+      separate: Whether the case may use up memory or hang, so that it runs in a process of its own with limits.
+      slow: Whether even a refusal takes seconds, because something has to be compiled or imported before.
+      max_file_bytes: The size at which writing to a file fails, as on a full disk; None: no limit.
+      begins: Whether the run has to begin before it can see what is wrong, so that it may have written files.
+    """
+
+    id: str
+    argv: tuple[str, ...] = ()
+    damage: tuple[Damage, ...] = ()
+    call: Callable[[], object] | None = None
+    wanted: Wanted = "refused"
+    separate: bool = False
+    slow: bool = False
+    max_file_bytes: int | None = None
+    begins: bool = False
+
+    @property
+    def family(self) -> str:
+        return self.id.partition("/")[0]
+
+    def needs(self, part: str) -> bool:
+        """Whether the sandbox needs a part of the base folder: of the large ones, those that the command names."""
+        names = set(re.findall(r"\w+", " ".join(self.argv)))
+        return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "alone"}))
+
+
+# Parts of the base folder with many files.
+LARGE = ("store", "run", "alone", "half")
+
+# Commands on the base folder. Words that follow take precedence only where a flag may be repeated, so a case that
+# changes a flag builds its command with `changed`.
+
+MODEL = ("--store=store", "--trunk=trunk", "--adapter=first", "--head=first")
+TRAIN = ("train", "--config=tiny.py:recipe=single,task=new", "--workdir=new")
+EVAL = ("eval", *MODEL, "--source=data", "--split=test")
+PREDICT = ("predict", *MODEL, "--input=rows.jsonl", "--output=out.jsonl")
+RESUME = (
+    "train",
+    "--config=tiny.py:recipe=single,task=half,max_steps=2",
+    "--workdir=half",
+    "--config.train.eval_every=1",
+)
+REPEAT = ("train", "--config=tiny.py", "--workdir=run", "--store=store")
+COMMANDS = {"train": TRAIN, "eval": EVAL, "predict": PREDICT, "resume": RESUME}
+
+
+def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
+    """The command with flags replaced or added; ``--name`` without a value removes the flag."""
+    names = {flag.partition("=")[0] for flag in flags}
+    kept = tuple(word for word in argv if word.partition("=")[0] not in names)
+    return (*kept, *(flag for flag in flags if "=" in flag))
+
+
+# Damage. Each function returns what is to be done to a sandbox.
+
+
+def write(path: str, contents: bytes | str) -> Damage:
+    """Writes a file in place of whatever has its name."""
+
+    def damage(sandbox: Path) -> None:
+        target = sandbox / path
+        _remove(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(contents.encode("utf-8", "surrogatepass") if isinstance(contents, str) else contents)
+
+    return damage
+
+
+def remove(path: str) -> Damage:
+    return lambda sandbox: _remove(sandbox / path)
+
+
+def link_loop(path: str) -> Damage:
+    """A symbolic link to itself."""
+
+    def damage(sandbox: Path) -> None:
+        _remove(sandbox / path)
+        (sandbox / path).symlink_to((sandbox / path).name)
+
+    return damage
+
+
+def link(path: str, target: str) -> Damage:
+    def damage(sandbox: Path) -> None:
+        _remove(sandbox / path)
+        (sandbox / path).symlink_to(target)
+
+    return damage
+
+
+def make_folder(path: str) -> Damage:
+    """An empty folder in place of whatever has its name."""
+
+    def damage(sandbox: Path) -> None:
+        _remove(sandbox / path)
+        (sandbox / path).mkdir(parents=True)
+
+    return damage
+
+
+def full_device(path: str) -> Damage:
+    """A device without room, as ``/dev/full``, in the sandbox: what replaces it does no harm to the machine.
+
+    Where devices cannot be made, a symbolic link to ``/dev/full`` takes its place, for the same reason.
+    """
+
+    def damage(sandbox: Path) -> None:
+        _remove(sandbox / path)
+        try:
+            os.mknod(sandbox / path, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+        except PermissionError:
+            (sandbox / path).symlink_to("/dev/full")
+
+    return damage
+
+
+def cut(path: str, share: float) -> Damage:
+    """Keeps the first part of a file."""
+
+    def damage(sandbox: Path) -> None:
+        contents = (sandbox / path).read_bytes()
+        (sandbox / path).write_bytes(contents[: int(len(contents) * share)])
+
+    return damage
+
+
+def flip(path: str, share: float) -> Damage:
+    """Flips a bit of the byte at ``share`` of a file, or of the next one that is a letter or a digit in a JSON file."""
+
+    def damage(sandbox: Path) -> None:
+        contents = bytearray((sandbox / path).read_bytes())
+        index = min(int(len(contents) * share), len(contents) - 1)
+        while path.endswith(".json") and not chr(contents[index]).isalnum():
+            index += 1
+        contents[index] ^= 1
+        (sandbox / path).write_bytes(bytes(contents))
+
+    return damage
+
+
+def append(path: str, contents: bytes) -> Damage:
+    def damage(sandbox: Path) -> None:
+        with (sandbox / path).open("ab") as file:
+            file.write(contents)
+
+    return damage
+
+
+class Drop:
+    """In place of a value: the key is removed."""
+
+
+# A literal text in place of a value: what json.dumps cannot write, such as NaN or a number of many digits.
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    text: str
+
+
+def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Damage:
+    """Sets values of a JSON object by dotted path.
+
+    Args:
+      path: The file.
+      change: ``{dotted path: value}``; a value may be ``Drop`` or a ``Raw`` text.
+      seal: Whether the manifest's checksum is computed again, so that only the values give the change away.
+    """
+
+    def damage(sandbox: Path) -> None:
+        values = json.loads((sandbox / path).read_text())
+        raw: dict[str, str] = {}
+        for where, value in change.items():
+            *parents, last = where.split(".")
+            node = values
+            for parent in parents:
+                node = node[int(parent)] if isinstance(node, list) else node[parent]
+            key: Any = int(last) if isinstance(node, list) else last
+            if value is Drop:
+                del node[key]
+            elif isinstance(value, Raw):
+                node[key] = f"raw-{len(raw)}-raw"
+                raw[f'"raw-{len(raw)}-raw"'] = value.text
+            else:
+                node[key] = value
+        if seal:
+            values.pop("manifest_sha256")
+            text = json.dumps(values, sort_keys=True)
+            for mark, literal in raw.items():
+                text = text.replace(mark, literal)
+            values["manifest_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        text = json.dumps(values, indent=2) + "\n"
+        for mark, literal in raw.items():
+            text = text.replace(mark, literal)
+        (sandbox / path).write_text(text)
+
+    return damage
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# Values that several families share.
+
+DEEP = "[" * 100_000 + "]" * 100_000
+DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
+# More levels than any file of afjax has, but few enough for Python's parser.
+NESTED = "[" * 200 + "]" * 200
+DIGITS = "9" * 5000
+LONG = "a" * 300
+# An absolute path outside of the sandbox.
+OUTSIDE = "/tmp/afjax-evil"
+
+# What a JSON file may hold in place of the object that is expected, by a name for it.
+NOT_AN_OBJECT: Mapping[str, bytes] = {
+    "empty": b"",
+    "only-spaces": b" \n\n",
+    "null": b"null",
+    "number": b"3",
+    "true": b"true",
+    "string": b'"bert"',
+    "list": b"[]",
+    "list-of-an-object": b"[{}]",
+    "open-brace": b"{",
+    "open-list": b"[",
+    "deep-list": DEEP.encode(),
+    "deep-object": DEEP_OBJECT.encode(),
+    "nul-bytes": bytes(64),
+    "utf-16": '{"a": 1}'.encode("utf-16"),
+    "latin-1": '{"a": "é"}'.encode("latin-1"),
+    "not-json": b"<html>not found</html>",
+    "single-quotes": b"{'a': 1}",
+    "trailing-comma": b'{"a": 1,}',
+    "two-objects": b"{} {}",
+    "many-digits": f'{{"a": {DIGITS}}}'.encode(),
+}
+
+
+def plain(value: object) -> str:
+    """A value as a part of a case's id."""
+    if value is Drop:
+        return "missing"
+    if isinstance(value, Raw):
+        return plain(value.text)
+    if isinstance(value, list | tuple):
+        return "-".join(["list", *map(plain, value)])
+    if isinstance(value, Mapping):
+        return "-".join(["object", *map(plain, value)])
+    if not isinstance(value, str):
+        value = f"number-{len(str(value))}-digits" if isinstance(value, int) and abs(value) > 10**20 else str(value)
+        return "".join(sign if sign.isalnum() or sign in "-_.+" else "-" for sign in value)
+    if len(value) > 24:
+        return f"{len(value)}-characters"
+    shown = "".join(
+        sign if sign.isascii() and (sign.isalnum() or sign in "-_.+") else f"~{ord(sign):x}" for sign in value
+    )
+    return shown if shown[:1].isalpha() else f"text-{shown or 'empty'}"

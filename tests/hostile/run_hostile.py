@@ -1,0 +1,147 @@
+"""Gives afjax bad input of all kinds, and counts what becomes of it.
+
+    python tests/hostile/run_hostile.py
+    python tests/hostile/run_hostile.py --only=trunk-config,manifest/predict --output=outcomes.jsonl
+    PYTHONPATH=OTHER_CHECKOUT python tests/hostile/run_hostile.py --output=before.jsonl
+
+Every case runs in a folder of its own, which is removed. A case is right when it is refused: exit code 2 with one line,
+or a UserError in Python, and no file written or changed. Cases that may take all memory or never end run in a process
+with limits. The good inputs (good/...) must be accepted. The exit code is 1 if a case is not right.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hostile_base import prepare, quick_compilation
+from hostile_cases import all_cases, select
+from hostile_harness import OUTCOMES, Outcome, run_case
+
+# Of a case in a process of its own. JAX and its libraries take 2 GB of addresses before they have done anything.
+MAX_ADDRESSES = 8 * 2**30
+SEPARATE_TIMEOUT = 60
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", default="", metavar="ID,...", help="cases whose ids start so: families, or single cases"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="one JSON object per case")
+    parser.add_argument("--list", action="store_true", help="print the ids and run nothing")
+    parser.add_argument("--base", type=Path, help="a folder that an earlier run with --keep_base has prepared")
+    parser.add_argument("--keep_base", type=Path, help="prepare the base there, and keep it")
+    parser.add_argument("--one", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    words = [word for word in arguments.only.split(",") if word]
+    cases = select(words)
+    if not cases:
+        parser.error(f"no case has an id that starts with {arguments.only}")
+    if arguments.list:
+        print("\n".join(case.id for case in cases))
+        return 0
+    # Before JAX and the Hugging Face libraries are imported.
+    quick_compilation()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if arguments.one:
+        return _run_one(arguments.one, arguments.base)
+    with tempfile.TemporaryDirectory(prefix="afjax-hostile-") as folder:
+        os.environ.setdefault("AFJAX_CACHE", str(Path(folder) / "cache"))
+        base = arguments.base or arguments.keep_base or Path(folder) / "base"
+        if not arguments.base:
+            base.mkdir(parents=True)
+            prepare(base)
+        base = base.resolve()
+        outcomes = []
+        started = time.monotonic()
+        with _writer(arguments.output) as write:
+            for number, case in enumerate(cases, start=1):
+                if case.separate:
+                    outcome = _in_a_process(case.id, base)
+                else:
+                    place = Path(folder) / "case"
+                    outcome = run_case(case, base, place)
+                    shutil.rmtree(place)
+                outcomes.append(outcome)
+                write(outcome)
+                if sys.stderr.isatty():
+                    print(f"\r{number} of {len(cases)} {case.id[:80]:80}", end="", file=sys.stderr)
+        print(f"{len(cases)} cases in {time.monotonic() - started:.0f} s\n", file=sys.stderr)
+    print("\n".join(table(outcomes)))
+    return 0 if all(outcome.right for outcome in outcomes) else 1
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """Counts by family, then every case that is not right with what became of it."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for outcome in outcomes:
+        counts[outcome.id.partition("/")[0]][outcome.outcome] += 1
+    shown = [name for name in OUTCOMES if any(name in of_family for of_family in counts.values())]
+    shown = ["cases", *reversed(shown)]
+    counts["all"] = sum(counts.values(), collections.Counter())
+    lines = [f"{'family':20}" + "".join(f"{name:>{len(name) + 2}}" for name in shown)]
+    for family, of_family in counts.items():
+        numbers = {**of_family, "cases": sum(of_family.values())}
+        lines.append(f"{family:20}" + "".join(f"{numbers.get(name, 0) or '-':>{len(name) + 2}}" for name in shown))
+    wrong = [outcome for outcome in outcomes if not outcome.right]
+    lines += ["", f"Not as it should be: {len(wrong)}"]
+    for outcome in sorted(wrong, key=lambda outcome: OUTCOMES.index(outcome.outcome)):
+        lines.append(f"{outcome.outcome}: {outcome.id}: {' '.join(outcome.detail.split())[-240:]}")
+    return lines
+
+
+@contextlib.contextmanager
+def _writer(path: Path | None) -> Iterator:
+    if path is None:
+        yield lambda outcome: None
+        return
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+
+        def write(outcome: Outcome) -> None:
+            file.write(json.dumps({**dataclasses.asdict(outcome), "right": outcome.right}) + "\n")
+            file.flush()
+
+        yield write
+
+
+def _in_a_process(name: str, base: Path) -> Outcome:
+    """Runs a case in a process with limits on memory and time."""
+    command = [sys.executable, __file__, f"--one={name}", f"--base={base}"]
+    started = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SEPARATE_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return Outcome(name, "timeout", "", SEPARATE_TIMEOUT)
+    try:
+        return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        return Outcome(name, "killed", f"exit code {done.returncode}: {done.stderr[-400:]}", time.monotonic() - started)
+
+
+def _run_one(name: str, base: Path) -> int:
+    """What runs in the process: prints the outcome as JSON."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESSES, MAX_ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    case = next(case for case in all_cases() if case.id == name)
+    with tempfile.TemporaryDirectory(prefix="afjax-hostile-") as folder:
+        outcome = run_case(case, base, Path(folder) / "case", timeout=SEPARATE_TIMEOUT - 15)
+        print(json.dumps(dataclasses.asdict(outcome)), flush=True)
+    # Threads of a program that is still being compiled would be waited for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
