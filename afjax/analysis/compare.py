@@ -14,7 +14,7 @@ from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.task_model import Predictions, TaskModel
-from afjax.train.workdir import settings
+from afjax.train.record import by_path
 
 # What the counts of rows are called.
 _ROWS = {
@@ -201,7 +201,7 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
         found["adapter"] = to_dict(parts.adapters[0][1])
     if parts.fusion_name:
         found["fusion"] = {"name": parts.fusion_name, **to_dict(parts.fusion)}
-    return settings(found)
+    return by_path(found)
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:

@@ -15,8 +15,9 @@ from afjax.storage.json_files import parse_json, read_json
 from afjax.store import Manifest
 from afjax.task_model import TaskModel, load_task_model
 from afjax.train.experiment import Result, read_results
+from afjax.train.record import by_path
 from afjax.train.usage import read_usage
-from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, settings
+from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store
 from afjax.trunk import Trunk
 
 # Settings on which results do not depend, or that only name them.
@@ -78,7 +79,7 @@ class ExperimentRecord:
     @property
     def settings(self) -> dict[str, Any]:
         """The config by dotted path."""
-        return settings(self.config)
+        return by_path(self.config)
 
     @property
     def results(self) -> dict[str, Result]:

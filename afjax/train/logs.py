@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from afjax.paths import is_remote
-from afjax.train.workdir import write_text
+from afjax.storage.writing import write_text
 
 
 class RunLog:

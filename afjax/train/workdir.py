@@ -13,9 +13,8 @@ from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.paths import absolute, is_remote, open_path
 from afjax.storage.json_files import read_json
-from afjax.storage.writing import write_json, write_text  # noqa: F401
+from afjax.storage.writing import write_json
 from afjax.store.manifest import KINDS
-from afjax.train.record import by_path as settings  # noqa: F401
 from afjax.train.record import input_differences, note_unchecked, plain, setting_differences
 
 CONFIG = "config.json"

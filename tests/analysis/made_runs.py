@@ -12,7 +12,8 @@ from afjax import store
 from afjax.architecture import ADAPTER_PRESETS, Adapter
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.dataclass_dicts import to_dict
-from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder, write_json
+from afjax.storage.writing import write_json
+from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder
 
 # A digest, as of a trunk.
 PRETRAINED = "a" * 64
