@@ -19,18 +19,16 @@ class TrunkComparison(NamedTuple):
     unchecked: list[str]
 
 
-def trunk_difference(
-    recorded: Mapping[str, Any], trunk: Mapping[str, Any], *, training: bool = False
-) -> TrunkComparison:
-    """Compares a recorded trunk with the trunk in use: weights, architecture and tokenizer.
+def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> TrunkComparison:
+    """Compares a recorded trunk with the trunk in use: everything that changes a model's outputs at inference.
+
+    A training run that resumes compares more, see ``train.record.trunk_inputs``.
 
     Args:
       recorded: ``Trunk.identity()`` when something was trained, as a manifest or a workdir records it. Records of
         earlier versions lack ``architecture`` and ``tokenizer``.
       trunk: ``Trunk.identity()`` of the trunk in use. Keys that it lacks are not compared, so ``{"sha256": digest}``
         compares the weights only.
-      training: Whether a training run resumes. Then the dropout probabilities and the dtype must be equal too;
-        otherwise only what changes the model's outputs at inference is compared.
 
     Returns:
       The differences, and what could not be compared. A trunk without a tokenizer (``None``) has nothing to compare.
@@ -51,7 +49,7 @@ def trunk_difference(
             # Earlier versions recorded this field only; the digest of the weights covers the sizes.
             architecture = {"model_type": recorded["family"]} if "family" in recorded else {}
         for field, value in trunk["architecture"].items():
-            if field in _TRAINING_FIELDS and not training:
+            if field in _TRAINING_FIELDS:
                 continue
             if field in architecture and architecture[field] != value:
                 differences.append(f"{field} (recorded: {architecture[field]}, in use: {value})")
@@ -67,11 +65,6 @@ def trunk_difference(
                     unchecked.append(_tokenizer_part(part))
                 elif tokenizer[part] != digest:
                     differences.append(_tokenizer_part(part))
-    if training and "dtype" in trunk:
-        # Records without a dtype are older than bfloat16.
-        dtype = recorded.get("dtype", "float32")
-        if dtype != trunk["dtype"]:
-            differences.append(f"the dtype (recorded: {dtype}, in use: {trunk['dtype']})")
     return TrunkComparison(differences, unchecked)
 
 

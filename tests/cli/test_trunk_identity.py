@@ -223,17 +223,13 @@ def test_an_older_store_is_refused_on_other_weights_or_another_family(
     assert "weights" in refused(*predict)
 
 
-def test_training_compares_dropout_and_dtype(tiny_trunk: Trunk, tiny_trunk_folder: Path, trunk_folder: Path) -> None:
+def test_dropout_and_dtype_do_not_change_what_is_stored(tiny_trunk: Trunk, trunk_folder: Path) -> None:
     edit(trunk_folder / "config.json", lambda values: values.update(hidden_dropout_prob=0.3))
     recorded = tiny_trunk.identity()
     other = load_trunk(str(trunk_folder), dtype="bfloat16").identity()
     assert trunk_difference(recorded, other) == ([], [])
-    differences = trunk_difference(recorded, other, training=True).differences
-    assert [text.partition(" (")[0] for text in differences] == ["hidden_dropout_prob", "the dtype"]
-    again = load_trunk(str(tiny_trunk_folder)).identity()
-    assert trunk_difference(recorded, again, training=True) == ([], [])
     # What a JSON file gives back.
-    assert trunk_difference(json.loads(json.dumps(recorded)), again, training=True) == ([], [])
+    assert trunk_difference(json.loads(json.dumps(recorded)), other) == ([], [])
 
 
 def test_a_trunk_without_a_tokenizer_has_an_identity(tiny_trunk: Trunk, trunk_folder: Path) -> None:
