@@ -104,6 +104,7 @@ _LAYER = {
     )
     for kind, leaf in zip(("weight", "bias"), leaves, strict=True)
 }
+_WEIGHTS = frozenset(_EMBEDDINGS | _POOLER)
 _LAYER_NAME = re.compile(r"encoder\.layer\.(\d+)\.")
 # Sizes, and an axis of a tensor that has each.
 _SIZED = (
@@ -255,6 +256,14 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
       UserError: Lists the tensors that are missing, superfluous, or of another shape than the config says.
     """
     named = {_plain_name(name, config.family): np.asarray(tensor) for name, tensor in tensors.items()}
+    # Buffers such as position_ids are whole numbers; they are not weights.
+    whole = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
+    whole += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
+    if whole:
+        raise UserError(
+            f"The weights in {where} are not floating-point numbers ({whole[0]}: {named[whole[0]].dtype.name}); fetch "
+            "the trunk again."
+        )
     check_num_layers(config, {match[1] for name in named if (match := _LAYER_NAME.match(name))}, where)
     table = dict(_EMBEDDINGS)
     if any(name in named for name in _POOLER):

@@ -39,6 +39,7 @@ def open_path(path: AnyPath) -> epath.Path:
     if not os.fspath(path):
         raise UserError('An empty path was given; give a folder, "." for the current one.')
     if not is_remote(path):
+        expanded(path)  # Refuses what no path can be.
         return epath.Path(path)
     # Before epath sees it, which has no words for the schemes that it does not know.
     if not re.match("gs://[^/]", os.fspath(path)):
@@ -67,7 +68,21 @@ def local_path(path: AnyPath, what: str) -> Path:
     """
     if is_remote(path):
         raise UserError(f"{what} is {path}, which is on an object store; copy it to a disk and give that folder.")
-    return Path(path).expanduser()
+    return expanded(path)
+
+
+def expanded(path: AnyPath) -> Path:
+    """A local path with ``~`` and ``~USER`` replaced by the home folder.
+
+    Raises:
+      UserError: There is no such user, or the path holds a character that no path can have.
+    """
+    if "\0" in os.fspath(path):
+        raise UserError(f"The path {os.fspath(path)!r} holds a NUL character; give another.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"The path {path} names a user whose home folder is not known; give the whole path.") from None
 
 
 def absolute(path: epath.Path) -> epath.Path:
@@ -123,7 +138,7 @@ def fetched(path: AnyPath) -> Path:
     """
     source = open_path(path)
     if not is_remote(source):
-        return Path(path).expanduser()
+        return expanded(path)
     import fsspec
 
     with _sentences(source, "path", "read"):

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from afjax import store
 from afjax.answers import Answer, best_answers
-from afjax.architecture import Adapter, FusionConfig, HeadConfig
+from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import TaskConfig, TrainConfig
 from afjax.data.prepare import prepare
 from afjax.data.rows import rows_from_lists
@@ -25,13 +25,14 @@ from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import check_outputs, over_rows, split_scores, sum_over_rows
 from afjax.hosts import is_first_host
+from afjax.model.adapters import init_adapter
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
-from afjax.model.model import Model
+from afjax.model.model import Model, trunk_layer_norms
 from afjax.model.reduce import drop_layers, left_layers, take_layers
 from afjax.sharding import local_mesh, place
 from afjax.stored import load_adapter, load_unpruned_fusion
-from afjax.trees import Tree, tree_digest
+from afjax.trees import Tree, flatten, tree_digest
 from afjax.trunk import Trunk, write_if_trained
 
 # ``step(model, parameters, batch)``.
@@ -535,6 +536,10 @@ def load_task_model(
     else:
         adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
     params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
+    if fusion and not adapters:
+        raise UserError(f'The fusion "{fusion}" records no adapters, so it is damaged; train it again.')
+    for name, (config, tree) in adapters.items():
+        check_adapter(name, config, tree, trunk)
     manifest = loaded_head.manifest
     values = dict(manifest.config)
     outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
@@ -545,6 +550,9 @@ def load_task_model(
         )
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
     text_columns = stored_text_columns(values, head, task)
+    if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
+        raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
+    check_length(max_length, trunk)
     bias = loaded_head.params["output"]["bias"]
     if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
         raise UserError(
@@ -642,6 +650,22 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     """
     identity = trunk.identity()
     return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
+
+
+def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
+    """Raises UserError if an adapter's leaves do not have the names and shapes that its config says."""
+    expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
+    wanted = {path: leaf.shape for path, leaf in expected.items()}
+    found = {path: leaf.shape for path, leaf in flatten(tree).items()}
+    wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    if wrong:
+        path = wrong[0]
+        raise UserError(
+            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
+            f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
+        )
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

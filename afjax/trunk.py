@@ -284,11 +284,17 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
-    if len(tokenizer) > vocab_size:
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if max(len(tokenizer), highest + 1) > vocab_size:
         raise UserError(
-            f"The tokenizer in {folder} has {len(tokenizer)} tokens, but the trunk only {vocab_size} embeddings; "
-            "they belong to different models."
+            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "
+            f"{vocab_size} embeddings; they belong to different models."
         )
+    try:
+        # A letter that no vocabulary has: it needs the token for unknown words.
+        tokenizer("\ue000")
+    except Exception as error:  # tokenizers raises plain exceptions.
+        raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
     return tokenizer
 
 

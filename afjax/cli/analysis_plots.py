@@ -81,7 +81,7 @@ def _one_each(given: str, fusions: list[str], flag: str) -> list[str]:
 
 def _layers(given: str) -> list[int]:
     words = given.split(",") if given else []
-    if not all(word.strip().isdecimal() for word in words):
+    if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
         raise UserError(f"--layers is {given}; give layers by their numbers, as in 0,1,2.")
     return [int(word) for word in words]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afjax.errors import UserError
+from afjax.paths import expanded
 from afjax.storage.writing import check_output, write_output
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def split_folders(given: str) -> Sequence[str]:
     folders = [folder.strip() for folder in given.split(",")]
     if "" in folders:
         raise UserError(f'--runs is "{given}"; give folders with commas between, as in --runs=runs/rte,runs/mrpc.')
-    return [folder if folder.startswith("gs://") else str(Path(folder).expanduser()) for folder in folders]
+    return [folder if folder.startswith("gs://") else str(expanded(folder)) for folder in folders]
 
 
 def plot(arguments: argparse.Namespace) -> int:

@@ -101,7 +101,7 @@ def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"The config {path} does not exist; give a Python file.{did_you_mean(str(path), near)}")
     try:
         get_config = runpy.run_path(str(path)).get("get_config")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
     if not callable(get_config):
         raise UserError(f"The config {path} has no function get_config; define one that returns a ConfigDict.")
@@ -116,7 +116,7 @@ def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
         config = get_config(**arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
     if hasattr(config, "to_dict"):
         config = config.to_dict()

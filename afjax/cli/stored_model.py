@@ -40,7 +40,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
         task_model = task_model.without_adapters(arguments.without.split(","))
     if arguments.drop_layers:
         words = arguments.drop_layers.split(",")
-        if not all(word.strip().isdecimal() for word in words):
+        if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
             raise UserError(f"--drop_layers is {arguments.drop_layers}; give layers by their numbers, as in 0,1,2.")
         task_model = task_model.without_layers([int(word) for word in words])
     return task_model

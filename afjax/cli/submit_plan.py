@@ -14,6 +14,7 @@ from afjax.data.splits import AnyRows
 from afjax.data.tasks import find_task
 from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
+from afjax.paths import expanded
 from afjax.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
 
 ENTRIES = {"glue": GLUE, "superglue": SUPER_GLUE, "squad": SQUAD}
@@ -57,7 +58,7 @@ def plan(
     """
     if not store.exists(store_folder):
         raise UserError(f"There is no store at {store_folder}; give the folder that holds adapters, fusion, heads.")
-    data_dir = data_dir.expanduser()
+    data_dir = expanded(data_dir)
     if not data_dir.is_dir():
         raise UserError(
             f"There is no folder {data_dir}; give --data_dir the folder that holds the tasks' folders, as the "

@@ -130,9 +130,15 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
     first_error = None
     for encoding in encodings:
         try:
-            return raw.decode("utf-8-sig" if encoding == "utf-8" and first_line == 1 else encoding)
+            text = raw.decode("utf-8-sig" if encoding == "utf-8" and first_line == 1 else encoding)
         except UnicodeDecodeError as error:
             first_error = first_error or error
+            continue
+        if "\0" in text:
+            # UTF-16 without a byte order mark decodes as UTF-8, with a NUL after each letter.
+            line = first_line + text[: text.index("\0")].count("\n")
+            raise UserError(f"{source}:{line} holds a NUL byte, as UTF-16 and binary files do; save the file as UTF-8.")
+        return text
     assert first_error is not None
     before = raw[: first_error.start]
     line = first_line + before.count(b"\n")

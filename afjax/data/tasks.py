@@ -13,7 +13,7 @@ from afjax.data.files import ENDINGS, nearest_in_folder
 from afjax.data.official import OFFICIAL, find_official
 from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.paths import local_path
+from afjax.paths import expanded, local_path
 
 # What splits and columns are called in TFDS, where they are not called as usual.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
@@ -103,12 +103,12 @@ def read_task(path: Path) -> TaskConfig:
         raise UserError(f"There is no file {path}; give a TOML file of a task.{nearest_in_folder(path)}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not TOML ({error}).") from error
     task: TaskConfig = from_dict(TaskConfig, {"name": path.stem, **values}, str(path))
     if task.source.startswith(("builtin:", "tfds:", "official:", "gs:")):
         return task
-    return dataclasses.replace(task, source=str(path.parent / Path(task.source).expanduser()))
+    return dataclasses.replace(task, source=str(path.parent / expanded(task.source)))
 
 
 def _is_own(folder: Path) -> bool:

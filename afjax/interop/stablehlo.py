@@ -18,7 +18,7 @@ from jax import Array, export
 
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
-from afjax.paths import AnyPath, is_remote
+from afjax.paths import AnyPath, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
 from afjax.task_model import TaskModel, check_length
 from afjax.trees import tree_digest
@@ -65,7 +65,7 @@ def export_stablehlo(
         raise UserError(f"The output {path} is on an object store; give a file on a disk, and copy both files there.")
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
-    targets = (Path(path).expanduser(), description_path(path))
+    targets = (expanded(path), description_path(path))
     # First, as what is to be written takes a while to make.
     for target in targets:
         check_output(target)
@@ -83,7 +83,7 @@ def export_stablehlo(
 
 def description_path(path: AnyPath) -> Path:
     """Where the JSON file is that describes an exported file."""
-    return Path(f"{os.fspath(path)}.json").expanduser()
+    return expanded(f"{os.fspath(path)}.json")
 
 
 def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:

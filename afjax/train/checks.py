@@ -16,7 +16,7 @@ from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
 from afjax.model.reduce import check_kept
-from afjax.paths import check_writable, is_remote
+from afjax.paths import check_writable, expanded, is_remote
 from afjax.sharding import check_batch
 from afjax.task_model import check_length, load_adapters
 from afjax.train.parts import check_adapter_size
@@ -58,7 +58,7 @@ def check_place(folder: epath.Path, flag: str) -> None:
     if is_remote(folder):
         check_writable(folder, flag)
         return
-    path = Path(folder).expanduser().absolute()
+    path = expanded(folder).absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         problem = "cannot be written" if there.is_dir() else "is not a folder"

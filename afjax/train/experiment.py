@@ -338,7 +338,9 @@ def read_results(folder: epath.Path) -> list[Result]:
         if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
             raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
         texts = [values[name] for name in ("name", "kind", "task", "main_metric")]
-        if not (all(isinstance(text, str) for text in texts) and isinstance(values["metrics"], dict)):
+        scores = values["metrics"] if isinstance(values["metrics"], dict) else {"": "not an object"}
+        numbers = all(isinstance(score, int | float | None) for score in scores.values())
+        if not (all(isinstance(text, str) for text in texts) and numbers and values["main_metric"] in scores):
             raise UserError(f"{path} is damaged (a result has a value of the wrong type); {advice}.")
         results.append(Result(**values))
     return results

@@ -64,6 +64,10 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
     if found is None:
         return
     changed, unchecked = input_differences(found, inputs)
+    # Every version has recorded these.
+    lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows")]
+    if lost:
+        raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {ANOTHER}.")
     if changed:
         raise UserError(
             f"The run in {workdir} began with other data: {'; '.join(changed)}. Restore what changed to resume it, or "
@@ -149,7 +153,9 @@ def _read_store(workdir: epath.Path) -> dict[str, Any]:
     found = read_json(workdir / STORE, advice="delete it and give --store")
     if found is None:
         return {}
-    if not all(isinstance(value, str) for value in found.values()) or not found.get("store"):
+    # A path is text that the file system can encode.
+    valid = all(isinstance(value, str) and value.isprintable() for value in found.values())
+    if not valid or not found.get("store"):
         raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
     return found
 

@@ -30,6 +30,7 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
+from afjax.paths import expanded
 from afjax.store import Artefact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]
@@ -65,7 +66,7 @@ def export_adapterhub(
     Raises:
       UserError: Nothing of that name, something the library has no counterpart of, or a folder that is there already.
     """
-    output = Path(output).expanduser()
+    output = expanded(output)
     if output.exists():
         raise UserError(f"{output} is there already; give --output the name of a folder to make.")
     check_can_write(weights)

@@ -1,0 +1,80 @@
+"""An artefact whose manifest and arrays contradict each other is refused, even if all of its checksums are right."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax import store
+from afjax.architecture import AdapterConfig, PalConfig
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.rows import Rows, rows_from_lists
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from afjax.task_model import load_task_model
+from afjax.train.recipes import train_single
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+Save = Callable[..., None]
+
+
+@pytest.fixture
+def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
+    """Trains an adapter, and saves it with its head after some fields of one of both were changed."""
+    rows = rows_from_lists(["a b", "c d", "e f", "g h"], ["no", "yes", "no", "yes"])
+    data: Mapping[str, Rows] = {"train": rows, "dev": rows}  # type: ignore[dict-item]
+    config = TrainConfig(max_steps=1, batch_size=4, max_length=8, buckets=(8,), eval_every=1)
+    model = train_single(
+        tiny_trunk, TaskConfig(name="x"), data, workdir=tmp_path / "run", adapter=AdapterConfig(size=2), config=config
+    )
+
+    def changed(kind: str, **changes: Any) -> None:
+        model.save(tmp_path / "store")
+        artefact = store.load(tmp_path / "store", kind, "x")
+        names = ("config", "trunk", "task", "labels", "metrics", "seed", "trained_with")
+        fields = {name: getattr(artefact.manifest, name) for name in names}
+        for name, value in changes.items():
+            fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
+        store.save(tmp_path / "store", kind, "x", artefact.params, overwrite=True, **fields)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "named"),
+    [
+        ("adapters", {"config": {"size": 3}}, "ffn/down/bias"),
+        ("adapters", {"config": {"position": "attention"}}, "attention/down/bias"),
+        ("adapters", {"config": {"layer_norms": True}}, "layer_norms"),
+        ("heads", {"config": {"max_length": -4}}, "max_length"),
+        ("heads", {"config": {"max_length": 10**9}}, "max_length"),
+        ("heads", {"labels": ["no", "no"]}, "labels"),
+        ("heads", {"labels": ["no", ""]}, "labels"),
+    ],
+)
+def test_a_manifest_that_contradicts_its_arrays_is_refused(
+    save: Save, tiny_trunk: Trunk, tmp_path: Path, kind: str, changes: dict[str, Any], named: str
+) -> None:
+    save(kind, **changes)
+    with pytest.raises(UserError) as refused:
+        load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x")
+    assert named in str(refused.value)
+
+
+def test_an_adapter_of_another_kind_is_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    save("adapters")
+    artefact = store.load(tmp_path / "store", "adapters", "x")
+    config = to_dict(PalConfig(size=4, num_heads=2))
+    trunk = artefact.manifest.trunk
+    store.save(tmp_path / "store", "adapters", "x", artefact.params, config=config, trunk=trunk, overwrite=True)
+    with pytest.raises(UserError) as refused:
+        load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x")
+    assert '"x"' in str(refused.value)
+
+
+def test_nothing_changed_is_accepted(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+    save("adapters")
+    assert load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x").labels == ("no", "yes")
