@@ -241,6 +241,7 @@ PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "adapter-as-a-fusion": ("--adapter", "--fusion=first"),
     "drop-a-layer-beyond": ("--drop_layers=9",),
     "drop-a-negative-layer": ("--drop_layers=-1",),
+    "drop-an-empty-list": ("--drop_layers=",),
     "drop-a-word": ("--drop_layers=first",),
     "drop-many-digits": (f"--drop_layers={DIGITS}",),
     "drop-a-superscript": ("--drop_layers=²",),
