@@ -305,7 +305,7 @@ def python_calls() -> Iterator[Case]:
         "workdir-file": {"workdir": "rows.jsonl"},
         "trunk-is-a-name": {"trunk": "trunk"},
     }.items():
-        yield Case(f"python-train/{name}", call=functools.partial(_train_single, change), slow=True)
+        yield Case(f"python-train/{name}", call=functools.partial(_train_single, change))
 
 
 def _train_single(change: Mapping[str, Any]) -> object:
@@ -366,7 +366,6 @@ def good_inputs() -> Iterator[Case]:
         "predict-long-text": (PREDICT, (write("rows.jsonl", jsonl([{"text_a": "all " * 9999, "text_b": "a"}])),)),
         "predict-linked-store": (changed(PREDICT, "--store=linked"), (link("linked", "store"),)),
         "predict-linked-trunk": (changed(PREDICT, "--trunk=linked"), (link("linked", "trunk"),)),
-        "predict-no-dropped-layers": (changed(PREDICT, "--drop_layers="), ()),
         "predict-without-a-layer": (changed(PREDICT, "--drop_layers=0"), ()),
         "eval": (EVAL, ()),
         "eval-csv": (changed(EVAL, "--source=test.csv"), (write("test.csv", csv),)),

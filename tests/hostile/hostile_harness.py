@@ -21,7 +21,17 @@ from typing import NoReturn
 from hostile_case import OUTSIDE, Case
 
 # In the order in which they are reported, the worst first.
-OUTCOMES = ("timeout", "killed", "traceback", "accepted", "stray write", "refused", "told", "accepted as it should be")
+OUTCOMES = (
+    "impossible",
+    "timeout",
+    "killed",
+    "traceback",
+    "accepted",
+    "stray write",
+    "refused",
+    "told",
+    "accepted as it should be",
+)
 RIGHT = ("refused", "told", "accepted as it should be")
 TIMEOUT = 60
 # What is taken for a warning.
@@ -70,8 +80,11 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
     temporary.mkdir()
     (place / "outer" / "victim").mkdir()
     (place / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
-    for damage in case.damage:
-        damage(sandbox)
+    try:
+        for damage in case.damage:
+            damage(sandbox)
+    except (OSError, ValueError, KeyError) as error:  # This afjax writes other files than those that are damaged here.
+        return Outcome(case.id, "impossible", f"the damage cannot be done: {type(error).__name__}: {error}", 0.0)
     before = _snapshot(place)
     started = time.monotonic()
     output = io.StringIO()

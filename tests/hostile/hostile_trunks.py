@@ -270,13 +270,27 @@ def tokenizers() -> Iterator[Case]:
         yield Case(f"trunk-tokenizer/train-{name}", TRAIN, (damage,))
 
 
+def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Edits the tokenizer, and has transformers take it as it is written.
+
+    Of a BertTokenizer transformers takes the vocabulary alone, and makes the rest itself.
+    """
+
+    def damage(sandbox: Path) -> None:
+        edit_tokenizer(change)(sandbox)
+        edit_json("trunk/tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})(sandbox)
+
+    return damage
+
+
 # Other trunks than the one that a stored adapter, or a run that was stopped, had.
 OTHERS: Mapping[str, Damage] = {
     "vocabulary-permuted": edit_tokenizer(_permuted),
-    "normalizer-keeps-case": edit_tokenizer(lambda values: values["normalizer"].update(lowercase=False)),
-    "no-normalizer": edit_tokenizer(lambda values: values.update(normalizer=None)),
-    "pre-tokenizer-by-spaces": edit_tokenizer(lambda values: values.update(pre_tokenizer={"type": "WhitespaceSplit"})),
-    "post-processor-without-sep": edit_tokenizer(
+    "settings-keep-case": edit_json("trunk/tokenizer_config.json", {"do_lower_case": False}),
+    "normalizer-keeps-case": as_written(lambda values: values["normalizer"].update(lowercase=False)),
+    "no-normalizer": as_written(lambda values: values.update(normalizer=None)),
+    "pre-tokenizer-by-spaces": as_written(lambda values: values.update(pre_tokenizer={"type": "WhitespaceSplit"})),
+    "post-processor-without-sep": as_written(
         lambda values: values["post_processor"].update(single=values["post_processor"]["single"][:2])
     ),
     "added-token": edit_tokenizer(
@@ -284,7 +298,7 @@ OTHERS: Mapping[str, Damage] = {
             {**values["added_tokens"][-1], "id": values["model"]["vocab"]["cat"], "content": "cat"}
         )
     ),
-    "unknown-token": edit_tokenizer(lambda values: values["model"].update(unk_token="[MASK]")),
+    "unknown-token": as_written(lambda values: values["model"].update(unk_token="[MASK]")),
     "two-heads": edit_json(CONFIG, {"num_attention_heads": 2}),
     "eps": edit_json(CONFIG, {"layer_norm_eps": 0.5}),
     "activation-relu": edit_json(CONFIG, {"hidden_act": "relu"}),

@@ -70,12 +70,23 @@ def damaged_records() -> Iterator[Case]:
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):
-            yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,))
+            # The log is opened when the run has begun.
+            yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,), begins="metrics" in file)
     for file in HALF[:2]:
         yield Case(f"workdir/half-{_shown(file)}-cut-off", RESUME, (cut(f"half/{file}", 0.5),))
     for name in ("null", "list", "open-brace", "deep-object", "many-digits", "number"):
-        damages = (write("run/target/fused.json", NOT_AN_OBJECT[name]), remove("run/target/result.json"))
-        yield Case(f"workdir/run-fused-{name}", REPEAT, damages)
+        contents = NOT_AN_OBJECT[name]
+        damage = _of_record(write(f"run/target/{RECORD}", contents), write(f"run/target/{OLD_RECORD}", contents))
+        yield Case(f"workdir/run-record-{name}", REPEAT, (damage, remove("run/target/result.json")))
+
+
+# What a fusion's run began with; and its name in earlier versions.
+RECORD, OLD_RECORD = "run.json", "fused.json"
+
+
+def _of_record(damage: Damage, old: Damage) -> Damage:
+    """Damages the record of the fusion's run, in the form that there is."""
+    return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
 def _shown(file: str) -> str:
@@ -150,10 +161,12 @@ def changed_records() -> Iterator[Case]:
         "rows-missing": {"task half's dev rows": Drop},
     }.items():
         yield Case(f"workdir/half-inputs-{name}", RESUME, (edit_json("half/inputs.json", change),))
-    digests = {"first": "0" * 64}
-    for name, change in {"other": digests, "number": {"first": 3}, "missing": {"second": Drop}}.items():
-        damage = (edit_json("run/target/fused.json", change), remove("run/target/result.json"))
-        yield Case(f"workdir/run-fused-digest-{name}", REPEAT, damage)
+    for name, value in {"other": "0" * 64, "number": 3, "missing": Drop}.items():
+        digest = _of_record(
+            edit_json(f"run/target/{RECORD}", {"inputs.the adapter first": value}),
+            edit_json(f"run/target/{OLD_RECORD}", {"first": value}),
+        )
+        yield Case(f"workdir/run-record-digest-{name}", REPEAT, (digest, remove("run/target/result.json")))
 
 
 # A run that goes on with other settings or rows.
@@ -230,8 +243,8 @@ def checkpoints() -> Iterator[Case]:
     for name, damage in kinds.items():
         # What is no step is not looked at, and the run begins anew.
         wanted = "clean" if name in ("state-longer", "step-is-a-file") else "refused"
-        begins = name in ("step-links-to-itself", "folder-is-a-file")
-        yield Case(f"checkpoint/{name}", RESUME, (damage,), slow=True, wanted=wanted, begins=begins)
+        # A run reads its checkpoint when it has begun, and has reserved its names in the store.
+        yield Case(f"checkpoint/{name}", RESUME, (damage,), wanted=wanted, begins=True)
 
 
 def cases() -> Iterator[Case]:
