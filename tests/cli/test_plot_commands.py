@@ -46,10 +46,10 @@ def test_activations_of_a_text(model: list[str], tmp_path: Path) -> None:
 
 def test_a_text_that_is_cut(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plot", "activations", *model[:-1], f"--output={tmp_path / 'text'}"]
-    assert main([*words, f"--text={'all of the two ' * 9}"]) == 0
-    assert "The text was cut to 16 of its 38 tokens" in capsys.readouterr().err
+    assert main([*words, f"--text={'all of the two ' * 9}", "--text_b=some"]) == 0
+    assert "The text was cut to 16 of its 40 tokens" in capsys.readouterr().err
     assert len({line["position"] for line in lines_of(tmp_path / "text.csv")}) == 16
-    assert main([*words, "--text=all of the two"]) == 0
+    assert main([*words, "--text=all of the two", "--text_b=some"]) == 0
     assert "cut" not in capsys.readouterr().err
 
 
