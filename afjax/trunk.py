@@ -291,8 +291,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             f"{vocab_size} embeddings; they belong to different models."
         )
     try:
-        # A letter that no vocabulary has: it needs the token for unknown words.
-        tokenizer("\ue000")
+        # A word that no vocabulary has, so that the token for unknown words is needed.
+        tokenizer("a\u4e2d\u0416\u3042")
     except Exception as error:  # tokenizers raises plain exceptions.
         raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
     return tokenizer

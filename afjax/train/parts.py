@@ -13,14 +13,14 @@ from etils import epath
 
 from afjax import partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import TaskConfig, TaskKind, TrainConfig
+from afjax.config import TaskConfig, TaskKind, TrainConfig, check_name, check_seed
 from afjax.data.batches import padding_share
 from afjax.data.notices import data_notices
 from afjax.data.prepare import prepare
 from afjax.data.rows import check_forms
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
-from afjax.dataclass_dicts import to_dict
+from afjax.dataclass_dicts import shown, to_dict
 from afjax.errors import UserError
 from afjax.host_memory import physical_memory
 from afjax.hosts import is_first_host
@@ -34,6 +34,17 @@ from afjax.train.record import trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
 from afjax.trunk import Trunk
+
+
+def check_arguments(task: TaskConfig, data: Mapping[str, AnyRows], seed: int, name: str = "") -> None:
+    """Raises UserError if a recipe's task, data, seed or name cannot be used; an empty name stands for the task's."""
+    if not isinstance(task, TaskConfig):
+        raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
+    check_name(name or task.name, "run")
+    check_seed(seed)
+    if not isinstance(data, Mapping) or not {"train", "dev"} <= data.keys():
+        found = ", ".join(map(str, data)) if isinstance(data, Mapping) else shown(data)
+        raise UserError(f'The data of the task {task.name} has {found or "nothing"}; give rows for "train" and "dev".')
 
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from afjax import metrics, partition
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition, check_seed
+from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
@@ -23,6 +23,7 @@ from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, check_length, load_adapters
 from afjax.train.parts import (
+    check_arguments,
     new_adapter,
     new_head,
     run_inputs,
@@ -81,9 +82,9 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
-    check_seed(seed)
-    check_partition(partition_name, adapter)
+    check_arguments(task, data, seed, name)
     name = name or task.name
+    check_partition(partition_name, adapter)
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     model = Model(
         trunk=trunk.config,
@@ -146,7 +147,7 @@ def train_fusion(
     """
     if not adapters:
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
-    check_seed(seed)
+    check_arguments(task, data, seed, name)
     name = name or f"{task.name}-fusion"
     members = load_adapters(store_folder, adapters, trunk)
     check_subset(fusion, len(members))
