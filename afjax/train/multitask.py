@@ -17,7 +17,6 @@ from afjax.config import (
     TaskConfig,
     TrainConfig,
     check_partition,
-    check_seed,
 )
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
@@ -32,6 +31,7 @@ from afjax.task_model import TaskModel, check_length
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
+    check_arguments,
     new_adapter,
     new_head,
     run_inputs,
@@ -101,7 +101,8 @@ def train_multitask(
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
-    check_seed(seed)
+    for task in tasks:
+        check_arguments(task, data.get(task.name, {}), seed, (names or {}).get(task.name, ""))
     check_partition(partition_name, adapter)
     check_length(config.max_length, trunk)
     for task in tasks:
