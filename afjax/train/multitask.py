@@ -77,7 +77,7 @@ def train_multitask(
       trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
       tasks: At least one, of distinct names.
       data: Each task's ``train`` and ``dev`` rows, by its name.
-      workdir: The run's folder; what it may hold is as in ``train_single``.
+      workdir: The run's folder, used as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name: What is trained; the heads always are.
       top_k: Number of layers of the ``top_k`` partition.

@@ -1,4 +1,4 @@
-"""What a run's folder records about the run, so that a run is only ever resumed with the same settings and inputs.
+"""The record in a run's folder. It ensures that a run is only resumed with the same settings and inputs.
 
 A run's folder holds ``run.json``::
 
@@ -48,7 +48,7 @@ class RunSpec:
 
     Attributes:
       settings: The run's arguments: nested mappings of values that JSON can hold.
-      inputs: ``{what: digest or value}`` of what the run reads: the trunk, the rows, a fusion's adapters.
+      inputs: ``{name: digest or value}`` of everything that the run reads: the trunk, the rows, a fusion's adapters.
     """
 
     settings: Mapping[str, Any]
@@ -60,10 +60,10 @@ def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
 
     Args:
       folder: The run's folder; it need not exist.
-      spec: What is about to be trained.
+      spec: The settings and inputs of this call.
 
     Returns:
-      The padded lengths that the run began with; empty if there is no run to resume or if they were not recorded.
+      The padded lengths that the run began with. Empty for a new run, or if an earlier version did not record them.
 
     Raises:
       UserError: The run began with other settings or inputs; the message names each of them with both values.
@@ -83,7 +83,7 @@ def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
 
 
 def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, overwrite: bool) -> None:
-    """Records what a run is about to train. On several hosts all call this.
+    """Writes the record of a run that is about to train. On several hosts, all of them call this.
 
     Args:
       folder: The run's folder; made if it is missing.
@@ -114,7 +114,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, ov
 def discard_run(folder: epath.Path) -> None:
     """Deletes everything that training wrote into a run's folder, and nothing else.
 
-    A folder that holds no run is left alone: its files may be the user's.
+    A folder without a run is not touched, because its files may be the user's.
     """
     if not (has_checkpoint(folder) or (folder / RECORD).exists()):
         return
@@ -156,7 +156,7 @@ def only_process(folder: epath.Path) -> Iterator[None]:
 
 
 def trunk_inputs(trunk: Trunk) -> dict[str, str]:
-    """What identifies a trunk to the runs that read it: its weights, its architecture and its tokenizer."""
+    """Returns the inputs that identify a trunk: its weights, its architecture and its tokenizer."""
     identity = trunk.identity()
     inputs = {"the trunk": identity["sha256"]}
     inputs |= {f"the trunk's {field}": str(value) for field, value in (identity.get("architecture") or {}).items()}
@@ -182,10 +182,10 @@ def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -
 
 
 def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Compares what a run began with to what is there now.
+    """Compares the inputs that a run began with to the inputs of this call.
 
     Returns:
-      A phrase for each input that differs, and the names of those that an earlier version did not record.
+      A phrase for each input that differs, and the names of the inputs that an earlier version did not record.
     """
 
     def phrase(what: str) -> str:
@@ -201,7 +201,7 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings by dotted path, those in lists of mappings included."""
+    """Returns nested settings by dotted path, including settings in lists of mappings."""
 
     def as_tree(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -219,7 +219,7 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
-    """Says what cannot be checked of a run that an earlier version of afjax began."""
+    """Prints which settings and inputs of a run cannot be checked, because an earlier version did not record them."""
     if unchecked:
         note(f"The run in {folder} was begun by an earlier version, which did not record: {', '.join(unchecked)}.")
 
@@ -250,7 +250,7 @@ def _read_record(folder: epath.Path) -> dict[str, Any]:
 
 
 def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
-    """What runs of earlier versions recorded: a fusion its adapters, and each checkpoint some of the run's inputs."""
+    """Returns the inputs that earlier versions recorded, in ``fused.json`` and in each checkpoint."""
     adapters = read_json(folder / FORMER_RECORD, advice=advice) or {}
     newest = folder / CHECKPOINTS / str(max(_steps(folder)))
     saved = (read_json(newest / "progress" / "metadata", advice=advice) or {}).get("inputs", {})

@@ -63,7 +63,7 @@ def train_sequential(
       trunk: The pretrained encoder; it is not changed.
       tasks: In the order of training, of distinct names.
       data: Each task's ``train`` and ``dev`` rows, by its name.
-      workdir: A folder for the runs, one subfolder per task; what they may hold is as in ``train_single``.
+      workdir: A folder for the runs, one subfolder per task. Each is used as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
         ``train_single``; the same for every task.
