@@ -318,21 +318,23 @@ def _train_single(change: Mapping[str, Any]) -> object:
         texts = [row["text"] if "text" in row else (row["text_a"], row["text_b"]) for row in rows]
         return rows_from_lists(texts, [row["label"] for row in rows], label_names=names)
 
-    pairs, other = pair_rows(), [{**row, "label": "few"} for row in pair_rows()]
-    data = {
-        "no dev": {"train": split(pairs)},
-        "other labels": {"train": split(pairs), "dev": split(other, ("few", "none", "some"))},
-        "single dev": {"train": split(pairs), "dev": split(single_rows())},
-    }
+    def other_data(name: str) -> dict[str, object]:
+        if name == "no dev":
+            return {"train": split(pair_rows())}
+        if name == "single dev":
+            return {"train": split(pair_rows()), "dev": split(single_rows())}
+        dev = [{**row, "label": "none" if row["label"] == "many" else "few"} for row in pair_rows()]
+        return {"train": split(pair_rows()), "dev": split(dev, ("few", "none", "some"))}
+
     arguments: dict[str, Any] = {
         "trunk": load_trunk("trunk"),
         "task": TaskConfig(name="new"),
-        "data": {"train": split(pairs), "dev": split(pairs)},
+        "data": {"train": split(pair_rows()), "dev": split(pair_rows())},
         "workdir": "new",
         "config": TrainConfig(max_steps=1, batch_size=4, max_length=16, buckets=(16,)),
     } | dict(change)
     if isinstance(arguments["data"], str):
-        arguments["data"] = data[arguments["data"]]
+        arguments["data"] = other_data(arguments["data"])
     trunk, task, rows = (arguments.pop(name) for name in ("trunk", "task", "data"))
     return train_single(trunk, task, rows, **arguments)
 
