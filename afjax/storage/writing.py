@@ -37,6 +37,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(path)
         return
     target = Path(os.path.realpath(path))
+    if os.path.islink(target):  # The link leads back to itself.
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     part = target.with_name(target.name + ".part")
     try:
         yield part

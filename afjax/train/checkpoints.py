@@ -108,7 +108,12 @@ class RunCheckpoints:
         args = self._ocp.args
         # First: the arrays of another model would not even have these shapes.
         saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
-        recorded = saved.get("inputs", {})
+        recorded = saved.get("inputs", {}) if isinstance(saved, dict) else None
+        if not (isinstance(recorded, dict) and isinstance(saved.get("progress"), dict)):
+            raise UserError(
+                f"The checkpoint {self._manager.directory / str(step)} is damaged (its progress is not what afjax "
+                "writes); remove it to resume from the one before."
+            )
         # The run's own record says which inputs an earlier version did not know of.
         changed, _ = input_differences(recorded, self._inputs)
         if changed or not recorded:

@@ -142,7 +142,7 @@ def _train(
     checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
     best, progress = _copy(state["trained"]), _Progress()
     if (found := checkpoints.restore(state, best)) is not None:
-        state, best, progress = found[0], found[1], _Progress(**found[2])
+        state, best, progress = found[0], found[1], _read_progress(found[2], run.main_metric, folder)
     step = int(state["step"])
     if step >= num_steps or progress.stopped:
         note(
@@ -219,6 +219,29 @@ def _train(
                 "command goes on from there."
             )
     return Trained(best, progress.best)
+
+
+def _read_progress(values: Mapping[str, Any], main_metric: str, folder: epath.Path) -> _Progress:
+    """The progress that a checkpoint holds.
+
+    Raises:
+      UserError: It is not what :class:`_Progress` writes.
+    """
+    best = values.get("best")
+    numbers = isinstance(best, dict) and all(isinstance(score, int | float | None) for score in best.values())
+    valid = (
+        values.keys() == {field.name for field in dataclasses.fields(_Progress)}
+        and numbers
+        and (not best or {main_metric, "step"} <= best.keys())
+        and type(values["looks_since_best"]) is int
+        and isinstance(values["stopped"], bool)
+    )
+    if not valid:
+        raise UserError(
+            f"The newest checkpoint in {folder / CHECKPOINTS} is damaged (its progress is not what afjax writes). "
+            "Remove it to resume from the previous one."
+        )
+    return _Progress(**values)
 
 
 def _shapes_digest(state: State) -> str:

@@ -102,7 +102,8 @@ def train_multitask(
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
     for task in tasks:
-        check_arguments(task, data.get(task.name, {}), seed, (names or {}).get(task.name, ""))
+        name = (names or {}).get(task.name, "")
+        check_arguments(trunk, task, data.get(task.name, {}), config, head, seed, name)
     check_partition(partition_name, adapter)
     check_length(config.max_length, trunk)
     for task in tasks:

@@ -36,10 +36,23 @@ from afjax.trees import Tree, named_key, tree_digest
 from afjax.trunk import Trunk
 
 
-def check_arguments(task: TaskConfig, data: Mapping[str, AnyRows], seed: int, name: str = "") -> None:
-    """Raises UserError if a recipe's task, data, seed or name cannot be used; an empty name stands for the task's."""
+def check_arguments(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, AnyRows],
+    config: TrainConfig,
+    head: HeadConfig,
+    seed: int,
+    name: str = "",
+) -> None:
+    """Raises UserError if an argument of a recipe has a wrong type or cannot be used; an empty name is the task's."""
+    for what, value, kind in (("trunk", trunk, Trunk), ("config", config, TrainConfig), ("head", head, HeadConfig)):
+        if not isinstance(value, kind):
+            raise UserError(f"The {what} is {shown(value)}; give a {kind.__name__}.")
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
+    if not isinstance(name, str):
+        raise UserError(f"The name is {shown(name)}; give a text.")
     check_name(name or task.name, "run")
     check_seed(seed)
     if not isinstance(data, Mapping) or not {"train", "dev"} <= data.keys():

@@ -1,5 +1,6 @@
 """The recipes of one task: one partition, and a fusion of stored adapters."""
 
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.dataclass_dicts import to_dict
+from afjax.dataclass_dicts import shown, to_dict
 from afjax.errors import UserError
 from afjax.hosts import together
 from afjax.model.fusion import check_subset, init_fusion
@@ -82,9 +83,11 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
-    check_arguments(task, data, seed, name)
+    check_arguments(trunk, task, data, config, head, seed, name)
     name = name or task.name
     check_partition(partition_name, adapter)
+    if not isinstance(adapter, typing.get_args(Adapter)):
+        raise UserError(f"The adapter is {shown(adapter)}; give an AdapterConfig or another adapter's config.")
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     model = Model(
         trunk=trunk.config,
@@ -147,7 +150,7 @@ def train_fusion(
     """
     if not adapters:
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
-    check_arguments(task, data, seed, name)
+    check_arguments(trunk, task, data, config, head, seed, name)
     name = name or f"{task.name}-fusion"
     members = load_adapters(store_folder, adapters, trunk)
     check_subset(fusion, len(members))

@@ -78,6 +78,13 @@ def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
             f"The folder {folder} holds a run with other settings or inputs ({'; '.join([*differences, *changed])}). "
             "Give the same ones to resume it, choose another workdir, or discard it with overwrite=True (in Python)."
         )
+    if record["settings"]:
+        # Every version that writes this record writes these.
+        lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows") or "adapter" in what]
+        if lost:
+            raise UserError(
+                f"{folder / RECORD} is damaged (it lacks {', '.join(lost)}). Delete {folder} to train again."
+            )
     note_unchecked(folder, unchecked if record["settings"] else ["its settings", *unchecked])
     return tuple(record["lengths"])
 
@@ -254,6 +261,8 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
     adapters = read_json(folder / FORMER_RECORD, advice=advice) or {}
     newest = folder / CHECKPOINTS / str(max(_steps(folder)))
     saved = (read_json(newest / "progress" / "metadata", advice=advice) or {}).get("inputs", {})
+    if not isinstance(saved, dict):
+        raise UserError(f"{newest} is damaged (its inputs are not what afjax writes); {advice}.")
     # The shapes are checked when the checkpoint is restored.
     inputs = {what: digest for what, digest in saved.items() if what != SHAPES}
     return {**{f"the adapter {name}": digest for name, digest in adapters.items()}, **inputs}

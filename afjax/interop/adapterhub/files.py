@@ -142,9 +142,10 @@ def write_part(
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
     if weights == "safetensors":
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        save_file(tensors, folder / files.safetensors, metadata={"format": "pt"})
+        # In memory first: safetensors raises an exception of its own if the disk is full.
+        (folder / files.safetensors).write_bytes(save(tensors, metadata={"format": "pt"}))
     else:
         import torch
 
