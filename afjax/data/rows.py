@@ -168,9 +168,10 @@ def rows_from_lists(
     check_value(TaskKind, kind, "kind")
     if isinstance(texts, str):
         raise UserError(f"texts is the one text {shorten(texts)}; put it into a list.")
-    for what, values in (("texts", texts), ("labels", () if labels is None else labels), ("label_names", label_names)):
-        if isinstance(values, str) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
-            raise UserError(f"{what} is {shorten(values)}; give a list.")
+    given: Mapping[str, Any] = {"texts": texts, "labels": () if labels is None else labels, "label_names": label_names}
+    for what, column in given.items():
+        if isinstance(column, str) or not (hasattr(column, "__len__") and hasattr(column, "__getitem__")):
+            raise UserError(f"{what} is {shorten(column)}; give a list.")
     if len(texts) == 0:
         raise UserError("texts is empty; give at least one text or pair of texts.")
     if labels is not None and len(labels) != len(texts):
