@@ -111,10 +111,6 @@ class TaskConfig:
             raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
         if self.scale != 1.0 and self.kind != "regression":
             raise UserError(f"The task {self.name} has a scale of {self.scale}, which only regression tasks can have.")
-        twice = [name for index, name in enumerate(self.labels) if name in self.labels[:index]]
-        if twice or "" in self.labels:
-            problem = f'"{twice[0]}" twice' if twice else "an empty name"
-            raise UserError(f"The task {self.name}'s labels have {problem}; give different names.")
         if self.train_rows < 0:
             raise UserError(f"The task {self.name}'s train_rows is {self.train_rows}; it must be 0 or more.")
         if self.choices and self.kind != "multiple_choice":

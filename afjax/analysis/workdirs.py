@@ -17,7 +17,7 @@ from afjax.task_model import TaskModel, load_task_model
 from afjax.train.experiment import Result, read_results
 from afjax.train.record import by_path
 from afjax.train.usage import read_usage
-from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store
+from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk import Trunk
 
 # Settings on which results do not depend, or that only name them.
@@ -216,7 +216,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     ]
     runs = []
     for place in places:
-        lines, results = _lines(place / "metrics.jsonl"), _results(place)
+        lines, results = _lines(place / "metrics.jsonl"), tuple(read_results(place))
         if lines or results:
             runs.append(RunRecord(place.relative_to(folder).as_posix(), lines, results, _usage(place)))
     config = read_json(folder / CONFIG, advice=RESTORE) or {}
@@ -263,16 +263,6 @@ def _usage(place: epath.Path) -> dict[str, Any]:
         for key, value in found.items()
         if key == "devices" or (_is_number(value) and math.isfinite(value) and value >= 0)
     }
-
-
-def _results(folder: epath.Path) -> tuple[Result, ...]:
-    results = read_results(folder)
-    for result in results:
-        wrong = [name for name, value in result.metrics.items() if not _is_number(value)]
-        if wrong or result.main_metric not in result.metrics:
-            metric = (wrong or [result.main_metric])[0]
-            raise UserError(f'{folder / RESULT} is damaged (its metric "{metric}" is not a number); train it again.')
-    return tuple(results)
 
 
 def _is_number(value: Any) -> bool:

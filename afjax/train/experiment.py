@@ -338,9 +338,11 @@ def read_results(folder: epath.Path) -> list[Result]:
         if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
             raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
         texts = [values[name] for name in ("name", "kind", "task", "main_metric")]
-        scores = values["metrics"] if isinstance(values["metrics"], dict) else {"": "not an object"}
-        numbers = all(isinstance(score, int | float | None) for score in scores.values())
-        if not (all(isinstance(text, str) for text in texts) and numbers and values["main_metric"] in scores):
+        scores = values["metrics"]
+        if not (all(isinstance(text, str) for text in texts) and isinstance(scores, dict)):
             raise UserError(f"{path} is damaged (a result has a value of the wrong type); {advice}.")
+        for metric in (values["main_metric"], *scores):
+            if not isinstance(scores.get(metric), int | float) or isinstance(scores[metric], bool):
+                raise UserError(f'{path} is damaged (its metric "{metric}" is not a number); {advice}.')
         results.append(Result(**values))
     return results
