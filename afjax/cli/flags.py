@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etils import epath
-
 from afjax.cli.flags_analysis import add_plots, add_report_commands, add_table
 from afjax.cli.flags_exchange import add_exports, add_imports, add_store_commands
 from afjax.cli.parsers import (
@@ -125,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment; or a workdir's config.json"
     )
-    train.add_argument("--workdir", required=True, type=epath.Path, help="the run's own folder, or gs://...")
+    train.add_argument("--workdir", required=True, help="the run's own folder, or gs://...")
     train.add_argument("--store", help="where what is trained is kept, or gs://... (as it began; WORKDIR/store)")
     train.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
     train.add_argument("--num_processes", type=int, help="how many hosts there are")

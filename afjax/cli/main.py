@@ -15,7 +15,7 @@ from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
 from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
 from afjax.errors import PREEMPTED, PreemptionError, UserError
-from afjax.paths import cache_folder, client_errors, local_path
+from afjax.paths import cache_folder, client_errors, local_path, open_path
 
 if TYPE_CHECKING:
     from etils import epath
@@ -139,7 +139,10 @@ def _train(arguments: argparse.Namespace) -> int:
         set_up_libraries()
         try:
             results = run_experiment(
-                config, workdir=arguments.workdir, store_folder=arguments.store, cache_dir=cache_folder() / "tokenised"
+                config,
+                workdir=open_path(arguments.workdir),
+                store_folder=arguments.store,
+                cache_dir=cache_folder() / "tokenised",
             )
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).partition("\n")[0]
@@ -150,7 +153,7 @@ def _train(arguments: argparse.Namespace) -> int:
                 "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
             ) from error
         if hosts.is_first_host():
-            _print_results(config, results, find_store(arguments.workdir))
+            _print_results(config, results, find_store(open_path(arguments.workdir)))
     return 0
 
 

@@ -58,6 +58,18 @@ def check_arguments(
     if not isinstance(data, Mapping) or not {"train", "dev"} <= data.keys():
         found = ", ".join(map(str, data)) if isinstance(data, Mapping) else shown(data)
         raise UserError(f'The data of the task {task.name} has {found or "nothing"}; give rows for "train" and "dev".')
+    for split in ("train", "dev"):
+        if not isinstance(data[split], AnyRows):
+            raise UserError(
+                f"The {split} rows of the task {task.name} are {shown(data[split])}; give rows_from_lists(...)."
+            )
+    names, dev_names = data["train"].label_names, data["dev"].label_names
+    # Labels are indices into these names, so other names would score other classes.
+    if names and dev_names and names != dev_names:
+        raise UserError(
+            f"The task {task.name} has the labels {shown(list(names))} in train and {shown(list(dev_names))} in dev. "
+            "Give both splits the same label_names."
+        )
 
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:

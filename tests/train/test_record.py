@@ -347,3 +347,17 @@ def test_multitask_and_sequential_runs_are_refused_likewise(
         sequential(1)
     assert "seed: 0 there, 1 given" in str(refused.value)
     assert sequential(1, overwrite=True).scores != [] != first.scores
+
+
+def test_dev_rows_with_other_label_names_are_refused(again: Train, rows: Mapping[str, Rows]) -> None:
+    # Labels are indices into the names: a dev split that lacks a class would be scored against the wrong ones.
+    other = dataclasses.replace(rows["dev"], label_names=("many", "some"))
+    with pytest.raises(UserError) as refused:
+        again(data={**rows, "dev": other})
+    assert "some" in str(refused.value)
+
+
+@pytest.mark.parametrize("data", [{"train": [], "dev": []}, {}, ["train", "dev"]], ids=["lists", "nothing", "a list"])
+def test_data_of_the_wrong_type_is_refused(again: Train, data: Any) -> None:
+    with pytest.raises(UserError):
+        again(data=data)
