@@ -99,23 +99,24 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, ov
       overwrite: Whether to discard a run that the folder holds.
 
     Raises:
-      UserError: The folder cannot be written.
+      UserError: The folder cannot be written, or another process is training in it.
     """
     record = {"settings": plain(spec.settings), "inputs": dict(spec.inputs), "lengths": list(lengths)}
-    with together():
-        if is_first_host():
-            try:
+    try:
+        # Under the lock: another process may be training here, and its run must not be discarded or renamed.
+        with only_process(folder), together():
+            if is_first_host():
                 if overwrite:
                     discard_run(folder)
                 # A run of an earlier version keeps having no record: nobody knows its settings.
                 if not has_checkpoint(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
-            except OSError as error:
-                raise UserError(
-                    f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or "
-                    "choose another workdir."
-                ) from None
+    except OSError as error:
+        raise UserError(
+            f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or choose "
+            "another workdir."
+        ) from None
 
 
 def discard_run(folder: epath.Path) -> None:
@@ -150,6 +151,7 @@ def only_process(folder: epath.Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with together():
             if is_first_host() and not is_remote(folder):
+                folder.mkdir(parents=True, exist_ok=True)
                 lock = stack.enter_context(open(folder / ".lock", "a"))
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -284,9 +284,10 @@ def test_two_processes_do_not_train_in_one_folder(again: Train, tmp_path: Path) 
     before = contents(tmp_path / "run")
     with open(tmp_path / "run" / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError) as refused:
-            again()
-    assert str(tmp_path / "run") in str(refused.value)
+        for changes in ({}, {"overwrite": True}):
+            with pytest.raises(UserError) as refused:
+                again(**changes)
+            assert str(tmp_path / "run") in str(refused.value)
     assert contents(tmp_path / "run") == before
     again()
 
