@@ -102,21 +102,19 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, ov
       UserError: The folder cannot be written, or another process is training in it.
     """
     record = {"settings": plain(spec.settings), "inputs": dict(spec.inputs), "lengths": list(lengths)}
-    try:
-        # Under the lock: another process may be training here, and its run must not be discarded or renamed.
-        with only_process(folder), together():
-            if is_first_host():
+    # Under the lock: another process may be training here, and its run must not be discarded or renamed.
+    with only_process(folder), together():
+        if is_first_host():
+            # Inside the block, so that every host says the same sentence.
+            try:
                 if overwrite:
                     discard_run(folder)
                 # A run of an earlier version keeps having no record: nobody knows its settings.
                 if not has_checkpoint(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
-    except OSError as error:
-        raise UserError(
-            f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or choose "
-            "another workdir."
-        ) from None
+            except OSError as error:
+                raise _cannot_be_written(folder, error) from None
 
 
 def discard_run(folder: epath.Path) -> None:
@@ -146,13 +144,16 @@ def only_process(folder: epath.Path) -> Iterator[None]:
     On several hosts the first one holds it. Object stores have no locks: there, the user must see to it.
 
     Raises:
-      UserError: Another process holds the lock.
+      UserError: Another process holds the lock, or the folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
         with together():
             if is_first_host() and not is_remote(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context(open(folder / ".lock", "a"))
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    lock = stack.enter_context(open(folder / ".lock", "a"))
+                except OSError as error:
+                    raise _cannot_be_written(folder, error) from None
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -162,6 +163,13 @@ def only_process(folder: epath.Path) -> Iterator[None]:
                 except OSError:
                     pass  # Some network file systems have no locks.
         yield
+
+
+def _cannot_be_written(folder: epath.Path, error: OSError) -> UserError:
+    return UserError(
+        f"The run's folder {folder} cannot be written ({error.strerror or error}). Make room there, or choose another "
+        "workdir."
+    )
 
 
 def trunk_inputs(trunk: Trunk) -> dict[str, str]:
