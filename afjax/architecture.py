@@ -17,6 +17,8 @@ from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
 LayerNormPlace = Literal["before", "after", "both", "none"]
+# How a row's last hidden states become one vector.
+Pooling = Literal["first", "mean"]
 Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
 
 
@@ -354,15 +356,18 @@ class HeadConfig:
     """The output layers of one task.
 
     Attributes:
-      pooler: ``head``: the head has its own pooler (dense, tanh), started from the trunk's where it
-        has one and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
-        frozen or trained as the trunk is. ``none``: the first token as it is. Heads that read every token have none.
+      pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
+        the last hidden states of all tokens except padding (``mean``). Heads that read every token ignore it.
+      pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
+        pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
+        frozen or trained as the trunk is. ``none``: no such layer. Heads that read every token have none.
       hidden_layers: Dense layers of the trunk's hidden size in front of the output layer, each with an activation.
       activation: That of the hidden layers.
       dropout: Dropout rate in front of the hidden layers and the output layer; None: the trunk's hidden dropout, or
         none for heads that read every token, as in BERT's code.
     """
 
+    pooling: Pooling = "first"
     pooler: Literal["head", "trunk", "none"] = "head"
     hidden_layers: int = 0
     activation: Activation = "tanh"

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from afjax import store
 from afjax.answers import Answer, best_answers
-from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig, Pooling
 from afjax.config import TaskConfig, TrainConfig
 from afjax.data.prepare import prepare
 from afjax.data.rows import rows_from_lists
@@ -22,6 +22,7 @@ from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.embedding import embed_texts
 from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import check_outputs, over_rows, split_scores, sum_over_rows
 from afjax.hosts import is_first_host
@@ -33,7 +34,7 @@ from afjax.model.reduce import drop_layers, left_layers, take_layers
 from afjax.sharding import local_mesh, place
 from afjax.stored import load_adapter, load_unpruned_fusion
 from afjax.trees import Tree, flatten, tree_digest
-from afjax.trunk import Trunk, write_if_trained
+from afjax.trunk import Trunk, check_length, write_if_trained
 
 # ``step(model, parameters, batch)``.
 ModelStep = Callable[..., Any]
@@ -180,6 +181,40 @@ class TaskModel:
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)
         return prepare(rows, self._tokenizer, self.task, max_length=max_length, training=False, cache_dir=None)
+
+    def embed(
+        self,
+        texts: Sequence[Any],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """Embeds texts, or pairs of texts, with the encoder and its adapter or fusion; the head is not used.
+
+        Args:
+          texts: Strings, or pairs of strings.
+          pooling, normalize: As in :meth:`afjax.Trunk.embed`; None for the trunk's own.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: as in training.
+
+        Returns:
+          float32 ``[rows, hidden_size]``, in the order of the texts.
+
+        Raises:
+          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+        """
+        max_length = self.max_length if max_length is None else max_length
+        return embed_texts(
+            texts,
+            self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length),
+            model=self._nameless,
+            params=self._device_params,
+            tokenizer=self._tokenizer,
+            mesh=self._mesh,
+            batch_size=batch_size,
+        )
 
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
         """The model's logits of every row (of span: of every window); for regression in the units of the labels."""
@@ -665,12 +700,4 @@ def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
         raise UserError(
             f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
             f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
-        )
-
-
-def check_length(max_length: int, trunk: Trunk) -> None:
-    """Raises UserError where rows of that length do not fit the trunk."""
-    if not 4 <= max_length <= trunk.config.max_length:
-        raise UserError(
-            f"max_length is {max_length}; the trunk {trunk.name} takes rows of 4 to {trunk.config.max_length} tokens."
         )

@@ -11,16 +11,23 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from afjax.architecture import Pooling
 from afjax.config import TrunkDtype
 from afjax.data.pieces import check_fast
+from afjax.dataclass_dicts import check_value
+from afjax.embedding import LENGTH, MODULES, POOLING, EmbeddingConfig, embed_texts, read_embedding_config
 from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
-from afjax.model.encoder import TrunkConfig
+from afjax.model.encoder import TrunkConfig, cast_trunk, memory_form
+from afjax.model.model import Model
 from afjax.paths import fetched, is_remote, open_path
+from afjax.sharding import local_mesh, place
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, tree_digest
@@ -31,6 +38,8 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 # The digest of the weights, in a folder that save_trunk wrote. Loading a trunk does not rely on it.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
+# How sentence-transformers makes an embedding of the trunk's hidden states.
+_EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -104,6 +113,81 @@ class Trunk:
         assert self.folder is not None, "a random trunk has no tokenizer"
         return load_tokenizer(self.folder, self.config.vocab_size)
 
+    def embed(
+        self,
+        texts: Sequence[Any],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """Embeds texts, or pairs of texts, with the pretrained encoder alone.
+
+        Args:
+          texts: Strings, or pairs of strings.
+          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. None for the
+            trunk's own: what its ``1_Pooling/config.json`` says, or ``mean`` if it has no such file.
+          normalize: Whether embeddings have norm 1. None: as the trunk's ``modules.json`` says if ``pooling`` is
+            None, else False.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: the trunk's ``sentence_bert_config.json``, or
+            as many as the trunk takes.
+
+        Returns:
+          float32 ``[rows, hidden_size]``, in the order of the texts.
+
+        Raises:
+          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+
+        Example:
+          >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+          >>> trunk.embed(["A man is eating.", "Somebody eats."]).shape  # doctest: +SKIP
+          (2, 384)
+
+        Reference:
+          Reimers & Gurevych 2019, *Sentence-BERT*, section 3.
+        """
+        config = self.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length)
+        return embed_texts(
+            texts,
+            config,
+            model=Model(trunk=self.config, head_name=""),
+            params=self._device_params,
+            tokenizer=self.tokenizer(),
+            mesh=local_mesh(),
+            batch_size=batch_size,
+        )
+
+    def embedding_config(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, max_length: int | None = None
+    ) -> EmbeddingConfig:
+        """Returns how :meth:`embed` makes embeddings of the last hidden states; see there for the arguments."""
+        check_value(Pooling | None, pooling, "pooling")
+        if pooling is not None or self.folder is None:
+            config = EmbeddingConfig(pooling=pooling or "mean")
+        else:
+            config = read_embedding_config(self.folder)
+        given = {"normalize": normalize, "max_length": max_length}
+        if max_length is not None:
+            check_length(max_length, self)
+        return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
+
+    @functools.cached_property
+    def _device_params(self) -> Tree:
+        """The trunk's parameters on this host's devices, as :class:`~afjax.model.model.Model` takes them."""
+        trunk = cast_trunk(self.params, self.dtype)
+        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=False)}
+        return place({"trunk": trunk, "adapters": {}, "fusion": {}, "heads": {}}, local_mesh())
+
+
+def check_length(max_length: int, trunk: Trunk) -> None:
+    """Raises UserError if rows of that length do not fit the trunk."""
+    if not 4 <= max_length <= trunk.config.max_length:
+        raise UserError(
+            f"max_length is {max_length}; the trunk {trunk.name} takes rows of 4 to {trunk.config.max_length} tokens."
+        )
+
 
 def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     """Loads a BERT or RoBERTa encoder.
@@ -155,6 +239,7 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     wanted = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
+    wanted += _EMBEDDING_FILES
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
         if not any(folder.glob("*.safetensors")):
@@ -177,8 +262,8 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     """Writes a trunk, one that was trained say, as a Hugging Face folder that :func:`load_trunk` takes.
 
     Args:
-      folder: Gets config.json, model.safetensors (float32) and the tokenizer that the trunk was loaded with; local or
-        ``gs://``.
+      folder: Gets config.json, model.safetensors (float32), and the tokenizer and the pooling files that the trunk was
+        loaded with; local or ``gs://``.
       trunk: One that was loaded, or trained from such a one.
 
     Raises:
@@ -189,12 +274,14 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
     target = open_path(folder).expanduser()
-    files = [path for path in trunk.folder.iterdir() if path.name == "config.json" or path.name in _TOKENIZER_FILES]
+    files = [name for name in ("config.json", *_TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:
         if not is_remote(target):
             target.mkdir(parents=True, exist_ok=True)
-        for path in files:
-            write_bytes(target / path.name, path.read_bytes())
+        for name in files:
+            if "/" in name and not is_remote(target):
+                (target / name).parent.mkdir(exist_ok=True)
+            write_bytes(target / name, (trunk.folder / name).read_bytes())
         # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
         weights = target / "model.safetensors"
         if is_remote(target):

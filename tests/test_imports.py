@@ -26,6 +26,7 @@ LAYERS = (
     ("data", "metrics", "model", "partition", "store"),
     ("hugging_face", "answers", "stored"),
     ("evaluate", "submissions"),
+    ("embedding",),
     ("trunk",),
     ("task_model",),
     ("curves", "interop"),

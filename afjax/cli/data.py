@@ -18,8 +18,7 @@ from afjax.data.tasks import find_task, known_task, read_task
 from afjax.errors import UserError
 from afjax.model.heads import READS, num_outputs
 from afjax.paths import fetched
-from afjax.task_model import check_length
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, check_length
 
 Split = Literal["train", "dev", "test"]
 
@@ -180,7 +179,7 @@ def _about(task: TaskConfig) -> str:
 def _head(task: TaskConfig, labels: Sequence[str]) -> str:
     outputs = num_outputs(task.kind, labels)
     each = {"multiple_choice": " for each choice", "span": " (start and end of the answer)"}.get(task.kind, "")
-    reads = {"pooled": "the pooled first token", "tokens": "every token"}[READS[task.kind]]
+    reads = {"pooled": "one vector per row", "tokens": "every token"}[READS[task.kind]]
     return f"{outputs} output{'s' * (outputs != 1)}{each}, from {reads}"
 
 

@@ -14,8 +14,8 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.storage.writing import write_output
 from afjax.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
-from afjax.task_model import TaskModel, check_length, load_task_model
-from afjax.trunk import Trunk
+from afjax.task_model import TaskModel, load_task_model
+from afjax.trunk import Trunk, check_length
 
 # Rows that are predicted before the progress bar moves.
 CHUNK = 1024

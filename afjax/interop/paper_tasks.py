@@ -12,9 +12,9 @@ from afjax.data.tasks import known_task
 from afjax.errors import UserError
 from afjax.model.heads import num_outputs
 from afjax.model.model import Model
-from afjax.task_model import TaskModel, check_length
+from afjax.task_model import TaskModel
 from afjax.trees import Tree
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, check_length
 
 # The order of the outputs is that of get_labels() in both codes; the names are those of the benchmark's own files.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(

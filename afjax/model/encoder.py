@@ -27,7 +27,7 @@ from afjax.config import Remat
 from afjax.errors import UserError
 from afjax.model.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.model.layer_loop import loop_over_layers
-from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dense, dropout, split_key
+from afjax.model.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dropout, split_key
 from afjax.sharding import gathered, split_rows
 from afjax.trees import Tree, map_with_path, named_key
 
@@ -502,8 +502,3 @@ def _held_by_layer(contents: Tree, begin: int, end: int) -> list[Tree]:
 def _take(tree: Any, begin: int, end: int) -> Any:
     """Leaves ``[begin:end]``; the leaves themselves where that is all of them."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
-
-
-def pool(pooler: Tree, hidden: Array) -> Array:
-    """``tanh(dense(first token))``: from ``[batch, length, hidden_size]`` to ``[batch, hidden_size]``."""
-    return jnp.tanh(dense(pooler, hidden[:, 0]))

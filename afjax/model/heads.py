@@ -1,4 +1,4 @@
-"""Task heads, on the pooled first token of a row or on every token.
+"""Task heads, on one vector per row (its pooled tokens) or on every token.
 
 A head's tree::
 
@@ -18,11 +18,11 @@ from jax import Array
 from afjax.architecture import HeadConfig
 from afjax.config import TaskKind
 from afjax.errors import UserError
-from afjax.model.encoder import pool
 from afjax.model.layers import ACTIVATIONS, dense, dropout
+from afjax.model.pooling import apply_pooler, pool
 from afjax.trees import Tree, named_key
 
-# What a head reads: the pooled first token, or each token as it is (heads that point at tokens).
+# What a head reads: one vector per row, or each token as it is (heads that point at tokens).
 Reads = Literal["pooled", "tokens"]
 READS: Mapping[TaskKind, Reads] = types.MappingProxyType(
     {"classification": "pooled", "regression": "pooled", "multiple_choice": "pooled", "span": "tokens"}
@@ -80,21 +80,32 @@ def apply_head(
     config: HeadConfig,
     trunk: Tree,
     hidden: Array,
+    mask: Array,
     *,
     reads: Reads,
     dropout_rate: float,
     key: Array | None,
 ) -> Array:
-    """Logits, float32 or wider, of the last hidden state ``[batch, length, hidden_size]``.
+    """Computes logits from the last hidden states.
 
-    ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` where the head reads tokens.
+    Args:
+      head: The head's parameters.
+      config: The head's architecture.
+      trunk: The trunk's parameters, for heads that use the trunk's pooler.
+      hidden: ``[batch, length, hidden_size]``; length 1 is enough for heads that pool the first token.
+      mask: bool ``[batch, length]``, False at padding.
+      reads: Whether the head reads pooled rows or every token.
+      dropout_rate: Rate before the hidden layers and the output layer.
+      key: Dropout's key, or None for no dropout.
+
+    Returns:
+      Float32 or wider, ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens.
     """
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     if reads == "pooled":
-        if config.pooler == "none":
-            hidden = hidden[:, 0]
-        else:
-            hidden = pool((head if config.pooler == "head" else trunk)["pooler"], hidden)
+        hidden = pool(hidden, mask, config.pooling)  # [batch, hidden_size]
+        if config.pooler != "none":
+            hidden = apply_pooler((head if config.pooler == "head" else trunk)["pooler"], hidden)
     for layer in map(str, range(config.hidden_layers)):
         layer_key = None if key is None else named_key(key, "hidden", layer)
         hidden = ACTIVATIONS[config.activation](dense(head["hidden"][layer], dropout(layer_key, hidden, dropout_rate)))

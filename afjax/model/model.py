@@ -84,7 +84,7 @@ class Model:
       trunk: The encoder's architecture.
       head_name: Which head of the tree gives the logits.
       head: Its architecture.
-      reads: What the head reads: the pooled first token, or every token.
+      reads: Whether the head reads one pooled vector per row, or every token.
       adapters: ``(name, architecture)`` of the active adapters: none, one, or those that are fused, in order.
       fusion_name: Which fusion of the tree mixes them; empty: none.
       fusion: Its architecture.
@@ -137,6 +137,50 @@ class Model:
             return self._run_choices(params, batch, key, fusion_attention)
         trunk_key, head_key = split_key(key, 2)
         trunk = self._trunk_with_layer_norms(params)
+        hidden, attention = self._encode(
+            params,
+            trunk,
+            batch,
+            trunk_key,
+            key,
+            first_token_only=self._first_token_only and not fusion_attention,
+            first_token_read=self._pools_first_token,
+        )
+        return Outputs(self._apply_head(params, trunk, hidden, batch["mask"], head_key), attention)
+
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+        """Computes the last hidden states, without dropout.
+
+        Args:
+          params: The tree with four roots; heads are not used.
+          batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
+
+        Returns:
+          ``[batch, length, hidden_size]`` in the model's dtype, after modules on top of the encoder.
+        """
+        trunk = self._trunk_with_layer_norms(params)
+        return self._encode(params, trunk, batch, None, None, first_token_only=False, first_token_read=False)[0]
+
+    def _encode(
+        self,
+        params: Tree,
+        trunk: Tree,
+        batch: Mapping[str, Array],
+        trunk_key: Array | None,
+        key: Array | None,
+        *,
+        first_token_only: bool,
+        first_token_read: bool,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Runs the encoder with its slots, then the modules on top.
+
+        Args:
+          params, batch, key: See ``__call__``.
+          trunk: The trunk's tree, with the LayerNorms that the adapter carries.
+          trunk_key: Dropout's key for the encoder.
+          first_token_only: Whether the encoder's last layer is computed for the first token only.
+          first_token_read: Whether modules on top need to compute only the first token's output.
+        """
         contents, shared = self._slot_contents(params)
         hidden, attention = encode(
             trunk,
@@ -152,7 +196,7 @@ class Model:
             dtype=self.dtype,
             scan=self.scan_layers,
             remat=self.remat,
-            first_token_only=self._first_token_only and not fusion_attention,
+            first_token_only=first_token_only,
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
@@ -165,9 +209,9 @@ class Model:
                     hidden,
                     batch["mask"],
                     key=top_key,
-                    first_token_only=self.reads == "pooled",
+                    first_token_only=first_token_read,
                 )
-        return Outputs(self._apply_head(params, trunk, hidden, head_key), attention)
+        return hidden, attention
 
     def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
         """The logits with adapters in some of the layers only, for many choices of these layers at once.
@@ -203,21 +247,27 @@ class Model:
             dtype=self.dtype,
             first_token_only=self._first_token_only,
         )
-        logits = self._apply_head(params, trunk, hidden.reshape(-1, *hidden.shape[2:]), None)
+        mask = jnp.repeat(batch["mask"], len(layer_masks), axis=0)  # [batch * masks, length]
+        logits = self._apply_head(params, trunk, hidden.reshape(-1, *hidden.shape[2:]), mask, None)
         return logits.reshape(*hidden.shape[:2], *logits.shape[1:])
 
     @property
-    def _first_token_only(self) -> bool:
-        """Whether nothing reads the last hidden state but of the first token."""
-        all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
-        return self.reads == "pooled" and not all_tokens
+    def _pools_first_token(self) -> bool:
+        """Whether the head only reads the first token."""
+        return self.reads == "pooled" and self.head.pooling == "first"
 
-    def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, key: Array | None) -> Array:
+    @property
+    def _first_token_only(self) -> bool:
+        """Whether only the first token's last hidden state is used."""
+        all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
+        return self._pools_first_token and not all_tokens
+
+    def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, mask: Array, key: Array | None) -> Array:
         rate = self.head.dropout
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
         head = params["heads"][self.head_name]
-        return apply_head(head, self.head, trunk, hidden, reads=self.reads, dropout_rate=rate, key=key)
+        return apply_head(head, self.head, trunk, hidden, mask, reads=self.reads, dropout_rate=rate, key=key)
 
     def _run_choices(
         self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool

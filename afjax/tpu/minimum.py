@@ -88,7 +88,9 @@ class _Step:
         # LayerNorms stand in every layer, and one behind the embeddings.
         norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
         held = adapter_layers(configs[0], trunk.num_layers) if configs else ()
-        all_tokens = model.reads == "tokens" or any(reads_all_tokens(config, trunk.num_layers) for config in configs)
+        all_tokens = not self._pools_first_token() or any(
+            reads_all_tokens(config, trunk.num_layers) for config in configs
+        )
 
         live = norms or self.trained in ("full", "adapter+trunk")
         for index in range(trunk.num_layers):
@@ -295,10 +297,13 @@ class _Step:
             self.dense(n, d, d, trained=trained, live=projected or units)
         return trained or live or units
 
+    def _pools_first_token(self) -> bool:
+        return self.model.reads == "pooled" and self.model.head.pooling == "first"
+
     def _top(self, config: OnTop, live: bool) -> bool:
         """A module on top of the encoder, for the first token alone where that is what the head reads."""
         trunk, trained = self.model.trunk, self._trains_adapters()
-        d, first_token = trunk.hidden_size, self.model.reads == "pooled"
+        d, first_token = trunk.hidden_size, self._pools_first_token()
         every, wanted = self.rows * self.length, self.rows if first_token else self.rows * self.length
         match config:
             case TopLayerConfig():
@@ -322,7 +327,7 @@ class _Step:
         return self.dense(wanted, config.size, d, trained=trained, live=live)
 
     def _head(self, live: bool) -> None:
-        """Pooler, hidden layers and output, of the first token or, without the pooler, of every token."""
+        """Pooler, hidden layers and output, per row; without the pooler, per token, if the head reads tokens."""
         d, trained, head = self.model.trunk.hidden_size, self.trained != "nothing", self.model.head
         pooled = self.model.reads == "pooled"
         rows = self.rows if pooled else self.rows * self.length

@@ -18,10 +18,10 @@ from afjax.model.heads import check_pooler
 from afjax.model.reduce import check_kept
 from afjax.paths import check_writable, expanded, is_remote
 from afjax.sharding import check_batch
-from afjax.task_model import check_length, load_adapters
+from afjax.task_model import load_adapters
 from afjax.train.parts import check_adapter_size
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, check_length
 
 
 def check_experiment(

@@ -27,7 +27,7 @@ from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
-from afjax.task_model import TaskModel, check_length
+from afjax.task_model import TaskModel
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
@@ -45,7 +45,7 @@ from afjax.train.parts import (
 )
 from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.trees import Tree, merge
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, check_length
 
 
 def train_multitask(

@@ -22,7 +22,7 @@ from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
-from afjax.task_model import TaskModel, check_length, load_adapters
+from afjax.task_model import TaskModel, load_adapters
 from afjax.train.parts import (
     check_arguments,
     new_adapter,
@@ -39,7 +39,7 @@ from afjax.train.parts import (
 from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, merge, named_key, tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk import Trunk, check_length
 
 
 def train_single(

@@ -106,7 +106,7 @@ def test_the_other_kinds(show: Show) -> None:
     split = found["splits"]["dev"]
     assert split["labels"] == {"A": {"rows": 0, "share": 0.0}, "B": {"rows": 1, "share": 1.0}}
     assert split["choices"] == {"2": {"rows": 1, "share": 1.0}}
-    assert found["task"]["head"] == "1 output for each choice, from the pooled first token"
+    assert found["task"]["head"] == "1 output for each choice, from one vector per row"
     assert '  choice B   "two"' in lines
     lines, found = show("squad")
     split = found["splits"]["train"]

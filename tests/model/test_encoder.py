@@ -20,10 +20,10 @@ from afjax.model.encoder import (
     encode,
     init_trunk,
     part_layers,
-    pool,
     stack_layers,
     unstack_layers,
 )
+from afjax.model.pooling import apply_pooler
 from afjax.partition import split_layers
 from afjax.trees import Tree, flatten, tree_digest
 from afjax.trunk import MINILM_PACKAGE, load_trunk
@@ -80,7 +80,7 @@ def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfi
     assert hidden.dtype == jnp.float32
     # At padding too: both let padded queries attend to the real tokens.
     assert np.abs(hidden - arrays["last_hidden_state"]).max() < 1e-4
-    assert np.abs(pool(params["pooler"], hidden) - arrays["pooled"]).max() < 1e-4
+    assert np.abs(apply_pooler(params["pooler"], hidden[:, 0]) - arrays["pooled"]).max() < 1e-4
 
 
 @pytest.mark.parametrize("scan", [False, True])

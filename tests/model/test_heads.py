@@ -1,4 +1,4 @@
-"""Heads read what they should: the pooled first token, every token, or one row a choice."""
+"""Heads read what they should: one pooled vector per row or per choice, or every token."""
 
 import jax
 import jax.numpy as jnp

@@ -130,6 +130,11 @@ def head_settings(
       UserError: The library has no such heads, or the number of choices is not known.
     """
     pooled = READS[task.kind] == "pooled"
+    if pooled and config.pooling != "first":
+        raise UserError(
+            f'The head "{name}" reads the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
+            'read the first token. Train the head with head.pooling="first", or export the adapter without a head.'
+        )
     own_pooler = pooled and config.pooler == "head"
     if own_pooler and config.hidden_layers and config.activation != "tanh":
         raise UserError(

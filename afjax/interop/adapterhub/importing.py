@@ -19,9 +19,9 @@ from afjax.model.fusion import check_fusible
 from afjax.model.heads import READS, check_pooler
 from afjax.paths import fetched
 from afjax.store.manifest import plain
-from afjax.task_model import check_length, load_adapters
+from afjax.task_model import load_adapters
 from afjax.trees import Tree, tree_digest
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk import Trunk, check_length, load_trunk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

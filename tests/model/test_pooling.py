@@ -1,0 +1,139 @@
+"""Pooling: which vector of a row a head reads."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.architecture import ADAPTER_PRESETS, HeadConfig, Pooling
+from afjax.config import TaskConfig
+from afjax.errors import UserError
+from afjax.interop.adapterhub.heads import write_head
+from afjax.model.adapters import init_adapter
+from afjax.model.encoder import encode
+from afjax.model.heads import apply_head, init_head
+from afjax.model.model import Model
+from afjax.model.pooling import pool
+from afjax.tpu.minimum import minimum_flops
+from afjax.trees import Tree
+from afjax.trunk import Trunk
+
+KEY = jax.random.key(0)
+LENGTHS = np.array([6, 3, 5, 1])
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_trunk: Trunk) -> dict[str, jax.Array]:
+    tokens = jax.random.randint(KEY, (4, 6), 5, tiny_trunk.config.vocab_size)
+    mask = jnp.arange(6)[None] < jnp.asarray(LENGTHS)[:, None]
+    return {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": mask}
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_pool_agrees_with_a_loop_over_rows_in_value_and_gradient(pooling: Pooling) -> None:
+    generator = np.random.default_rng(0)
+    hidden, upstream = generator.normal(size=(4, 6, 3)), generator.normal(size=(4, 3))
+    expected, gradient = np.zeros((4, 3)), np.zeros_like(hidden)
+    for row, length in enumerate(LENGTHS):
+        used = 1 if pooling == "first" else length
+        for token in range(used):
+            expected[row] += hidden[row, token] / used
+            gradient[row, token] = upstream[row] / used
+    with jax.enable_x64(True):
+        mask = jnp.arange(6)[None] < jnp.asarray(LENGTHS)[:, None]
+        value, pullback = jax.vjp(lambda x: pool(x, mask, pooling), jnp.asarray(hidden))
+        (found,) = pullback(jnp.asarray(upstream))
+    assert value.dtype == np.float64
+    np.testing.assert_allclose(value, expected, rtol=1e-14)
+    np.testing.assert_allclose(found, gradient, rtol=1e-14)
+
+
+def test_the_mean_of_a_row_that_only_has_padding_is_zero() -> None:
+    assert pool(jnp.ones((1, 4, 2)), jnp.zeros((1, 4), bool), "mean").tolist() == [[0.0, 0.0]]
+
+
+def params_of(trunk: Trunk, model: Model) -> Tree:
+    head = init_head(KEY, model.head, 3, trunk=trunk.params, reads=model.reads, init_scale=0.5)
+    adapters = {name: init_adapter(KEY, config, trunk.config) for name, config in model.adapters}
+    # An adapter starts as nearly the identity; larger weights make its outputs matter.
+    adapters = jax.tree.map(lambda leaf: leaf * 20, adapters)
+    trunk_params = jax.tree.map(jnp.asarray, trunk.params)
+    return {"trunk": trunk_params, "adapters": adapters, "fusion": {}, "heads": {"task": head}}
+
+
+@pytest.mark.parametrize("preset", ["", "pfeiffer", "top_attention", "pals"])
+@pytest.mark.parametrize("pooler", ["none", "head", "trunk"])
+def test_a_head_that_pools_the_mean_reads_all_tokens_except_padding(
+    preset: str, pooler: str, tiny_trunk: Trunk, batch: dict[str, jax.Array]
+) -> None:
+    adapters = (("own", ADAPTER_PRESETS[preset]),) if preset else ()
+    head = HeadConfig(pooling="mean", pooler=pooler)  # type: ignore[arg-type]
+    model = Model(trunk=tiny_trunk.config, head_name="task", head=head, adapters=adapters)
+    params = params_of(tiny_trunk, model)
+    logits = model(params, batch).logits
+    hidden = model.hidden_states(params, batch)
+    if not preset:
+        np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, *batch.values())[0])
+    rows = np.stack([np.asarray(hidden[row, :length]).mean(0) for row, length in enumerate(LENGTHS)])
+    if pooler != "none":
+        own = (params["heads"]["task"] if pooler == "head" else params["trunk"])["pooler"]
+        rows = np.tanh(rows @ own["kernel"] + own["bias"][None])
+    output = params["heads"]["task"]["output"]
+    np.testing.assert_allclose(logits, rows @ output["kernel"] + output["bias"][None], atol=1e-5)
+    # Padding does not matter, and every other token does.
+    changed = {**batch, "tokens": batch["tokens"].at[1, 4].set(7)}
+    np.testing.assert_array_equal(model(params, changed).logits, logits)
+    changed = {**batch, "tokens": batch["tokens"].at[1, 2].set(7)}
+    assert np.abs(model(params, changed).logits - logits)[1].max() > 1e-6
+
+
+def test_masks_over_layers_give_the_logits_of_each_mask_with_mean_pooling(
+    tiny_trunk: Trunk, batch: dict[str, jax.Array]
+) -> None:
+    adapters = (("own", ADAPTER_PRESETS["pfeiffer"]),)
+    model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), adapters=adapters)
+    params = params_of(tiny_trunk, model)
+    both = model.under_masks(params, batch, np.array([[True, True], [False, False]]))
+    without = dataclasses.replace(model, adapters=())
+    np.testing.assert_allclose(both[:, 0], model(params, batch).logits, atol=1e-5)
+    np.testing.assert_allclose(both[:, 1], without(params, batch).logits, atol=1e-5)
+    assert np.abs(both[:, 0] - both[:, 1]).max() > 1e-3
+
+
+def test_a_fusion_of_the_first_token_still_skips_the_last_layers_other_tokens(tiny_trunk: Trunk) -> None:
+    def flops(pooling: Pooling) -> int:
+        model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling=pooling))
+        return minimum_flops(model, "nothing", batch_size=2, length=8)
+
+    every = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), reads="tokens")
+    d = tiny_trunk.config.hidden_size
+    # A head on tokens has no pooler, and two outputs for each of 8 tokens instead of two for each row.
+    tokens = minimum_flops(every, "nothing", batch_size=2, length=8)
+    assert flops("mean") == tokens + 2 * (2 * d * d + 2 * d * 2 - 16 * d * 2)
+    assert flops("first") < flops("mean")
+
+
+def test_apply_head_ignores_pooling_if_the_head_reads_tokens(tiny_trunk: Trunk) -> None:
+    hidden, mask = jnp.ones((1, 3, tiny_trunk.config.hidden_size)), jnp.array([[True, True, False]])
+    logits = []
+    for pooling in ("first", "mean"):
+        config = HeadConfig(pooling=pooling)  # type: ignore[arg-type]
+        head = init_head(KEY, config, 2, trunk=tiny_trunk.params, reads="tokens")
+        arguments = {"reads": "tokens", "dropout_rate": 0.0, "key": None}
+        logits.append(apply_head(head, config, tiny_trunk.params, hidden, mask, **arguments))  # type: ignore[arg-type]
+    assert logits[0].shape == (1, 3, 2)
+    np.testing.assert_array_equal(*logits)
+
+
+def test_adapterhub_has_no_head_that_pools_the_mean(tiny_trunk: Trunk) -> None:
+    config = HeadConfig(pooling="mean")
+    head = init_head(KEY, config, 2, trunk=tiny_trunk.params)
+    with pytest.raises(UserError, match=r"head\.pooling"):
+        write_head(config, head, "task", TaskConfig(name="task"), ("no", "yes"), None)
+
+
+def test_an_unknown_pooling_is_refused() -> None:
+    with pytest.raises(UserError, match="first"):
+        HeadConfig(pooling="max")  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""Embeddings, and the files of sentence-transformers that say how they are made."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from afjax.embedding import EmbeddingConfig, read_embedding_config
+from afjax.errors import UserError
+from afjax.model.encoder import encode
+from afjax.trunk import Trunk, load_trunk, save_trunk
+
+TEXTS = ["all cats sleep", "some", "no dogs run and most cats sleep"]
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+
+
+def write_files(folder: Path, *, pooling: object = None, modules: object = None, length: object = None) -> Path:
+    """Writes the files that are given into a folder."""
+    names = {"1_Pooling/config.json": pooling, "modules.json": modules, "sentence_bert_config.json": length}
+    for name, value in names.items():
+        if value is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+def modes(*on: str) -> dict[str, object]:
+    return {"word_embedding_dimension": 32, **{f"pooling_mode_{mode}": mode in on for mode in MODES}}
+
+
+def modules(*kinds: str) -> list[dict[str, object]]:
+    return [{"idx": index, "type": f"sentence_transformers.models.{kind}"} for index, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, EmbeddingConfig(pooling="mean", normalize=False)),
+        ({"pooling": modes("cls_token")}, EmbeddingConfig(pooling="first")),
+        ({"pooling": modes("mean_tokens"), "length": {"max_seq_length": 64}}, EmbeddingConfig(max_length=64)),
+        ({"pooling": {"embedding_dimension": 32, "pooling_mode": "cls"}}, EmbeddingConfig(pooling="first")),
+        (
+            {"pooling": modes("mean_tokens"), "modules": modules("Transformer", "Pooling", "Normalize")},
+            EmbeddingConfig(normalize=True),
+        ),
+    ],
+)
+def test_files_of_sentence_transformers_are_read(files: dict, expected: EmbeddingConfig, tmp_path: Path) -> None:
+    assert read_embedding_config(write_files(tmp_path, **files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"pooling": modes("max_tokens")}, "pooling_mode_max_tokens"),
+        ({"pooling": modes()}, "no pooling mode"),
+        ({"pooling": modes("cls_token", "mean_tokens")}, "pooling_mode_cls_token, pooling_mode_mean_tokens"),
+        ({"pooling": {"pooling_mode": ["mean", "max"]}}, "mean, max"),
+        ({"pooling": {"pooling_mode": 3}}, "3"),
+        ({"pooling": []}, "1_Pooling"),
+        ({"modules": modules("Transformer", "Pooling", "Dense")}, "Dense"),
+        ({"modules": [3]}, "modules.json"),
+        ({"modules": {}}, "modules.json"),
+        ({"length": {"max_seq_length": "long"}}, "max_seq_length"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(files: dict, named: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=named):
+        read_embedding_config(write_files(tmp_path, **files))
+
+
+def test_an_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -> None:
+    found = tiny_trunk.embed(TEXTS, batch_size=2)
+    assert found.shape == (3, 32)
+    assert found.dtype == np.float32
+    for text, embedding in zip(TEXTS, found, strict=True):
+        # Each text by itself, so without padding.
+        tokens = np.array([tiny_trunk.tokenizer()(text)["input_ids"]])
+        mask = np.ones(tokens.shape, bool)
+        hidden, _ = encode(tiny_trunk.params, tiny_trunk.config, tokens, np.zeros_like(tokens), mask)
+        np.testing.assert_allclose(embedding, np.asarray(hidden[0]).mean(0), atol=1e-5)
+        first = tiny_trunk.embed([text], pooling="first", normalize=True)
+        np.testing.assert_allclose(first[0], hidden[0, 0] / np.linalg.norm(hidden[0, 0]), atol=1e-5)
+
+
+def test_a_trunks_own_pooling_is_used_and_copied(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "trunk"
+    shutil.copytree(tiny_trunk_folder, folder)
+    write_files(
+        folder,
+        pooling=modes("cls_token"),
+        modules=modules("Transformer", "Pooling", "Normalize"),
+        length={"max_seq_length": 5},
+    )
+    trunk = load_trunk(str(folder))
+    found = trunk.embed(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, atol=1e-6)
+    expected = load_trunk(str(tiny_trunk_folder)).embed(TEXTS, pooling="first", normalize=True, max_length=5)
+    np.testing.assert_array_equal(found, expected)
+    save_trunk(tmp_path / "copy", trunk)
+    copied = load_trunk(str(tmp_path / "copy"))
+    assert copied.embedding_config() == EmbeddingConfig(pooling="first", normalize=True, max_length=5)
+    np.testing.assert_array_equal(copied.embed(TEXTS), found)
+
+
+def test_texts_that_cannot_be_embedded_are_refused(tiny_trunk: Trunk) -> None:
+    with pytest.raises(UserError, match="128"):
+        tiny_trunk.embed(TEXTS, max_length=129)
+    with pytest.raises(UserError, match="batch_size is 0"):
+        tiny_trunk.embed(TEXTS, batch_size=0)
+    with pytest.raises(UserError, match="max"):
+        tiny_trunk.embed(TEXTS, pooling="max")  # type: ignore[arg-type]
+    with pytest.raises(UserError):
+        tiny_trunk.embed([])
+    with pytest.raises(UserError):
+        tiny_trunk.embed("one string")
+
+
+def test_embeddings_that_are_not_finite_are_refused(tiny_trunk: Trunk) -> None:
+    layers = {**tiny_trunk.params["layers"]}
+    layers["ffn"] = {**layers["ffn"], "norm": {**layers["ffn"]["norm"], "scale": np.full((2, 32), np.inf, np.float32)}}
+    broken = dataclasses.replace(tiny_trunk, params={**tiny_trunk.params, "layers": layers})
+    with pytest.raises(UserError, match="trunk/layers/0/ffn/norm/scale"):
+        broken.embed(TEXTS)
