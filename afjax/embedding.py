@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from afjax.architecture import Pooling
-from afjax.config import TrainConfig
+from afjax.data.lengths import inference_lengths
 from afjax.data.rows import rows_from_lists
 from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import check_fields
@@ -133,13 +133,14 @@ def embed_texts(
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
     data = tokenise(rows_from_lists(texts), tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
+    # Every device gets the same number of rows.
+    batch_size = -(-batch_size // mesh.size) * mesh.size
     embeddings: np.ndarray = over_rows(
         step,
         params,
         data,
-        # Every device gets the same number of rows.
-        batch_size=-(-batch_size // mesh.size) * mesh.size,
-        lengths=TrainConfig(max_length=max_length).lengths,
+        batch_size=batch_size,
+        lengths=inference_lengths(data, batch_size=batch_size, max_length=max_length),
         pad_id=model.trunk.pad_id,
         mesh=mesh,
     )

@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 from afjax import store
 from afjax.answers import Answer, best_answers
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig, Pooling
-from afjax.config import TaskConfig, TrainConfig
+from afjax.config import TaskConfig
+from afjax.data.lengths import inference_lengths
 from afjax.data.prepare import prepare
 from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows, check_same_form
@@ -256,7 +257,7 @@ class TaskModel:
           batch_size, max_length: As in :meth:`predict`.
         """
         step = functools.partial(step, self._nameless)
-        return over_rows(step, self._device_params, data, **self._batches(batch_size, max_length))
+        return over_rows(step, self._device_params, data, **self._batches(data, batch_size, max_length))
 
     def sum_over_rows(
         self,
@@ -274,17 +275,19 @@ class TaskModel:
           weights: ``[rows, n]`` (of span: of windows), of which the step finds its batch's beside the tokens.
         """
         step = functools.partial(step, self._nameless)
-        return sum_over_rows(step, self._device_params, data, weights, **self._batches(batch_size, max_length))
+        return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
-    def _batches(self, batch_size: int, max_length: int | None) -> dict[str, Any]:
-        """What :mod:`afjax.evaluate` makes batches from."""
+    def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
+        """Returns the arguments from which :mod:`afjax.evaluate` makes batches."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         devices = self._mesh.size
+        # Every device gets the same number of rows.
+        batch_size = -(-batch_size // devices) * devices
+        max_length = self.max_length if max_length is None else max_length
         return {
-            # Each device takes as many rows as every other.
-            "batch_size": -(-batch_size // devices) * devices,
-            "lengths": TrainConfig(max_length=self.max_length if max_length is None else max_length).lengths,
+            "batch_size": batch_size,
+            "lengths": inference_lengths(data, batch_size=batch_size, max_length=max_length),
             "pad_id": self.model.trunk.pad_id,
             "mesh": self._mesh,
         }

@@ -23,8 +23,8 @@ import jax
 from afjax import partition
 from afjax.architecture import AdapterConfig
 from afjax.config import TaskConfig, TrainConfig
-from afjax.data.batches import padding_share
-from afjax.data.lengths import choose_lengths
+from afjax.data.batches import batches_per_epoch, padding_share
+from afjax.data.lengths import train_lengths
 from afjax.data.prepare import prepare
 from afjax.data.rows import load_task
 from afjax.data.tasks import find_task
@@ -104,7 +104,8 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
         train = prepare(splits["train"], trunk.tokenizer(), task, max_length=128, training=True, cache_dir=None)
         seconds.append(time.perf_counter() - begin)
     dev = prepare(splits["dev"], trunk.tokenizer(), task, max_length=128, training=False, cache_dir=None)
-    lengths = choose_lengths([train], [dev], config)
+    of_run = config.num_steps(batches_per_epoch(len(train), config.batch_size))
+    lengths = train_lengths([train], config, num_steps=of_run)
     return {
         "rows": len(train),
         "tokens_per_row": float(train.offsets[-1] / len(train)),

@@ -90,7 +90,7 @@ def show_lines(
     for name, of_split in rows.items():
         if len(of_split) > MANY_ROWS:
             print(f"Tokenising {len(of_split):,} rows of {name} ...", file=sys.stderr)
-        summaries[name] = summarise(of_split, tokenizer, task, config)
+        summaries[name] = summarise(of_split, tokenizer, task, config, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
     splits = {name: {"files": _files(task, name), **_plain_summary(summary)} for name, summary in summaries.items()}
@@ -228,7 +228,7 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
         mean, most = summary.windows
         entries["windows"] = f"{mean:.2f} a row, at most {most}; {summary.truncated:.1%} of rows have several"
     padded = ", ".join(map(str, summary.padded))
-    entries["padding"] = f"{summary.padding:.1%} of an epoch's tokens, in batches of {padded} tokens a row"
+    entries["padding"] = f"{summary.padding:.1%} of the tokens, in batches of {padded} tokens a row"
     title = f"{name}: {summary.rows:,} rows, {'labelled' if summary.labelled else 'not labelled'}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 

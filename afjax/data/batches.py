@@ -145,3 +145,10 @@ def padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int
     groups = train_groups(data.lengths, batch_size, lengths, seed, epoch=0)
     rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
     return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)
+
+
+def eval_padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int]) -> float:
+    """The share of padding among the tokens of one evaluation, including rows and choices that fill a batch up."""
+    groups = eval_groups(data.lengths, batch_size)
+    rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
+    return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)

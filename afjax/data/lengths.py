@@ -1,48 +1,127 @@
-"""Which padded lengths batches may have: few, as each is a compiled program of its own, and close to the rows'."""
+"""Which padded lengths batches may have: few, because each one compiles a program, and close to the rows' lengths."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from afjax.config import TrainConfig
-from afjax.data.batches import batches_per_epoch, padding_share
+from afjax.data.batches import batches_per_epoch, eval_groups, padding_share
 from afjax.data.tokenise import TokenisedRows
 
-# What share of an epoch's tokens may be padding, as long as there are no more lengths than that.
-PADDING, MOST = 0.15, 8
-# By as much more lengths must lower it to be worth their programs.
-GAIN = 0.005
-# What lengths there are: few, so that tasks share compiled programs, and each a little longer than the one before.
+# Most lengths that a run may have.
+MOST = 8
+# Tokens of padding, over the whole run, that one more length must remove to be worth compiling its program.
+PROGRAM_TOKENS = 100_000
+# The distance to the next allowed length, by the length it starts from. There are few allowed lengths, so that tasks
+# share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
-def choose_lengths(
-    train: Sequence[TokenisedRows], others: Sequence[TokenisedRows], config: TrainConfig, shares: Sequence[float] = ()
-) -> tuple[int, ...]:
-    """The padded lengths of a run, rising, the last of them as long as the longest row.
+@dataclasses.dataclass(frozen=True)
+class PaddedLengths:
+    """The padded lengths of a run's batches, each rising; the last one holds the longest row.
 
-    ``config.buckets`` if it has any. Else as few lengths as keep padding below 15 % of an epoch's tokens, but at most
-    eight, and one for every two batches of an epoch; of all lengths of one number those that keep it lowest.
+    Attributes:
+      train: Of training batches.
+      dev: Of the batches that evaluate dev rows.
+    """
+
+    train: tuple[int, ...]
+    dev: tuple[int, ...]
+
+
+def choose_lengths(
+    train: Sequence[TokenisedRows],
+    dev: Sequence[TokenisedRows],
+    config: TrainConfig,
+    *,
+    num_steps: int,
+    num_evaluations: int,
+    shares: Sequence[float] = (),
+) -> PaddedLengths:
+    """Chooses the padded lengths of a run; ``config.buckets`` if it has any.
 
     Args:
-      train: What the run trains on.
-      others: What it only looks at.
+      train: The train split of each task.
+      dev: The dev split of each task.
       config: ``max_length``, ``buckets`` and ``batch_size``.
+      num_steps: Training steps of the run.
+      num_evaluations: How often the dev rows are evaluated.
       shares: How often rows of each of ``train`` are drawn; empty: as often as it has rows.
     """
     if config.buckets:
-        return config.lengths
+        return PaddedLengths(config.lengths, config.lengths)
+    return PaddedLengths(
+        train_lengths(train, config, num_steps=num_steps, shares=shares),
+        eval_lengths(dev, config, num_evaluations=num_evaluations),
+    )
+
+
+def train_lengths(
+    train: Sequence[TokenisedRows], config: TrainConfig, *, num_steps: int, shares: Sequence[float] = ()
+) -> tuple[int, ...]:
+    """Chooses the lengths of training batches, with the fewest tokens of padding and programs over all steps.
+
+    One more length must remove ``PROGRAM_TOKENS`` of padding. There are at most eight, and at most one for every two
+    batches of an epoch, because rows of one length share a batch.
+
+    Args:
+      train, config, num_steps, shares: See :func:`choose_lengths`.
+    """
     often = np.array(
         [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
     )
     counts = [np.bincount(data.lengths, minlength=config.max_length + 1) for data in train]
-    longest = max(int(data.lengths.max()) for data in (*train, *others))
+    longest = max(int(data.lengths.max()) for data in train)
+    most = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
+    weights = np.sum([split * rate for split, rate in zip(counts, often, strict=True)], 0)
+    options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, most)]
+    # Tokens of one row of the batch on average, without padding.
+    tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
+    per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
+
+    def cost(lengths: tuple[int, ...]) -> float:
+        padding = _padding(train, often, lengths, config.batch_size)
+        return per_run / (1 - padding) + PROGRAM_TOKENS * len(lengths)
+
+    return min(options, key=cost)
+
+
+def eval_lengths(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_evaluations: int = 1) -> tuple[int, ...]:
+    """Chooses the lengths of evaluation batches, by the same rule as :func:`train_lengths`.
+
+    Args:
+      splits: Splits that are evaluated with the same compiled programs.
+      config: ``max_length``, ``buckets`` and ``batch_size``.
+      num_evaluations: How often they are evaluated.
+    """
+    if config.buckets:
+        return config.lengths
+    weights = np.zeros(config.max_length + 1)
+    for data in splits:
+        longest_rows = [data.lengths[rows].max() for rows in eval_groups(data.lengths, config.batch_size)]
+        np.add.at(weights, longest_rows, num_evaluations * config.batch_size * data.num_choices)
+    longest = max(int(data.lengths.max()) for data in splits)
     allowed = np.array(ladder(longest, config.max_length))
-    most = min(MOST, max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2))
-    best = _cheapest(np.sum([of_split * rate for of_split, rate in zip(counts, often, strict=True)], 0), allowed)[:most]
-    padding = [_padding(train, often, lengths, config.batch_size) for lengths in best]
-    enough = (index for index, share in enumerate(padding) if share < PADDING or share - min(padding) < GAIN)
-    return best[next(enough)]
+
+    def cost(lengths: tuple[int, ...]) -> float:
+        padded = np.asarray(lengths)[np.searchsorted(lengths, np.arange(longest + 1))]
+        return float((weights[: longest + 1] * padded).sum()) + PROGRAM_TOKENS * len(lengths)
+
+    return min(_cheapest(weights, allowed), key=cost)
+
+
+def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:
+    """Chooses the lengths of batches that are predicted or scored once.
+
+    Few rows get quarters of ``max_length``, whatever the rows' lengths, so that the next call uses the same compiled
+    programs. Many rows get lengths of their own.
+    """
+    config = TrainConfig(max_length=max_length, batch_size=batch_size)
+    if len(data) * data.num_choices * max_length < 10 * PROGRAM_TOKENS:
+        return config.lengths
+    return eval_lengths([data], config)
 
 
 def ladder(longest: int, max_length: int) -> list[int]:

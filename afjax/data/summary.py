@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from afjax.config import TaskConfig, TrainConfig
-from afjax.data.batches import padding_share
-from afjax.data.lengths import choose_lengths
+from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
+from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.prepare import prepare
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
 from afjax.data.windows import TokenisedSpans
@@ -47,8 +47,8 @@ class SplitSummary:
         length of some row.
       truncated: The share of those lengths above ``max_length``; of span the share of rows with several windows.
       windows: Of span, the mean and the highest number of windows that a row has; else None.
-      padded: The lengths that batches would have, were this a train split.
-      padding: The share of padding among the tokens of one training epoch over all rows (of span: all windows).
+      padded: The padded lengths of its batches: of training batches, or of batches that evaluate it once.
+      padding: The share of padding among the tokens of one pass over all rows (of span: all windows).
     """
 
     rows: int
@@ -81,14 +81,15 @@ class Example:
     tokens: list[str]
 
 
-def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig) -> SplitSummary:
+def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig, *, training: bool) -> SplitSummary:
     """The numbers of a split.
 
     Args:
       rows: The split, at least one row.
       tokenizer: A fast tokenizer of transformers.
       task: Its windows, of span.
-      config: ``max_length``, ``buckets`` and ``batch_size``.
+      config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
+      training: Whether the split is trained on, rather than evaluated.
 
     Raises:
       UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room behind a question.
@@ -107,7 +108,14 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
         offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, config.max_length))])
         cut = dataclasses.replace(whole, offsets=offsets)
         truncated = float((lengths > config.max_length).mean())
-    padded = choose_lengths([cut], [], config)
+    batch_size = config.batch_size
+    if training:
+        num_steps = config.num_steps(batches_per_epoch(len(cut), batch_size))
+        padded = config.lengths if config.buckets else train_lengths([cut], config, num_steps=num_steps)
+        padding = padding_share(cut, batch_size=batch_size, lengths=padded)
+    else:
+        padded = eval_lengths([cut], config)
+        padding = eval_padding_share(cut, batch_size=batch_size, lengths=padded)
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(
         rows=len(rows),
@@ -121,7 +129,7 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
         truncated=truncated,
         windows=windows,
         padded=padded,
-        padding=padding_share(cut, batch_size=config.batch_size, lengths=padded),
+        padding=padding,
     )
 
 

@@ -129,7 +129,7 @@ def train_multitask(
         inputs=run_inputs(trunk, {task.name: data[task.name] for task in tasks}, seed),
     )
     with together():
-        lengths = () if overwrite else check_run(workdir, spec)
+        lengths = None if overwrite else check_run(workdir, spec)
     key = jax.random.key(seed)
     own: list[Tree] = []
     for task in tasks:
@@ -160,7 +160,7 @@ def train_multitask(
     )
     del own
     for task, of_task in zip(tasks, splits, strict=True):
-        tell_padding(names[task.name], of_task["train"], run.lengths, config.batch_size)
+        tell_padding(names[task.name], of_task["train"], run.lengths.train, config.batch_size)
     eval_every = config.eval_every or sampling.steps_per_epoch
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax import partition
 from afjax.config import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
-from afjax.data.lengths import choose_lengths
+from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.tokenise import TokenisedRows
 from afjax.evaluate import jit_eval_step, over_rows
 from afjax.model.heads import READS
@@ -71,7 +71,7 @@ class MultitaskRun:
         pad_id: int,
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
-        lengths: tuple[int, ...] = (),
+        lengths: PaddedLengths | None = None,
     ) -> None:
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
         self.mesh = mesh
@@ -95,6 +95,8 @@ class MultitaskRun:
             [splits["train"] for splits in data],
             [splits["dev"] for splits in data],
             config,
+            num_steps=num_steps,
+            num_evaluations=-(-num_steps // (config.eval_every or sampling.steps_per_epoch)),
             # One length for all tasks is one program; what is drawn seldom has less of a say in them.
             shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
@@ -112,7 +114,7 @@ class MultitaskRun:
             for batch in train_batches(
                 train,
                 batch_size=self._config.batch_size,
-                lengths=self.lengths,
+                lengths=self.lengths.train,
                 pad_id=self._pad_id,
                 seed=self._seed,
                 epoch=epoch,
@@ -141,7 +143,7 @@ class MultitaskRun:
                 inputs,
                 splits["dev"],
                 batch_size=self._config.batch_size,
-                lengths=self.lengths,
+                lengths=self.lengths.dev,
                 pad_id=self._pad_id,
                 mesh=self.mesh,
             )

@@ -206,7 +206,7 @@ def _train(
     metrics.check_metric(task.main_metric, task.kind, len(labels))
     spec = _spec(trunk, model, params, task, data, config, seed, settings)
     with together():
-        lengths = () if overwrite else check_run(workdir, spec)
+        lengths = None if overwrite else check_run(workdir, spec)
     splits = tokenise_splits(trunk, task, data, config.max_length, cache_dir)
     run = SingleRun(
         model,
@@ -221,16 +221,14 @@ def _train(
         mesh=mesh,
         lengths=lengths,
     )
-    tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
-    num_steps = config.num_steps(run.num_epoch_steps)
-    eval_every = config.eval_every or run.num_epoch_steps
+    tell_padding(model.head_name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,
         config,
         inputs=spec.inputs,
-        num_steps=num_steps,
-        eval_every=eval_every,
+        num_steps=run.num_steps,
+        eval_every=run.eval_every,
         folder=workdir,
         title=model.head_name,
     )

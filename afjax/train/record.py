@@ -20,6 +20,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax.data.lengths import PaddedLengths
 from afjax.errors import UserError
 from afjax.hosts import is_first_host, together
 from afjax.paths import is_remote
@@ -55,7 +56,7 @@ class RunSpec:
     inputs: Mapping[str, str]
 
 
-def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
+def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     """Checks that the run in a folder, if there is one, may be resumed with these settings and inputs.
 
     Args:
@@ -63,13 +64,13 @@ def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
       spec: The settings and inputs of this call.
 
     Returns:
-      The padded lengths that the run began with. Empty for a new run, or if an earlier version did not record them.
+      The padded lengths that the run began with. None for a new run, or if an earlier version did not record them.
 
     Raises:
       UserError: The run began with other settings or inputs; the message names each of them with both values.
     """
     if not has_checkpoint(folder):
-        return ()
+        return None
     record = _read_record(folder)
     differences = setting_differences(record["settings"], spec.settings) if record["settings"] else []
     changed, unchecked = input_differences(record["inputs"], spec.inputs)
@@ -85,11 +86,18 @@ def check_run(folder: epath.Path, spec: RunSpec) -> tuple[int, ...]:
             raise UserError(
                 f"{folder / RECORD} is damaged (it lacks {', '.join(lost)}). Delete {folder} to train again."
             )
-    note_unchecked(folder, unchecked if record["settings"] else ["its settings", *unchecked])
-    return tuple(record["lengths"])
+    if not record["settings"]:
+        unchecked = ["its settings", *unchecked]
+    if not record["lengths"]:
+        unchecked = [*unchecked, "its padded lengths"]
+    note_unchecked(folder, unchecked)
+    if not record["lengths"]:
+        return None
+    # An earlier version used the lengths of training batches for dev rows as well.
+    return PaddedLengths(tuple(record["lengths"]), tuple(record.get("dev_lengths", record["lengths"])))
 
 
-def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, overwrite: bool) -> None:
+def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, overwrite: bool) -> None:
     """Writes the record of a run that is about to train. On several hosts, all of them call this.
 
     Args:
@@ -101,7 +109,12 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: tuple[int, ...], *, ov
     Raises:
       UserError: The folder cannot be written, or another process is training in it.
     """
-    record = {"settings": plain(spec.settings), "inputs": dict(spec.inputs), "lengths": list(lengths)}
+    record = {
+        "settings": plain(spec.settings),
+        "inputs": dict(spec.inputs),
+        "lengths": lengths.train,
+        "dev_lengths": lengths.dev,
+    }
     # Under the lock: another process may be training here, and its run must not be discarded or renamed.
     with only_process(folder), together():
         if is_first_host():
@@ -255,15 +268,22 @@ def _read_record(folder: epath.Path) -> dict[str, Any]:
     if record is None:
         return {**empty, "inputs": _former_inputs(folder, advice)}
     valid = (
-        record.keys() == empty.keys()
+        record.keys() - {"dev_lengths"} == empty.keys()
         and isinstance(record["settings"], dict)
         and isinstance(record["inputs"], dict)
-        and isinstance(record["lengths"], list)
-        and all(isinstance(length, int) and length > 0 for length in record["lengths"])
+        and all(_are_lengths(record[field]) for field in ("lengths", "dev_lengths") if field in record)
     )
     if not valid:
         raise UserError(f"{folder / RECORD} is damaged (it must hold {', '.join(empty)}); {advice}.")
     return record
+
+
+def _are_lengths(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and all(type(length) is int and length > 0 for length in value)
+        and value == sorted(set(value))
+    )
 
 
 def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:

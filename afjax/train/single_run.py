@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax import partition
 from afjax.config import TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
-from afjax.data.lengths import choose_lengths
+from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.tokenise import TokenisedRows
 from afjax.evaluate import jit_eval_step, over_rows, split_scores
 from afjax.model.encoder import cast_trunk, memory_form
@@ -45,7 +45,7 @@ class SingleRun:
       pad_id: The padding token.
       trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
+      lengths: The padded lengths that a resumed run began with; None: they are chosen from the rows.
     """
 
     def __init__(
@@ -61,13 +61,21 @@ class SingleRun:
         pad_id: int,
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
-        lengths: tuple[int, ...] = (),
+        lengths: PaddedLengths | None = None,
     ) -> None:
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
         self.main_metric = task.main_metric
-        self.lengths = lengths or choose_lengths([data["train"]], [data["dev"]], config)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
+        self.num_steps = config.num_steps(self.num_epoch_steps)
+        self.eval_every = config.eval_every or self.num_epoch_steps
+        self.lengths = lengths or choose_lengths(
+            [data["train"]],
+            [data["dev"]],
+            config,
+            num_steps=self.num_steps,
+            num_evaluations=-(-self.num_steps // self.eval_every),
+        )
         trained, frozen = split_params(model, params, rules, trunk_dtype)
         optimizer = make_optimizer(config, trained)
         self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
@@ -81,7 +89,7 @@ class SingleRun:
         for batch in train_batches(
             self._data["train"],
             batch_size=self._config.batch_size,
-            lengths=self.lengths,
+            lengths=self.lengths.train,
             pad_id=self._pad_id,
             seed=self._seed,
             epoch=epoch,
@@ -101,7 +109,7 @@ class SingleRun:
             self._model.fold(merge(trained, self._frozen)),
             self._data["dev"],
             batch_size=self._config.batch_size,
-            lengths=self.lengths,
+            lengths=self.lengths.dev,
             pad_id=self._pad_id,
             mesh=self.mesh,
         )

@@ -1,6 +1,7 @@
-"""Padded lengths: as few as keep padding low, and of one number the best that there are."""
+"""Padded lengths: each must be worth compiling its program, and for each number of lengths the best are chosen."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.config import TrainConfig
-from afjax.data.batches import padding_share
-from afjax.data.lengths import GAIN, MOST, _cheapest, choose_lengths, ladder
+from afjax.data.batches import eval_padding_share, padding_share
+from afjax.data.lengths import (
+    MOST,
+    PROGRAM_TOKENS,
+    PaddedLengths,
+    _cheapest,
+    choose_lengths,
+    eval_lengths,
+    inference_lengths,
+    ladder,
+    train_lengths,
+)
 from afjax.data.tokenise import TokenisedRows
 
 CONFIG = TrainConfig(max_length=40, batch_size=4)
@@ -20,20 +31,46 @@ def rows_of(lengths: list[int]) -> TokenisedRows:
     return TokenisedRows(tokens, tokens.astype(np.int8), np.cumsum([0, *lengths]), None, 0)
 
 
+def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
+    """The lengths of training batches, by default of a run so long that compiling programs costs next to nothing."""
+    return train_lengths(train, config, num_steps=num_steps, **given)
+
+
 def test_rows_of_one_length_need_one() -> None:
-    assert choose_lengths([rows_of([8] * 12)], [], CONFIG) == (8,)
+    assert lengths_of(rows_of([8] * 12)) == (8,)
 
 
-def test_more_lengths_where_one_would_pad_too_much() -> None:
+def test_a_second_length_must_remove_enough_padding_over_the_run() -> None:
     data = rows_of([8] * 40 + [32] * 40)
-    assert choose_lengths([data], [], CONFIG) == (8, 32)
+    # With one length, half of the steps have 4 rows with 24 tokens of padding each.
+    enough = 2 * -(-PROGRAM_TOKENS // (4 * 24))
+    assert lengths_of(data, num_steps=enough - 10) == (32,)
+    assert lengths_of(data, num_steps=enough + 10) == (8, 32)
     assert padding_share(data, batch_size=4, lengths=(8, 32)) == 0
-    # One long row among many is no reason for a program of its own.
-    assert choose_lengths([rows_of([32] * 60 + [8])], [], CONFIG) == (32,)
 
 
-def test_a_longer_row_that_is_only_looked_at_fits_too() -> None:
-    assert choose_lengths([rows_of([8] * 12)], [rows_of([39])], CONFIG) == (40,)
+def test_a_run_of_few_steps_has_one_length() -> None:
+    lengths = np.random.default_rng(0).integers(4, 128, 300).tolist()
+    config = TrainConfig(max_length=128, batch_size=32)
+    assert lengths_of(rows_of(lengths), num_steps=10, config=config) == (128,)
+    assert len(lengths_of(rows_of(lengths), num_steps=1000, config=config)) > 2
+
+
+def test_dev_rows_have_lengths_of_their_own() -> None:
+    train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
+    found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=1)
+    assert found == PaddedLengths(train=(8,), dev=(40,))
+    # Evaluated often enough, the short dev rows are worth a program.
+    found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=10**4)
+    assert found == PaddedLengths(train=(8,), dev=(4, 40))
+    # The third batch has both kinds of rows.
+    assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
+
+
+def test_few_rows_to_predict_share_programs_with_the_next_call() -> None:
+    few, many = rows_of([4] * 100 + [39]), rows_of([4] * 39_000 + [39] * 1000)
+    assert inference_lengths(few, batch_size=4, max_length=40) == (10, 20, 30, 40)
+    assert inference_lengths(many, batch_size=4, max_length=40) == (4, 40)
 
 
 def test_lengths_to_choose_from() -> None:
@@ -45,30 +82,36 @@ def test_lengths_to_choose_from() -> None:
 
 def test_given_lengths_are_kept() -> None:
     config = TrainConfig(max_length=40, buckets=(10, 20))
-    assert choose_lengths([rows_of([8] * 12)], [], config) == (10, 20, 40)
+    found = choose_lengths([rows_of([8] * 12)], [rows_of([8])], config, num_steps=1, num_evaluations=1)
+    assert found == PaddedLengths(train=(10, 20, 40), dev=(10, 20, 40))
+    assert eval_lengths([rows_of([8])], config) == (10, 20, 40)
 
 
 def test_what_is_drawn_seldom_counts_little() -> None:
     short, long = rows_of([8] * 40), rows_of([32] * 40)
-    assert choose_lengths([short, long], [], CONFIG, shares=[1.0, 1.0]) == (8, 32)
-    assert choose_lengths([short, long], [], CONFIG, shares=[1.0, 1000.0]) == (32,)
+    assert lengths_of(short, long, shares=[1.0, 1.0], num_steps=10**5) == (8, 32)
+    assert lengths_of(short, long, shares=[1.0, 1e5], num_steps=10**5) == (32,)
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(2, 40), min_size=1, max_size=200))
-def test_padding_is_low_or_more_lengths_do_not_help(lengths: list[int]) -> None:
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=200), st.integers(1, 10**5))
+def test_no_other_number_of_lengths_costs_less(lengths: list[int], num_steps: int) -> None:
     data = rows_of(lengths)
-    chosen = choose_lengths([data], [], CONFIG)
+    chosen = lengths_of(data, num_steps=num_steps)
     assert list(chosen) == sorted(set(chosen))
     allowed = ladder(max(lengths), CONFIG.max_length)
     assert max(lengths) <= chosen[-1] == allowed[-1]
     assert set(chosen) <= set(allowed)
     most = min(MOST, len(allowed), max(1, -(-len(lengths) // 4) // 2))
     assert len(chosen) <= most
-    share = padding_share(data, batch_size=4, lengths=chosen)
+    tokens = num_steps * 4 * sum(lengths) / len(lengths)
+
+    def cost(option: tuple[int, ...]) -> float:
+        share = padding_share(data, batch_size=4, lengths=option)
+        return tokens / (1 - share) + PROGRAM_TOKENS * len(option)
+
     options = _cheapest(np.bincount(lengths, minlength=41).astype(float), np.array(allowed))[:most]
-    lowest = min(padding_share(data, batch_size=4, lengths=option) for option in options)
-    assert share < max(0.15, lowest + GAIN)
+    assert cost(chosen) == pytest.approx(min(map(cost, options)))
 
 
 @settings(deadline=None, max_examples=50)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from afjax.config import SpanConfig, TaskConfig, TrainConfig
-from afjax.data.batches import train_batches
-from afjax.data.lengths import choose_lengths
+from afjax.data.batches import eval_batches, train_batches
+from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.summary import Count, SplitSummary, first_examples, summarise
@@ -22,7 +22,7 @@ def words(num: int) -> str:
 
 
 def summary(trunk: Trunk, rows: AnyRows, task: TaskConfig | None = None, config: TrainConfig = CONFIG) -> SplitSummary:
-    return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config)
+    return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, training=True)
 
 
 def test_classification(tiny_trunk: Trunk) -> None:
@@ -94,16 +94,22 @@ def test_span(tiny_trunk: Trunk) -> None:
     assert (found.lengths[0], found.answers, found.unplaced, found.labelled) == (8, {}, 0, False)
 
 
-def test_padding_and_cuts_are_those_of_training(tiny_trunk: Trunk) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_lengths_and_padding_are_those_of_the_batches(training: bool, tiny_trunk: Trunk) -> None:
     rng = np.random.default_rng(0)
     pairs = [(words(int(first)), words(int(second))) for first, second in rng.integers(1, 12, (60, 2))]
     rows = rows_from_lists(pairs)
-    config = TrainConfig(max_length=16, batch_size=4)
+    config = TrainConfig(max_length=16, batch_size=4, epochs=10_000)
     cut = tokenise(rows, tiny_trunk.tokenizer(), max_length=16, cache_dir=None)
-    found = summary(tiny_trunk, rows, config=config)
+    found = summarise(rows, tiny_trunk.tokenizer(), TaskConfig(name="task"), config, training=training)
     assert found.truncated == cut.truncated / 60
-    assert found.padded == choose_lengths([cut], [], config)
-    batches = list(train_batches(cut, batch_size=4, lengths=found.padded, pad_id=0, seed=0, epoch=0))
+    if training:
+        assert found.padded == train_lengths([cut], config, num_steps=150_000)
+        assert len(found.padded) > 1
+        batches = list(train_batches(cut, batch_size=4, lengths=found.padded, pad_id=0, seed=0, epoch=0))
+    else:
+        assert found.padded == eval_lengths([cut], config) == (16,)
+        batches = list(eval_batches(cut, batch_size=4, lengths=found.padded, pad_id=0))
     assert found.padding == pytest.approx(
         1 - sum(b["mask"].sum() for b in batches) / sum(b["mask"].size for b in batches)
     )

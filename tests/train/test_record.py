@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from etils import epath
 
 from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
 from afjax.config import SamplingConfig, TaskConfig, TrainConfig
+from afjax.data.lengths import PaddedLengths
 from afjax.data.rows import Rows
 from afjax.errors import UserError
 from afjax.task_model import TaskModel
 from afjax.train import single_run
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.record import by_path, setting_differences
+from afjax.train.record import RunSpec, by_path, check_run, setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
@@ -225,10 +227,23 @@ def test_a_resumed_run_keeps_the_lengths_that_it_began_with(
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
     capsys.readouterr()
     # A later version that chooses other lengths for the same rows.
-    monkeypatch.setattr(single_run, "choose_lengths", lambda *_: (3, 5, 8))
+    monkeypatch.setattr(single_run, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
     assert f"lengths {', '.join(map(str, began))}" in capsys.readouterr().err
     assert began != [3, 5, 8]
+
+
+def test_lengths_of_earlier_records_hold_for_dev_rows_too(
+    again: Train, finished: tuple[Path, TaskModel], tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_text())
+    settings, inputs = record["settings"], record["inputs"]
+    spec = RunSpec(settings=settings, inputs=inputs)
+    path.write_text(json.dumps({**record, "lengths": [4, 8], "dev_lengths": [6, 8]}))
+    assert check_run(epath.Path(tmp_path / "run"), spec) == PaddedLengths((4, 8), (6, 8))
+    path.write_text(json.dumps({"settings": settings, "inputs": inputs, "lengths": [4, 8]}))
+    assert check_run(epath.Path(tmp_path / "run"), spec) == PaddedLengths((4, 8), (4, 8))
 
 
 def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
@@ -237,7 +252,9 @@ def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
     (tmp_path / "run" / "run.json").unlink()
     model = again()
     assert tree_digest(model.params) == tree_digest(finished[1].params)
-    assert "its settings" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "its settings" in said
+    assert "its padded lengths" in said
     # Its checkpoints say what some of its inputs were.
     with pytest.raises(UserError) as refused:
         again(seed=1)
