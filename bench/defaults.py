@@ -1,0 +1,210 @@
+"""Measures which learning rates and which pooling to use by default, on small sets.
+
+    python bench/defaults.py --data=DATA --results=bench/results/defaults.jsonl
+    python bench/defaults.py --results=bench/results/defaults.jsonl --table
+
+DATA is a folder with one folder per task, each with train and dev files (see docs/defaults.md for the sets). Each run
+trains one method on one task and appends one line to the results file. The same command resumes: runs that the file
+has are skipped. There are three parts, in this order:
+
+1. ``rates``: five tasks with 300 train rows, each method and each pooling, three or four learning rates, one seed.
+2. ``pooling``: nine tasks with 300 train rows, three seeds, each method and each pooling at its best rate of part 1.
+3. ``whole``: four tasks with at most 2,000 train rows, the pooling that was better in part 2, all rates, one seed.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from afjax import load_task, load_trunk, train_single
+from afjax.architecture import ADAPTER_PRESETS, HeadConfig
+from afjax.config import TaskConfig, TrainConfig
+from afjax.trunk import Trunk
+
+# Part 1 and part 3 use the first five and the first four.
+TASKS = ("sst5", "subj", "mrpc", "cr", "cb", "rte", "sst2", "sick", "cola")
+METRICS = {"cola": "matthews"}
+RATES = {
+    "head": (1e-3, 3e-3, 1e-2, 3e-2),
+    "pfeiffer": (3e-4, 1e-3, 3e-3, 1e-2),
+    "houlsby": (3e-4, 1e-3, 3e-3, 1e-2),
+    "full": (3e-5, 1e-4, 3e-4),
+}
+POOLINGS = ("first", "mean")
+SEEDS = (0, 1, 2)
+ROWS, WHOLE, DEV = 300, 2000, 500
+EVALUATIONS = 5
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """One training run of the study; ``rows`` is the largest number of train rows."""
+
+    task: str
+    rows: int
+    method: str
+    pooling: str
+    rate: float
+    seed: int
+
+
+def rate_runs() -> list[Run]:
+    return [
+        Run(task, ROWS, method, pooling, rate, 0)
+        for task in TASKS[:5]
+        for method in ("head", "pfeiffer", "full")
+        for pooling in POOLINGS
+        for rate in RATES[method]
+    ]
+
+
+def pooling_runs(scores: dict[Run, float]) -> list[Run]:
+    return [
+        Run(task, ROWS, method, pooling, best_rate(scores, method, pooling), seed)
+        for seed in SEEDS
+        for task in TASKS
+        for method in ("head", "pfeiffer", "full")
+        for pooling in POOLINGS
+    ]
+
+
+def whole_runs(scores: dict[Run, float]) -> list[Run]:
+    return [
+        Run(task, WHOLE, method, best_pooling(scores, method), rate, 0)
+        for task in TASKS[:4]
+        for method, rates in RATES.items()
+        for rate in rates
+    ]
+
+
+def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
+    """The learning rate with the best mean score over the tasks of part 1."""
+
+    def mean(rate: float) -> float:
+        return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, 0)] for task in TASKS[:5])
+
+    return max(RATES[method], key=mean)
+
+
+def best_pooling(scores: dict[Run, float], method: str) -> str:
+    """The pooling with the best mean score over the runs of part 2. Houlsby's adapter uses that of Pfeiffer's."""
+    method = "pfeiffer" if method == "houlsby" else method
+
+    def mean(pooling: str) -> float:
+        rate = best_rate(scores, method, pooling)
+        return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, seed)] for task in TASKS for seed in SEEDS)
+
+    return max(POOLINGS, key=mean)
+
+
+def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
+    """Trains one run and returns its line of the results file."""
+    task = TaskConfig(
+        name=run.task, source=f"{data}/{run.task}", train_rows=run.rows, metric=METRICS.get(run.task, "accuracy")
+    )
+    rows = load_task(task)
+    rows = {"train": rows["train"], "dev": rows["dev"].every(DEV)}
+    num_rows = len(rows["train"])
+    epochs = 10.0 if run.rows == ROWS else 5.0
+    config = TrainConfig(learning_rate=run.rate, epochs=epochs, warmup=0.1, max_length=96)
+    num_steps = config.num_steps(-(-num_rows // config.batch_size))
+    config = dataclasses.replace(config, eval_every=-(-num_steps // EVALUATIONS))
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        model = train_single(
+            trunk,
+            task,
+            rows,
+            workdir=folder,
+            partition_name="adapter" if run.method in ADAPTER_PRESETS else run.method,  # type: ignore[arg-type]
+            adapter=ADAPTER_PRESETS.get(run.method, ADAPTER_PRESETS["pfeiffer"]),
+            head=HeadConfig(pooling=run.pooling),  # type: ignore[arg-type]
+            config=config,
+            seed=run.seed,
+        )
+    return {
+        **dataclasses.asdict(run),
+        "score": round(model.metrics[task.main_metric], 4),
+        "metric": task.main_metric,
+        "train_rows": num_rows,
+        "dev_rows": len(rows["dev"]),
+        "epochs": epochs,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def read_scores(path: Path) -> dict[Run, float]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    fields = [field.name for field in dataclasses.fields(Run)]
+    found = [json.loads(line) for line in lines]
+    return {Run(**{field: line[field] for field in fields}): line["score"] for line in found}
+
+
+def tables(scores: dict[Run, float]) -> Iterator[str]:
+    """Yields Markdown tables of the parts that are complete."""
+    if missing := [run for run in rate_runs() if run not in scores]:
+        yield f"{len(missing)} runs of part 1 are missing."
+        return
+    for rows, tasks, title in ((ROWS, TASKS[:5], "300 train rows"), (WHOLE, TASKS[:4], "at most 2,000 train rows")):
+        yield f"\nLearning rates, {title}, seed 0\n\n| method | pooling | learning rate | {' | '.join(tasks)} | mean |"
+        yield "|" + "---|" * (4 + len(tasks))
+        for method, rates in RATES.items():
+            for pooling in POOLINGS:
+                for rate in rates:
+                    cells = [scores.get(Run(task, rows, method, pooling, rate, 0)) for task in tasks]
+                    if None not in cells:
+                        yield _line([method, pooling, f"{rate:g}"], [cell for cell in cells if cell is not None])
+    if missing := [run for run in pooling_runs(scores) if run not in scores]:
+        yield f"\n{len(missing)} runs of part 2 are missing."
+        return
+    yield "\nPooling, 300 train rows, mean of seeds 0, 1 and 2\n"
+    yield f"| method | pooling | learning rate | {' | '.join(TASKS)} | mean |"
+    yield "|" + "---|" * (4 + len(TASKS))
+    for method in ("head", "pfeiffer", "full"):
+        for pooling in POOLINGS:
+            rate = best_rate(scores, method, pooling)
+            means = [
+                statistics.mean(scores[Run(task, ROWS, method, pooling, rate, seed)] for seed in SEEDS)
+                for task in TASKS
+            ]
+            yield _line([method, pooling, f"{rate:g}"], means)
+
+
+def _line(names: Sequence[str], values: Sequence[float]) -> str:
+    cells = [*names, *(f"{value:.3f}" for value in values), f"{statistics.mean(values):.3f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="a folder with one folder per task")
+    parser.add_argument("--results", required=True, type=Path, help="the file with one line per run")
+    parser.add_argument("--trunk", default="minilm")
+    parser.add_argument("--table", action="store_true", help="print the tables of the runs so far, and train nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(tables(read_scores(arguments.results))))
+        return
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-defaults-compiled"))
+    trunk = load_trunk(arguments.trunk)
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    for part in (lambda _: rate_runs(), pooling_runs, whole_runs):
+        for run in part(read_scores(arguments.results)):
+            if run in read_scores(arguments.results):
+                continue
+            line = measure(run, trunk, arguments.data)
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
