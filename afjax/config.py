@@ -107,6 +107,12 @@ class TaskConfig:
     def __post_init__(self) -> None:
         check_fields(self, "task")
         check_name(self.name, "task")
+        for label in self.labels:
+            if not label.strip() or self.labels.count(label) > 1:
+                raise UserError(
+                    f"The task {self.name} has the label names {list(self.labels)}; give different names that are not "
+                    "blank."
+                )
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
         if self.scale != 1.0 and self.kind != "regression":

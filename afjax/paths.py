@@ -80,6 +80,10 @@ def expanded(path: AnyPath) -> Path:
     if "\0" in os.fspath(path):
         raise UserError(f"The path {os.fspath(path)!r} holds a NUL character; give another.")
     try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"The path {os.fspath(path)!r} is not valid UTF-8; give another.") from None
+    try:
         return Path(path).expanduser()
     except RuntimeError:
         raise UserError(f"The path {path} names a user whose home folder is not known; give the whole path.") from None

@@ -374,7 +374,11 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
     except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
-    highest = max(tokenizer.get_vocab().values(), default=0)
+    vocabulary = tokenizer.get_vocab()
+    # transformers makes a tokenizer of special tokens only if the files have no vocabulary.
+    if not vocabulary.keys() - set(tokenizer.all_special_tokens):
+        raise UserError(f"The tokenizer in {folder} has special tokens but no vocabulary; fetch it again.")
+    highest = max(vocabulary.values(), default=0)
     if max(len(tokenizer), highest + 1) > vocab_size:
         raise UserError(
             f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "

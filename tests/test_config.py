@@ -282,7 +282,7 @@ trains = st.builds(
 tasks = st.builds(
     TaskConfig,
     name=st.sampled_from(["rte", "cb", "größe"]),
-    labels=st.lists(st.text(), max_size=3).map(tuple),
+    labels=st.lists(st.text(min_size=1).filter(str.strip), max_size=3, unique=True).map(tuple),
     metric=st.sampled_from(["", "f1"]),
 )
 modules = st.sampled_from(

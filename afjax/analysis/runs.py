@@ -26,6 +26,7 @@ from afjax.paths import is_remote, open_path
 from afjax.storage.json_files import read_json
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
+from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
@@ -326,7 +327,7 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
             unfinished += [Unfinished(task=task.name, **of_run) for task in tasks]
             continue
         # Of a sequence's scores of a task, the last counts.
-        results = {result["task"]: result for result in _read_results(folder / RESULT)}
+        results = {result.task: result for result in read_results(folder)}
         for task in tasks:
             if task.name not in results:
                 raise UserError(f'{folder / RESULT} has no result on "{task.name}"; leave {workdir} out.')
@@ -353,15 +354,13 @@ def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
 def _record(
     config: ExperimentConfig,
     task: TaskConfig,
-    result: Mapping[str, Any],
+    result: Result,
     workdir: epath.Path,
     inputs: Mapping[str, str],
     shelf: _Shelf,
 ) -> RunRecord:
     kinds = target_kinds(config)
-    place, manifests = shelf.find(
-        find_store(workdir), kinds, config.artefact_name(task), config.seed, result["metrics"]
-    )
+    place, manifests = shelf.find(find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics)
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
     own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
@@ -374,7 +373,7 @@ def _record(
         task_config=task,
         method=method_of(config),
         seed=config.seed,
-        metrics=_finite(result["metrics"]),
+        metrics=_finite(result.metrics),
         config=config,
         adapter=config.adapter if config.has_adapter or config.recipe == "fusion" else None,
         adapters=shelf.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
@@ -444,12 +443,3 @@ def _read_json(path: epath.Path, expected: type = dict) -> Any:
     if found is None:
         raise UserError(f"{path} does not exist; {advice}.")
     return found
-
-
-def _read_results(path: epath.Path) -> list[dict[str, Any]]:
-    results = _read_json(path, list)
-    for result in results:
-        sound = isinstance(result, dict) and isinstance(result.get("task"), str)
-        if not sound or not isinstance(result.get("metrics"), dict):
-            raise UserError(f"{path} is not a list of results; delete the run's folder to train it again.")
-    return results

@@ -47,6 +47,11 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
     if twice or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
         problem = f'names "{twice[0]}" twice' if twice else f"has the label names {shorten(list(names))}"
         raise UserError(f"{place} {problem}; give at least two different label names, strings that are not blank.")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{place} has the label name {name!r}, which is not valid Unicode; rename it.") from None
     return names
 
 

@@ -261,7 +261,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
             "train_rows": (-1, 1.5, "3", True),
             "scale": (float("nan"), 0, -1.0, "5", 2.0),
             "choices": ("a", 3, (1,)),
-            "span": (None, 3, {}),
+            "span": (None, 3),
         },
     ),
     "TrainConfig": (
@@ -317,7 +317,13 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
     "HeadConfig": (
         "afjax.architecture",
         {},
-        {"pooler": ("mean", None), "hidden_layers": (-1, 0.5, "1"), "activation": ("rleu",), "dropout": (1.0, "0.1")},
+        {
+            "pooling": ("max", None),
+            "pooler": ("mean", None),
+            "hidden_layers": (-1, 0.5, "1"),
+            "activation": ("rleu",),
+            "dropout": (1.0, "0.1"),
+        },
     ),
     "PalConfig": ("afjax.architecture", {}, {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)}),
     "SamplingConfig": ("afjax.config", {}, {"sampler": ("anealed", None), "steps_per_epoch": (0, -1, 1.5, None)}),
