@@ -42,13 +42,13 @@ and standard deviation over seeds."""
 
 ROBUSTNESS_EXAMPLE = """\
 example:
-  afjax sweep --config=configs/baselines.py:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
+  afjax sweep --config=baselines:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
       --grid.train.learning_rate=3e-4 --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0 --seeds=0,1,2
   afjax plot robustness --runs=runs/rte-scales --output=robustness"""
 
 SEARCH_EXAMPLE = """\
 example:
-  afjax sweep --config=configs/pfeiffer_search.py:task=rte,data=DATA --workdir=runs/search
+  afjax sweep --config=pfeiffer_search:task=rte,data=DATA --workdir=runs/search
   afjax plot search --runs=runs/search --output=search"""
 
 TABLE_EXAMPLE = """\

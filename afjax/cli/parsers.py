@@ -1,7 +1,10 @@
 """What the flags of several commands have in common: how a command is added, and the flags of models and rows."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
+
+from afjax.errors import did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
@@ -11,7 +14,7 @@ def add_group(commands: Any, name: str, summary: str, example: str | None = None
 
 def add_command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
     parser = _add_parser(commands, name, summary, example)
-    parser.set_defaults(command=f"{group} {name}".strip())
+    parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
     return parser
 
 
@@ -25,6 +28,17 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
         allow_abbrev=False,
     )
     return parser
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """An argument's ``type`` that takes these names only, and suggests the nearest of them for another word."""
+
+    def check(word: str) -> str:
+        if word not in names:
+            raise argparse.ArgumentTypeError(f'"{word}" is not one of {", ".join(names)}.{did_you_mean(word, names)}')
+        return word
+
+    return check
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
