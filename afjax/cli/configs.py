@@ -83,6 +83,7 @@ def load_experiment(
         _override(values, override)
 
     def needs_source_data(name: str) -> bool:
+        # The store is only looked at if the data is missing.
         return reads_rows and (store_folder is None or name not in store.names(store_folder, "adapters"))
 
     def needs_data(name: str) -> bool:

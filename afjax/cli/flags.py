@@ -132,7 +132,10 @@ def make_parser() -> argparse.ArgumentParser:
     example = f"{TRAIN_EXAMPLE}\n\n{settings_text()}"
     train = add_command(commands, "train", "run an experiment's config, or go on with it", example)
     train.add_argument(
-        "--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config, FILE.py, or a workdir's config.json"
+        "--config",
+        required=True,
+        metavar="NAME[:key=value,...]",
+        help="the experiment: a built-in config, FILE.py, or WORKDIR/config.json",
     )
     train.add_argument("--workdir", required=True, help="the run's own folder, or gs://...")
     train.add_argument("--store", help="where what is trained is kept, or gs://... (as it began; WORKDIR/store)")
@@ -150,7 +153,9 @@ def make_parser() -> argparse.ArgumentParser:
     configs.add_argument("config", nargs="?", metavar="NAME", help="show one: a built-in config, or FILE.py")
 
     sweep = add_command(commands, "sweep", "run a config over settings and seeds, choose on dev", SWEEP_EXAMPLE)
-    sweep.add_argument("--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config or FILE.py")
+    sweep.add_argument(
+        "--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config or FILE.py"
+    )
     sweep.add_argument("--workdir", required=True, help="the sweep's own folder; its runs are within")
     sweep.add_argument("--seeds", default="0", metavar="SEED,...", help="every setting is run with each (0)")
     sweep.add_argument(

@@ -48,14 +48,20 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    parser.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    add_trunk_flag(parser)
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
-    parser.add_argument("--head", required=True, help="the head's name")
+    parser.add_argument("--head", default="", help="the head's name (the one trained with the adapter or fusion)")
     add_mismatch_flag(parser)
     parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
+
+
+def add_trunk_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trunk", default="", help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store names)"
+    )
 
 
 def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,9 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
             for member in members:
                 (kind,) = typing.get_args(typing.get_type_hints(member)["kind"])
                 yield f"{path}.kind={kind}"
-                yield from (f"  {line}" for line in _settings(member, f"{path}.") if not line.startswith(f"{path}.kind="))
+                yield from (
+                    f"  {line}" for line in _settings(member, f"{path}.") if not line.startswith(f"{path}.kind=")
+                )
 
 
 def _parts(cls: Any) -> str:
