@@ -1,7 +1,7 @@
 """AdapterFusion of eight tasks' adapters for one of them; adapters the store lacks are trained first.
 
 afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusion-rte --store=runs/store
-afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=mnli+qqp --workdir=runs/mine --store=runs/store
+afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+cb --workdir=runs/mine --store=runs/store
 
 The second command fuses adapters that the store has: nothing but the target's data is needed.
 

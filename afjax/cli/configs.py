@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax import store
 from afjax.architecture import ADAPTER_PRESETS
 from afjax.config import ExperimentConfig
 from afjax.data.tasks import find_task, known_task
@@ -82,56 +81,58 @@ def load_experiment(
     for override in overrides:
         _override(values, override)
 
-    def needs_source_data(name: str) -> bool:
-        # The store is only looked at if the data is missing.
-        return reads_rows and (store_folder is None or name not in store.names(store_folder, "adapters"))
-
-    def needs_data(name: str) -> bool:
-        return reads_rows
-
     # In files and overrides sources and tasks go by the task's name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
-        values["sources"] = [_named_source(name, source, needs_source_data) for name, source in sources.items()]
+        values["sources"] = [_named_source(*item, store_folder, needs_data=reads_rows) for item in sources.items()]
     if isinstance(tasks, Mapping):
-        values["tasks"] = [_named(name, task, needs_data) for name, task in tasks.items()]
+        values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
-        values["task"] = _found(values["task"], needs_data)
+        values["task"] = _found(values["task"], needs_data=reads_rows)
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = _with_preset(values["adapter"])
     return from_dict(ExperimentConfig, values)
 
 
-# Of a task's name: whether its data must be there.
-NeedsData = Callable[[str], bool]
-
-
-def _named(name: str, task: Any, needs_data: NeedsData) -> Any:
+def _named(name: str, task: Any, *, needs_data: bool) -> Any:
     """A task's settings with its name; what are none is for ``from_dict`` to refuse."""
-    return _found({"name": name, **task}, needs_data) if isinstance(task, Mapping) else task
+    return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
-def _named_source(name: str, source: Any, needs_data: NeedsData) -> Any:
+def _named_source(name: str, source: Any, store_folder: str | Path | None, *, needs_data: bool) -> Any:
+    """A source's settings with its task's name. Its data may be missing if the store has an adapter of that name."""
     if not isinstance(source, Mapping):
         return source
-    return {**source, "task": _named(name, source.get("task", {}), needs_data)}
+    task = source.get("task", {})
+    try:
+        named = _named(name, task, needs_data=needs_data)
+    except UserError as error:
+        if store_folder is None:
+            raise
+        from afjax.train.checks import why_rows_are_needed
+
+        if reason := why_rows_are_needed(name, store_folder):
+            raise UserError(f"{error}{reason}") from error
+        named = _named(name, task, needs_data=False)
+    return {**source, "task": named}
 
 
-def _found(task: Any, needs_data: NeedsData) -> Any:
+def _found(task: Any, *, needs_data: bool) -> Any:
     """``{"data_dir": FOLDER, ...}``: the settings of the task of that name, and in front of them those that are given.
 
-    ``preset`` is the name that is looked for, where the task is to have another, or a TOML file.
+    ``preset`` is the name that is looked for, where the task is to have another, or a TOML file. If the data is not
+    needed and not there, the source is the folder where it would be.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
         return task
     settings = dict(task)
-    data_dir, preset = settings.pop("data_dir", ""), str(settings.pop("preset", settings.get("name")))
+    data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
     try:
-        found = to_dict(find_task(preset, str(data_dir)))
+        found = to_dict(find_task(preset, data_dir))
     except UserError:
-        if preset.endswith(".toml") or needs_data(str(settings.get("name"))):
+        if needs_data or preset.endswith(".toml"):
             raise
-        found = {**to_dict(known_task(preset)), "source": str(Path(str(data_dir)) / preset)}
+        found = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
     if isinstance(settings.get("span"), Mapping):
         settings["span"] = {**found["span"], **settings["span"]}
     return {**found, **settings}

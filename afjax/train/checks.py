@@ -11,7 +11,7 @@ from afjax import metrics, partition, store
 from afjax.architecture import Adapter
 from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
@@ -104,6 +104,17 @@ def sources_with_rows(
     """
     without = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
     return [source for source in config.sources if source.task.name not in without]
+
+
+def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
+    """A sentence for an error about a source's rows: that the store does not have its adapter. Empty if it has."""
+    there = store.names(store_folder, "adapters")
+    if name in there:
+        return ""
+    return (
+        f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
+        f"(it has: {', '.join(there) or 'none'}).{did_you_mean(name, there)}"
+    )
 
 
 def check_stored(

@@ -19,7 +19,7 @@ from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
 from afjax.data.rows import load_task
 from afjax.data.splits import AnyRows
 from afjax.dataclass_dicts import to_dict
-from afjax.errors import UserError, did_you_mean
+from afjax.errors import UserError
 from afjax.hosts import check_same, check_shared, is_first_host, together
 from afjax.paths import open_path
 from afjax.sharding import make_mesh
@@ -35,6 +35,7 @@ from afjax.train.checks import (
     sources_with_rows,
     stored_sources,
     target_kinds,
+    why_rows_are_needed,
 )
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
@@ -186,11 +187,7 @@ def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, An
     try:
         return load_task(source.task)
     except UserError as error:
-        name, there = source.task.name, store.names(store_folder, "adapters")
-        raise UserError(
-            f'{error} These rows are needed because the store {store_folder} has no adapter "{name}" '
-            f"(it has: {', '.join(there) or 'none'}).{did_you_mean(name, there)}"
-        ) from error
+        raise UserError(f"{error}{why_rows_are_needed(source.task.name, store_folder)}") from error
 
 
 def _inputs(
