@@ -86,11 +86,11 @@ def test_refusals(tmp_path: Path) -> None:
         load_fusion(tmp_path, "mixed")
 
 
-# What a manifest says of its trunk and its head
+# The trunk and the head that a manifest names
 
 
 def save_head(folder: Path, name: str, adapter: str = "") -> None:
-    """Saves a head that was trained with an adapter; empty: it does not record what it was trained with."""
+    """Saves a head that records the adapter it was trained with, or nothing if ``adapter`` is empty."""
     digest = store.read_manifest(folder, "adapters", adapter).digest if adapter else ""
     record = {"kind": "adapters", "name": adapter, "sha256": digest} if adapter else None
     store.save(folder, "heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record)

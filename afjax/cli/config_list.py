@@ -12,7 +12,7 @@ WIDTH = 120
 
 
 def list_lines() -> list[str]:
-    """Each built-in config: its name, what it trains, and its arguments with their defaults."""
+    """The built-in configs: name, first line of the docstring, and arguments with their defaults."""
     lines = []
     for name in builtin_configs():
         _, about, arguments = _described(name)

@@ -100,7 +100,7 @@ def _named(name: str, task: Any, *, needs_data: bool) -> Any:
 
 
 def _named_source(name: str, source: Any, store_folder: str | Path | None, *, needs_data: bool) -> Any:
-    """A source's settings with its task's name. Its data may be missing if the store has an adapter of that name."""
+    """A source's settings with its task's name. It needs no data if the store has its adapter."""
     if not isinstance(source, Mapping):
         return source
     task = source.get("task", {})
@@ -182,7 +182,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """A config's file, and its function ``get_config``; errors are those of :func:`run_config_file`."""
+    """A config's file, and its function ``get_config``; raises the errors of :func:`run_config_file`."""
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):

@@ -25,7 +25,7 @@ examples:
       --config.train.learning_rate=3e-4 --config.seed=1
 
 NAME is a built-in config (afjax configs lists them), FILE.py one of your own.
-A run that was stopped goes on when the same command is given again.
+To resume a stopped run, give the same command again.
 
 All devices are used, as --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor say. The hosts of a Cloud TPU
 slice find each other; elsewhere start the same command on each, with its own --process_id:
@@ -130,7 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     example = f"{TRAIN_EXAMPLE}\n\n{settings_text()}"
-    train = add_command(commands, "train", "run an experiment's config, or go on with it", example)
+    train = add_command(commands, "train", "run an experiment's config, or resume its run", example)
     train.add_argument(
         "--config",
         required=True,

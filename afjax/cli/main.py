@@ -55,18 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unknown_command(argv: Sequence[str]) -> str | None:
-    """What is wrong with the command's name, or with the second word of a command such as ``store ls``."""
+    """The error about an unknown command or an unknown second word (``store lst``); None for a known command."""
     commands = [command.split() for command in COMMANDS]
     names = dict.fromkeys(words[0] for words in commands)
     if not argv or argv[0].startswith("-"):
         return None
     if argv[0] not in names:
-        return f'There is no command "{argv[0]}"; give one of {", ".join(names)}.{did_you_mean(argv[0], names)}'
+        return f'"{argv[0]}" is not a command; give one of {", ".join(names)}.{did_you_mean(argv[0], names)}'
     actions = [" ".join(words) for words in commands if words[0] == argv[0] and len(words) == 2]
     given = " ".join(argv[:2])
     if not actions or len(argv) == 1 or argv[1].startswith("-") or given in actions:
         return None
-    return f'There is no command "{given}"; give one of {", ".join(actions)}.{did_you_mean(given, actions)}'
+    return f'"{given}" is not a command; give one of {", ".join(actions)}.{did_you_mean(given, actions)}'
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:

@@ -21,7 +21,7 @@ def settings_text() -> str:
 
 
 def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
-    """A line for each setting of a dataclass, with those of the dataclasses in it."""
+    """A line for each setting of a dataclass and of the dataclasses in it."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         path, members = f"{prefix}{field.name}", _dataclasses(hints[field.name])
@@ -41,7 +41,7 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _parts(cls: Any) -> str:
-    """Which settings a task or source takes; they are listed elsewhere."""
+    """The settings of ``tasks.NAME`` or ``sources.NAME``, which other lines list."""
     hints = typing.get_type_hints(cls)
     parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
     return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
@@ -55,7 +55,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
 
 
 def _dataclasses(hint: Any) -> list[Any]:
-    """The dataclasses in a type hint: its own, those of a union, or that of a tuple."""
+    """The dataclasses in a type hint: the hint itself, the members of a union, the items of a tuple."""
     if dataclasses.is_dataclass(hint):
         return [hint]
     if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
@@ -73,5 +73,5 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def default_text(value: Any) -> str:
-    """A default as it is written after ``=`` on the command line."""
+    """A default in the form that the command line takes after ``=``."""
     return (value or "''") if isinstance(value, str) else shown(value)

@@ -33,7 +33,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     kind = "adapters" if arguments.adapter else "fusion" if arguments.fusion else "heads"
     name = arguments.adapter or arguments.fusion or arguments.head
     if not name:
-        raise UserError("No model was named; give --adapter=NAME or --fusion=NAME, or --head=NAME for a head alone.")
+        raise UserError("No model was named; give --adapter=NAME or --fusion=NAME, or only --head=NAME.")
     set_up_libraries()
     head = arguments.head or recorded_head(arguments.store, kind, name)
     if not arguments.head:

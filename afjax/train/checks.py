@@ -39,8 +39,8 @@ def check_experiment(
       config: The experiment.
       tasks: The rows of the tasks that are trained.
       trunk: The trunk.
-      workdir, store_folder: Where the run and its artefacts are.
-      from_store: Of :func:`stored_sources`.
+      workdir, store_folder: The folders of the run and of its artefacts.
+      from_store: The result of :func:`stored_sources`.
     """
     trunk.tokenizer()
     runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
@@ -92,15 +92,15 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
 def sources_with_rows(
     config: ExperimentConfig, from_store: Sequence[str], inputs: Mapping[str, str] | None
 ) -> list[SourceConfig]:
-    """The sources whose rows an experiment reads: those that it trains.
+    """The sources whose rows an experiment reads, because it trains them.
 
-    A run that is resumed reads the same rows as when it began: also those of the sources that it has trained since,
-    and, if an earlier version began it, those of all sources.
+    A resumed run reads the same rows as when it began. These include the sources that it has trained since, and all
+    sources if an earlier version began it.
 
     Args:
       config: The experiment.
-      from_store: Of :func:`stored_sources`.
-      inputs: What the run in the workdir began with; None for a new one.
+      from_store: The result of :func:`stored_sources`.
+      inputs: The inputs that the workdir records; None for a new workdir.
     """
     without = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
     return [source for source in config.sources if source.task.name not in without]
@@ -128,7 +128,7 @@ def check_stored(
 
     Args:
       config, from_store, inputs: As for :func:`sources_with_rows`.
-      workdir, store_folder: Where the run and its artefacts are.
+      workdir, store_folder: The folders of the run and of its artefacts.
     """
     names = [source.task.name for source in config.sources]
     missing = [name for name in names if name not in from_store and not source_folder(workdir, name).exists()]

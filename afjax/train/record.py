@@ -195,7 +195,7 @@ def trunk_inputs(trunk: Trunk) -> dict[str, str]:
 
 
 def adapter_input(name: str) -> str:
-    """What an adapter of the store is called among a run's inputs."""
+    """The key of a stored adapter among a run's inputs."""
     return f"the adapter {name}"
 
 

@@ -49,7 +49,7 @@ def test_a_file_of_the_current_folder_comes_before_the_builtin_config(tmp_path: 
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "single.py").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
     assert load_experiment("configs/single.py").target.name == "own"
-    # The name alone never means a file.
+    # A name without a suffix is the built-in config.
     (tmp_path / "single").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
     assert load_experiment("single").target.name == "entail"
 

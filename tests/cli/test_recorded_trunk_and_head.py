@@ -1,4 +1,4 @@
-"""Commands without --trunk and --head take those that the store records; mistyped commands get a suggestion."""
+"""Without --trunk and --head the store's records decide; mistyped commands get a suggestion."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def test_eval_and_predict_take_trunk_and_head_from_the_store(
     assert main(["eval", *shared, f"--source={data}"]) == 0
     found = capsys.readouterr()
     assert json.loads(found.out) == json.loads(expected.out)
-    # What was chosen is logged; what was given is not repeated.
+    # The command logs its choice, and does not repeat flags.
     assert str(tiny_trunk_folder) in found.err
     assert str(tiny_trunk_folder) not in expected.err
     rows = f"--input={data / 'dev.jsonl'}"
