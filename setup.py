@@ -13,7 +13,9 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=find_packages(include=["afjax", "afjax.*"]),
+    # The configs are at the top of the repository; an installed package has them as afjax/configs.
+    packages=[*find_packages(include=["afjax", "afjax.*"]), "afjax.configs"],
+    package_dir={"afjax.configs": "configs"},
     install_requires=[
         "absl-py>=2.1",
         "array_record>=0.8; sys_platform == 'linux'",
@@ -65,6 +67,8 @@ setup(
         "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

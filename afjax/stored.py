@@ -9,7 +9,7 @@ from afjax.architecture import Adapter, FusionConfig
 from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError
 from afjax.model.reduce import keep_adapters, kept_config
-from afjax.store.artefacts import StorePath
+from afjax.store.artefacts import StorePath, title
 from afjax.trees import Tree
 
 
@@ -81,3 +81,48 @@ def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapp
     if trunk_sha256 is None:
         return trunk
     return {**(trunk or {}), "sha256": trunk_sha256}
+
+
+def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
+    """The name of the trunk that an artefact was trained on, as its manifest records it.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters``, ``fusion`` or ``heads``.
+      name: The artefact's name.
+
+    Raises:
+      UserError: The artefact is not there, is damaged, or does not record its trunk.
+    """
+    trunk = store.read_manifest(store_folder, kind, name).trunk.get("name")
+    if not trunk:
+        raise UserError(f"{title(kind, name)} does not record the name of its trunk; give --trunk.")
+    return str(trunk)
+
+
+def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
+    """The name of the head that belongs to an adapter or a fusion.
+
+    That is the head of the same name, unless it was trained with something else; or else the only head of the store
+    that records that it was trained with this adapter or fusion.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters`` or ``fusion``.
+      name: Its name.
+
+    Raises:
+      UserError: There is no such head, or there are several; or a manifest is damaged.
+    """
+    beneath, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
+    if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(beneath):
+        return name
+    manifests = [store.read_manifest(store_folder, "heads", head) for head in heads]
+    fitting = [head.name for head in manifests if head.trained_with and head.belongs_to(beneath)]
+    if len(fitting) == 1:
+        return fitting[0]
+    found = f"{len(fitting)} heads were" if fitting else "no head was"
+    raise UserError(
+        f"In the store {store_folder} {found} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
+        f"give --head one of {', '.join(fitting or heads) or '(the store has no heads)'}."
+    )

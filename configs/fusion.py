@@ -1,6 +1,9 @@
 """AdapterFusion of eight tasks' adapters for one of them; adapters the store lacks are trained first.
 
 afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusion-rte --store=runs/store
+afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+cb --workdir=runs/mine --store=runs/store
+
+The second command fuses adapters that the store has: nothing but the target's data is needed.
 
 This is column "F. w/ ST-A" of table 1 of the paper, dev accuracy on BERT-base, of fusions of 16 tasks' adapters (five
 of them are multiple choice); single-task adapters alone are in configs/adapter.py:
@@ -27,18 +30,28 @@ SOURCE_EPOCHS = {
 TARGET_EPOCHS = {"cb": 6.0, "rte": 2.0}
 
 
-def get_config(target: str = "rte", data: str = "data", seed: int = 0) -> ml_collections.ConfigDict:
+def get_config(
+    target: str = "rte",
+    data: str = "data",
+    source: str = "",
+    sources: str = "+".join(SOURCE_EPOCHS),
+    seed: int = 0,
+) -> ml_collections.ConfigDict:
+    """source is the target's own, if data does not hold the target; sources are the adapters that are fused."""
     config = ml_collections.ConfigDict()
     config.recipe = "fusion"
     config.trunk = "minilm"
     config.seed = seed
     # data is the folder that holds the tasks: the benchmarks' downloads, or a folder each with train, dev, labels.json.
-    config.task = {"name": target, "data_dir": data}
+    config.task = {"name": target, **({"source": source} if source else {"data_dir": data})}
     config.adapter = {"reduction_factor": 16.0}
     shared = {"batch_size": 32, "max_length": 128, "warmup": 0.1}
     config.sources = {
-        task: {"task": {"data_dir": data}, "train": {**shared, "learning_rate": 1e-3, "epochs": epochs}}
-        for task, epochs in SOURCE_EPOCHS.items()
+        task: {
+            "task": {"data_dir": data},
+            "train": {**shared, "learning_rate": 1e-3, "epochs": SOURCE_EPOCHS.get(task, 3.0)},
+        }
+        for task in sources.split("+")
     }
     epochs = TARGET_EPOCHS.get(target, 3.0)
     config.train = {**shared, "learning_rate": 1e-3, "epochs": epochs}

@@ -11,7 +11,7 @@ from afjax import store
 from afjax.architecture import AdapterConfig, FusionConfig, PalConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
-from afjax.stored import load_adapter, load_fusion
+from afjax.stored import load_adapter, load_fusion, recorded_head, recorded_trunk
 from afjax.trees import Tree, flatten, tree_digest
 
 TRUNK = {"name": "tiny", "sha256": "0" * 64}
@@ -84,3 +84,41 @@ def test_refusals(tmp_path: Path) -> None:
     store.save(tmp_path, "adapters", "b", adapter_tree(config, 9), config=to_dict(config), trunk=TRUNK, overwrite=True)
     with pytest.raises(UserError, match='"b"'):
         load_fusion(tmp_path, "mixed")
+
+
+# The trunk and the head that a manifest names
+
+
+def save_head(folder: Path, name: str, adapter: str = "") -> None:
+    """Saves a head that records the adapter it was trained with, or nothing if ``adapter`` is empty."""
+    digest = store.read_manifest(folder, "adapters", adapter).digest if adapter else ""
+    record = {"kind": "adapters", "name": adapter, "sha256": digest} if adapter else None
+    store.save(folder, "heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record)
+
+
+def test_the_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
+    fill(tmp_path, AdapterConfig(), FusionConfig())
+    assert recorded_trunk(tmp_path, "adapters", "a") == recorded_trunk(tmp_path, "fusion", "mixed") == "tiny"
+    store.save(tmp_path, "adapters", "d", adapter_tree(PAL, 0), config=to_dict(PAL), trunk={"sha256": "0" * 64})
+    with pytest.raises(UserError, match=r'"d".*--trunk'):
+        recorded_trunk(tmp_path, "adapters", "d")
+
+
+def test_the_head_of_an_adapter_has_its_name_or_is_the_only_one_trained_with_it(tmp_path: Path) -> None:
+    fill(tmp_path, AdapterConfig(), FusionConfig())
+    with pytest.raises(UserError, match="no head was trained with the adapter"):
+        recorded_head(tmp_path, "adapters", "a")
+    save_head(tmp_path, "other", "a")
+    assert recorded_head(tmp_path, "adapters", "a") == "other"
+    # The head of the same name was trained with another adapter.
+    save_head(tmp_path, "a", "b")
+    assert recorded_head(tmp_path, "adapters", "a") == "other"
+    assert recorded_head(tmp_path, "adapters", "b") == "a"
+    save_head(tmp_path, "third", "a")
+    with pytest.raises(UserError, match=r"2 heads were trained with the adapter .*other, third"):
+        recorded_head(tmp_path, "adapters", "a")
+    # Nothing is known of a head of the same name without a record, as an older version saved it.
+    save_head(tmp_path, "c")
+    assert recorded_head(tmp_path, "adapters", "c") == "c"
+    with pytest.raises(UserError, match="other"):
+        recorded_head(tmp_path, "fusion", "mixed")

@@ -10,6 +10,7 @@ from etils import epath
 from afjax.analysis.workdirs import NO_MATTER, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import open_path
+from afjax.stored import recorded_trunk
 from afjax.task_model import TaskModel, load_task_model
 from afjax.trunk import Trunk
 
@@ -47,7 +48,7 @@ def open_sides(
         with ``:HEAD`` behind; or workdirs, where a sweep of one setting stands for its runs, by their seeds.
       load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
       store_folder: The store; of workdirs empty: their own.
-      trunk: Name of the trunk; of workdirs empty: their own.
+      trunk: Name of the trunk. Empty means the one that the store, or the workdir, names.
       task: Which task of a run on several.
       allow_mismatch: As in ``load_task_model``.
 
@@ -87,13 +88,14 @@ def _stored(
     trunk: str,
     allow_mismatch: bool,
 ) -> Side:
-    if not store_folder or not trunk:
-        raise UserError(f'"{word}" is a model of a store; give --store and --trunk.')
+    if not store_folder:
+        raise UserError(f'"{word}" is a model of a store; give --store.')
     kind, name, head = match.groups()
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
+    folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
     model = load_task_model(
         store_folder,
-        load_trunk(trunk),
+        load_trunk(trunk or recorded_trunk(store_folder, folder, name)),
         head=head or name,
         adapter=adapter,
         fusion=fusion,

@@ -9,12 +9,12 @@ from afjax.analysis.activation_figures import check_layers, draw_activations, dr
 from afjax.analysis.activations import mean_activations, token_activations
 from afjax.analysis.figures import check_output
 from afjax.analysis.spans import draw_spans, score_spans
-from afjax.cli.stored_model import rows_of
+from afjax.cli.stored_model import load_recorded_trunk, rows_of
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.metrics import check_metric
+from afjax.stored import recorded_head
 from afjax.task_model import TaskModel, load_task_model
-from afjax.trunk import load_trunk
 
 
 def activations(arguments: argparse.Namespace) -> list[str]:
@@ -24,7 +24,7 @@ def activations(arguments: argparse.Namespace) -> list[str]:
     for name in fusions:
         if fusions.count(name) > 1:
             raise UserError(f'--fusion names "{name}" twice; give each fusion once.')
-    heads = _one_each(arguments.head, fusions, "--head") or fusions
+    given_heads = _one_each(arguments.head, fusions, "--head")
     sources = _one_each(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
     if arguments.text is None and arguments.text_b is not None:
@@ -34,10 +34,11 @@ def activations(arguments: argparse.Namespace) -> list[str]:
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
         if text is not None and not text.strip():
             raise UserError(f"{flag} is blank; give it words, whose tokens the figure shows.")
+    heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
-        # Before its head of the same name is looked for, so that a wrong name is told to be a fusion's.
+        # Before a head is loaded, so that the message about a wrong name says that no fusion has it.
         store.read_manifest(arguments.store, "fusion", name)
-    trunk = load_trunk(arguments.trunk)
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
     check_layers(layers, trunk.config.num_layers)
     models = [
         load_task_model(arguments.store, trunk, head=head, fusion=fusion, allow_mismatch=arguments.allow_mismatch)

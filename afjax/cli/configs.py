@@ -1,69 +1,138 @@
-"""Config files and their overrides: from ``--config=FILE.py:key=value --config.a.b=value`` to an ExperimentConfig."""
+"""Config files and their overrides: from ``--config=NAME:key=value --config.a.b=value`` to an ExperimentConfig."""
 
 import ast
 import inspect
 import runpy
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from afjax.architecture import ADAPTER_PRESETS
 from afjax.config import ExperimentConfig
-from afjax.data.tasks import find_task
+from afjax.data.tasks import find_task, known_task
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 
 
-def load_experiment(config: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """Runs a config file's ``get_config`` and applies overrides.
+def builtin_configs() -> dict[str, Path]:
+    """The configs that come with afjax: ``{name: file}``.
+
+    They are in the repository's ``configs/``, which an installed package has as ``afjax/configs``.
+    """
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    folder = installed if installed.is_dir() else package.parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def find_config(given: str) -> Path:
+    """Returns the file that ``--config`` names.
 
     Args:
-      config: ``FILE.py`` or ``FILE.py:key=value,key=value``; the keys are arguments of ``get_config``. Or
-        ``WORKDIR/config.json``, the experiment of a workdir.
-      overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
-        are Python literals; what is none is a string.
+      given: The name of a built-in config, such as ``single``, or a path. The path ``configs/NAME.py`` means the
+        built-in config if the current folder does not have that file.
 
     Raises:
-      UserError: A file that is not there or fails, an unknown argument or key, a value of another type.
+      UserError: There is no such config.
     """
-    path, _, arguments = config.partition(":")
-    values = _run_config(Path(path), _parse_arguments(arguments))
+    builtin, path = builtin_configs(), Path(given)
+    if given in builtin:
+        return builtin[given]
+    if path.is_file():
+        return path
+    if path.parent == Path("configs") and path.suffix == ".py" and path.stem in builtin:
+        return builtin[path.stem]
+    near = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    if path.name == given:
+        near = [*builtin, *near]
+    elif path.parent == Path("configs"):
+        near += [f"configs/{name}.py" for name in builtin]
+    raise UserError(
+        f"The config {given} does not exist; give a Python file, or the name of a built-in config (afjax configs)."
+        f"{did_you_mean(given, near)}"
+    )
+
+
+def load_experiment(
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    store_folder: str | Path | None = None,
+    reads_rows: bool = True,
+) -> ExperimentConfig:
+    """Runs a config's ``get_config`` and applies overrides.
+
+    Args:
+      config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``; the keys are arguments of
+        ``get_config``. Or ``WORKDIR/config.json``, the experiment of a workdir.
+      overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
+        are Python literals; what is none is a string.
+      store_folder: The experiment's store. A fusion needs no data of the sources whose adapters it has.
+      reads_rows: Whether the experiment's rows will be read. If not, its tasks need no data.
+
+    Raises:
+      UserError: A config that does not exist or fails, an unknown argument or key, a value of another type, or a task
+        whose data is not there.
+    """
+    given, _, arguments = config.partition(":")
+    values = _run_config(given, _parse_arguments(arguments))
     for override in overrides:
         _override(values, override)
+
     # In files and overrides sources and tasks go by the task's name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
-        values["sources"] = [_named_source(name, source) for name, source in sources.items()]
+        values["sources"] = [_named_source(*item, store_folder, needs_data=reads_rows) for item in sources.items()]
     if isinstance(tasks, Mapping):
-        values["tasks"] = [_named(name, task) for name, task in tasks.items()]
+        values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
-        values["task"] = _found(values["task"])
+        values["task"] = _found(values["task"], needs_data=reads_rows)
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = _with_preset(values["adapter"])
     return from_dict(ExperimentConfig, values)
 
 
-def _named(name: str, task: Any) -> Any:
+def _named(name: str, task: Any, *, needs_data: bool) -> Any:
     """A task's settings with its name; what are none is for ``from_dict`` to refuse."""
-    return _found({"name": name, **task}) if isinstance(task, Mapping) else task
+    return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
-def _named_source(name: str, source: Any) -> Any:
-    return {**source, "task": _named(name, source.get("task", {}))} if isinstance(source, Mapping) else source
+def _named_source(name: str, source: Any, store_folder: str | Path | None, *, needs_data: bool) -> Any:
+    """A source's settings with its task's name. It needs no data if the store has its adapter."""
+    if not isinstance(source, Mapping):
+        return source
+    task = source.get("task", {})
+    try:
+        named = _named(name, task, needs_data=needs_data)
+    except UserError as error:
+        if store_folder is None:
+            raise
+        from afjax.train.checks import why_rows_are_needed
+
+        if reason := why_rows_are_needed(name, store_folder):
+            raise UserError(f"{error}{reason}") from error
+        named = _named(name, task, needs_data=False)
+    return {**source, "task": named}
 
 
-def _found(task: Any) -> Any:
+def _found(task: Any, *, needs_data: bool) -> Any:
     """``{"data_dir": FOLDER, ...}``: the settings of the task of that name, and in front of them those that are given.
 
-    ``preset`` is the name that is looked for, where the task is to have another, or a TOML file.
+    ``preset`` is the name that is looked for, where the task is to have another, or a TOML file. If the data is not
+    needed and not there, the source is the folder where it would be.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
         return task
     settings = dict(task)
-    data_dir, preset = settings.pop("data_dir", ""), settings.pop("preset", settings.get("name"))
-    found = to_dict(find_task(str(preset), str(data_dir)))
+    data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
+    try:
+        found = to_dict(find_task(preset, data_dir))
+    except UserError:
+        if needs_data or preset.endswith(".toml"):
+            raise
+        found = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
     if isinstance(settings.get("span"), Mapping):
         settings["span"] = {**found["span"], **settings["span"]}
     return {**found, **settings}
@@ -88,40 +157,60 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
-            raise UserError(f'The config argument "{part}" is not of the form key=value; write FILE.py:key=value,...')
+            raise UserError(f'The config argument "{part}" is not of the form key=value; write NAME:key=value,...')
         arguments[key] = literal(value)
     return arguments
 
 
-def _run_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    if path.suffix == ".json":
-        return _read_config(path, arguments)
-    if not path.is_file():
-        near = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise UserError(f"The config {path} does not exist; give a Python file.{did_you_mean(str(path), near)}")
+def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
+    """Runs a config's file.
+
+    Args:
+      given: As for :func:`find_config`.
+
+    Returns:
+      The file, and everything that it defines, by name.
+
+    Raises:
+      UserError: There is no such config, or its file fails.
+    """
+    path = find_config(given)
     try:
-        get_config = runpy.run_path(str(path)).get("get_config")
+        return path, runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
-        raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
+        raise _failure(given, path, error) from error
+
+
+def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
+    """A config's file, and its function ``get_config``; raises the errors of :func:`run_config_file`."""
+    path, names = run_config_file(given)
+    get_config = names.get("get_config")
     if not callable(get_config):
-        raise UserError(f"The config {path} has no function get_config; define one that returns a ConfigDict.")
+        raise UserError(f"The config {given} has no function get_config; define one that returns a ConfigDict.")
+    return path, get_config
+
+
+def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if Path(given).suffix == ".json":
+        return _read_config(Path(given), arguments)
+    path, get_config = config_function(given)
     allowed = inspect.signature(get_config).parameters
     for key in arguments:
         if key not in allowed:
             takes = ", ".join(allowed) or "none"
             raise UserError(
-                f'The config {path} has no argument "{key}"; it takes: {takes}.{did_you_mean(key, allowed)}'
+                f'The config {given} has no argument "{key}"; it takes: {takes}.{did_you_mean(key, allowed)}'
             )
     try:
         config = get_config(**arguments)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"The config {path} fails{_line(error, path)}: {type(error).__name__}: {error}.") from error
+        raise _failure(given, path, error) from error
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, dict):
-        raise UserError(f"get_config of {path} returns {type(config).__name__}; it must return a ConfigDict.")
+        raise UserError(f"get_config of {given} returns {type(config).__name__}; it must return a ConfigDict.")
     return config
 
 
@@ -143,11 +232,15 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _line(error: BaseException, path: Path) -> str:
+def _failure(given: str, path: Path, error: BaseException) -> UserError:
+    """What to raise if a config's code fails; it names the line of the config, if there is one."""
     if isinstance(error, SyntaxError):
-        return f" in line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f" in line {lines[-1]}" if lines else ""
+        number = error.lineno
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        number = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+    line = f" in line {number}" if number else ""
+    return UserError(f"The config {given} fails{line}: {type(error).__name__}: {error}.")
 
 
 def _override(values: dict[str, Any], override: str) -> None:

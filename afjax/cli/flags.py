@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from afjax import __version__
 from afjax.cli.flags_analysis import add_plots, add_report_commands, add_table
 from afjax.cli.flags_exchange import add_exports, add_imports, add_store_commands
 from afjax.cli.parsers import (
@@ -13,15 +14,18 @@ from afjax.cli.parsers import (
     add_mismatch_flag,
     add_model_flags,
     add_source_flags,
+    one_of,
 )
+from afjax.cli.settings_help import settings_text
 
 TRAIN_EXAMPLE = """\
 examples:
-  afjax train --config=configs/quickstart.py --workdir=runs/quickstart
-  afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
+  afjax train --config=quickstart --workdir=runs/quickstart
+  afjax train --config=single:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
       --config.train.learning_rate=3e-4 --config.seed=1
 
-A run that was stopped goes on when the same command is given again.
+NAME is a built-in config (afjax configs lists them), FILE.py one of your own.
+To resume a stopped run, give the same command again.
 
 All devices are used, as --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor say. The hosts of a Cloud TPU
 slice find each other; elsewhere start the same command on each, with its own --process_id:
@@ -30,9 +34,14 @@ slice find each other; elsewhere start the same command on each, with its own --
 Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 a mistake to put right; 75 stopped by SIGTERM, all steps
 saved; 76 another host was lost."""
 
+CONFIGS_EXAMPLE = """\
+examples:
+  afjax configs
+  afjax configs single"""
+
 SWEEP_EXAMPLE = """\
 examples:
-  afjax sweep --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/sweep-rte --seeds=0,1,2 \\
+  afjax sweep --config=single:task=rte,data=DATA/rte --workdir=runs/sweep-rte --seeds=0,1,2 \\
       --grid.train.learning_rate=1e-4,3e-4,1e-3 --grid.adapter.reduction_factor=16.0,64.0
   afjax sweep --config=experiment.py --workdir=runs/sweep --config.train.epochs=3
 
@@ -90,7 +99,7 @@ example:
 TPU_EXAMPLE = """\
 examples:
   afjax tpu --topology=v5e:2x4 --trunk=bert-base --method=fusion --num_adapters=16 --batch_size=256 --max_length=128
-  afjax tpu --topology=v5p:2x2x1 --config=configs/adapter.py --config.trunk=bert-large --config.scan_layers=True
+  afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
 
 Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
 one loop, which takes less than half the time to compile, unless --unrolled is given; of a config as it says. The batch
@@ -117,11 +126,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="afjax", description="Adapters on BERT-family encoders: train, fuse, store, predict.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"afjax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train = add_command(commands, "train", "run an experiment's config, or go on with it", TRAIN_EXAMPLE)
+    example = f"{TRAIN_EXAMPLE}\n\n{settings_text()}"
+    train = add_command(commands, "train", "run an experiment's config, or resume its run", example)
     train.add_argument(
-        "--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment; or a workdir's config.json"
+        "--config",
+        required=True,
+        metavar="NAME[:key=value,...]",
+        help="the experiment: a built-in config, FILE.py, or WORKDIR/config.json",
     )
     train.add_argument("--workdir", required=True, help="the run's own folder, or gs://...")
     train.add_argument("--store", help="where what is trained is kept, or gs://... (as it began; WORKDIR/store)")
@@ -132,11 +146,16 @@ def make_parser() -> argparse.ArgumentParser:
         "--config.SETTING",
         dest="_",
         metavar="VALUE",
-        help="overrides one setting, as in --config.train.epochs=3",
+        help="overrides one setting, as in --config.train.epochs=3 (see the list below)",
     )
 
+    configs = add_command(commands, "configs", "list the built-in configs and their arguments", CONFIGS_EXAMPLE)
+    configs.add_argument("config", nargs="?", metavar="NAME", help="show one: a built-in config, or FILE.py")
+
     sweep = add_command(commands, "sweep", "run a config over settings and seeds, choose on dev", SWEEP_EXAMPLE)
-    sweep.add_argument("--config", required=True, metavar="FILE.py[:key=value,...]", help="the experiment")
+    sweep.add_argument(
+        "--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config or FILE.py"
+    )
     sweep.add_argument("--workdir", required=True, help="the sweep's own folder; its runs are within")
     sweep.add_argument("--seeds", default="0", metavar="SEED,...", help="every setting is run with each (0)")
     sweep.add_argument(
@@ -185,7 +204,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_report_commands(commands)
 
     data = add_command(commands, "data", "show a task's splits, or list the known tasks", DATA_EXAMPLE)
-    data.add_argument("action", choices=("show", "list"))
+    data.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
     data.add_argument("task", nargs="?", metavar="TASK", help="of what to show: a name or a .toml file")
     data.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
     data.add_argument("--source", default="", help="a task's own folder, builtin:NAME or tfds:NAME, for --data_dir")
@@ -196,7 +215,7 @@ def make_parser() -> argparse.ArgumentParser:
     data.add_argument("--json", action="store_true", help="print JSON on the last line")
 
     submit = add_command(commands, "submit", "predict a benchmark's test sets for its server", SUBMIT_EXAMPLE)
-    submit.add_argument("benchmark", choices=("glue", "superglue", "squad"))
+    submit.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
     submit.add_argument("--store", required=True, help="the store's folder, or gs://...")
     submit.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
     submit.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
@@ -213,7 +232,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     tpu = add_command(commands, "tpu", "what a run takes on a TPU slice, without one", TPU_EXAMPLE)
     tpu.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
-    tpu.add_argument("--config", metavar="FILE.py[:key=value,...]", help="an experiment; else a method:")
+    tpu.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment; else a method:")
     tpu.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
     tpu.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")

@@ -6,7 +6,14 @@ from typing import Any
 
 from etils import epath
 
-from afjax.cli.parsers import add_command, add_group, add_mismatch_flag, add_model_flags, add_source_flags
+from afjax.cli.parsers import (
+    add_command,
+    add_group,
+    add_mismatch_flag,
+    add_model_flags,
+    add_source_flags,
+    add_trunk_flag,
+)
 
 ACTIVATIONS_EXAMPLE = """\
 examples:
@@ -42,13 +49,13 @@ and standard deviation over seeds."""
 
 ROBUSTNESS_EXAMPLE = """\
 example:
-  afjax sweep --config=configs/baselines.py:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
+  afjax sweep --config=baselines:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
       --grid.train.learning_rate=3e-4 --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0 --seeds=0,1,2
   afjax plot robustness --runs=runs/rte-scales --output=robustness"""
 
 SEARCH_EXAMPLE = """\
 example:
-  afjax sweep --config=configs/pfeiffer_search.py:task=rte,data=DATA --workdir=runs/search
+  afjax sweep --config=pfeiffer_search:task=rte,data=DATA --workdir=runs/search
   afjax plot search --runs=runs/search --output=search"""
 
 TABLE_EXAMPLE = """\
@@ -90,9 +97,9 @@ def _add_model_plots(plots: Any) -> None:
     summary = "what fusions listen to, over a split or at every token of a text"
     activations = add_command(plots, "activations", summary, ACTIVATIONS_EXAMPLE, group="plot")
     activations.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    activations.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    add_trunk_flag(activations)
     activations.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one a target task")
-    activations.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (of the same names)")
+    activations.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (those trained with them)")
     add_mismatch_flag(activations)
     source = activations.add_mutually_exclusive_group()
     source.add_argument("--source", metavar="SOURCE,SOURCE", help="each one's rows, as for eval (those it trained on)")
@@ -159,7 +166,7 @@ def add_report_commands(commands: Any) -> None:
     compare.add_argument("a", metavar="A", help="a model of --store, as in adapter:rte, or a workdir; or several")
     compare.add_argument("b", metavar="B", help="likewise")
     compare.add_argument("--store", default="", help="of models; of workdirs where it was moved")
-    compare.add_argument("--trunk", default="", help="of models; of workdirs where it is not their own")
+    compare.add_argument("--trunk", default="", help="of models and workdirs whose trunk was moved")
     compare.add_argument("--task", default="", help="which task of a run on several")
     add_mismatch_flag(compare)
     add_source_flags(compare, required=False)

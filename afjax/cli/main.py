@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import warnings
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
 from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
-from afjax.errors import PREEMPTED, PreemptionError, UserError
+from afjax.errors import PREEMPTED, PreemptionError, UserError, did_you_mean
 from afjax.paths import cache_folder, client_errors, local_path, open_path
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # With TensorFlow installed epath would take that for gs://, which has errors of its own.
     os.environ.setdefault("EPATH_USE_TF", "false")
     parser = make_parser()
-    if empty := _empty_flag(sys.argv[1:] if argv is None else argv):
-        print(f"afjax: {empty} is empty; give it a value, or leave it out.", file=sys.stderr)
+    argv = sys.argv[1:] if argv is None else argv
+    if problem := _unknown_command(argv) or _empty_flag(argv):
+        print(f"afjax: {problem}", file=sys.stderr)
         return 2
     arguments, rest = parser.parse_known_args(argv)
     # Flags with a setting's name behind the dot.
@@ -43,19 +45,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.command, ()
     )
     if unknown := [word for word in rest if not word.startswith(prefixes)]:
-        parser.error(f"unknown arguments: {' '.join(unknown)}")
+        flag, flags = unknown[0].partition("=")[0], re.findall(r"--\w+", arguments.parser.format_help())
+        near = did_you_mean(flag, flags) if flag.startswith("-") else ""
+        arguments.parser.error(f"unknown arguments: {' '.join(unknown)}.{near}")
     arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
     arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
     with _warnings_in_one_line():
         return _outcome(arguments)
 
 
+def _unknown_command(argv: Sequence[str]) -> str | None:
+    """The error about an unknown command or an unknown second word (``store lst``); None for a known command."""
+    commands = [command.split() for command in COMMANDS]
+    names = dict.fromkeys(words[0] for words in commands)
+    if not argv or argv[0].startswith("-"):
+        return None
+    if argv[0] not in names:
+        return f'"{argv[0]}" is not a command; give one of {", ".join(names)}.{did_you_mean(argv[0], names)}'
+    actions = [" ".join(words) for words in commands if words[0] == argv[0] and len(words) == 2]
+    given = " ".join(argv[:2])
+    if not actions or len(argv) == 1 or argv[1].startswith("-") or given in actions:
+        return None
+    return f'"{given}" is not a command; give one of {", ".join(actions)}.{did_you_mean(given, actions)}'
+
+
 def _empty_flag(argv: Sequence[str]) -> str | None:
-    """The first flag whose value is empty, such as ``--adapter=$NAME`` with an unset variable; a setting's may be."""
+    """Names the first flag whose value is empty, such as ``--adapter=$NAME`` with an unset variable.
+
+    A setting's value may be empty.
+    """
     for word, following in zip(argv, [*argv, None][1:], strict=True):
         flag, equals, value = word.partition("=")
         if flag.startswith("--") and "." not in flag and (not value if equals else following == ""):
-            return flag
+            return f"{flag} is empty; give it a value, or leave it out."
     return None
 
 
@@ -135,7 +157,8 @@ def _train(arguments: argparse.Namespace) -> int:
     # SIGTERM after joining, which brings a handler of JAX's own.
     with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
         with hosts.together():
-            config = load_experiment(arguments.config, arguments.overrides)
+            store_folder = find_store(open_path(arguments.workdir), arguments.store)
+            config = load_experiment(arguments.config, arguments.overrides, store_folder=store_folder)
         set_up_libraries()
         try:
             results = run_experiment(
@@ -190,6 +213,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     outcomes = sweep.run_sweep(planned, workdir)
     print("\n".join(["", *sweep.report_lines(planned, outcomes, workdir)]))
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1
+
+
+def _configs(arguments: argparse.Namespace) -> int:
+    from afjax.cli import config_list
+
+    lines = config_list.show_lines(arguments.config) if arguments.config else config_list.list_lines()
+    print("\n".join(lines))
+    return 0
 
 
 def _adapterdrop(arguments: argparse.Namespace) -> int:
@@ -380,7 +411,7 @@ def _tpu(arguments: argparse.Namespace) -> int:
                 f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
                 "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
-        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides))
+        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
         numbers = {**TPU_DEFAULTS, **given}
         planned = plan.of_method(
@@ -434,12 +465,12 @@ def _plot_spans(arguments: argparse.Namespace) -> int:
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
+    "configs": _configs,
     "sweep": _sweep,
     "eval": _eval,
     "predict": _predict,
     "adapterdrop": _adapterdrop,
     "prune": _prune,
-    "store": _store,
     "import adapterhub": exchange.import_adapterhub,
     "export adapterhub": exchange.export_adapterhub,
     **{f"store {action}": _store for action in ("ls", "show", "verify")},

@@ -1,7 +1,10 @@
 """What the flags of several commands have in common: how a command is added, and the flags of models and rows."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
+
+from afjax.errors import did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
@@ -11,7 +14,7 @@ def add_group(commands: Any, name: str, summary: str, example: str | None = None
 
 def add_command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
     parser = _add_parser(commands, name, summary, example)
-    parser.set_defaults(command=f"{group} {name}".strip())
+    parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
     return parser
 
 
@@ -27,6 +30,17 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
     return parser
 
 
+def one_of(*names: str) -> Callable[[str], str]:
+    """An argument's ``type`` that takes these names only, and suggests the nearest of them for another word."""
+
+    def check(word: str) -> str:
+        if word not in names:
+            raise argparse.ArgumentTypeError(f'"{word}" is not one of {", ".join(names)}.{did_you_mean(word, names)}')
+        return word
+
+    return check
+
+
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add_stored_model_flags(parser)
     parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
@@ -34,14 +48,20 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    parser.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    add_trunk_flag(parser)
     parser.add_argument("--adapter", default="", help="an adapter's name")
     parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
-    parser.add_argument("--head", required=True, help="the head's name")
+    parser.add_argument("--head", default="", help="the head's name (the one trained with the adapter or fusion)")
     add_mismatch_flag(parser)
     parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
+
+
+def add_trunk_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trunk", default="", help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store names)"
+    )
 
 
 def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """The stored model that a command's flags name, and the rows that it is scored on."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,31 @@ def set_up_libraries() -> None:
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:
+    """The model of ``--adapter`` or ``--fusion`` and ``--head``; without ``--trunk`` or ``--head`` the recorded ones.
+
+    Raises:
+      UserError: The store does not have such a model, or records no trunk, or no head or several.
+    """
+    from afjax.stored import recorded_head
     from afjax.task_model import load_adapters, load_task_model
-    from afjax.trunk import load_trunk
 
     if arguments.adapter and arguments.fusion:
         raise UserError(
             f"Both --adapter={arguments.adapter} and --fusion={arguments.fusion} were given; give one of them."
         )
+    kind = "adapters" if arguments.adapter else "fusion" if arguments.fusion else "heads"
+    name = arguments.adapter or arguments.fusion or arguments.head
+    if not name:
+        raise UserError("No model was named; give --adapter=NAME or --fusion=NAME, or only --head=NAME.")
     set_up_libraries()
-    trunk = load_trunk(arguments.trunk)
+    head = arguments.head or recorded_head(arguments.store, kind, name)
+    if not arguments.head:
+        print(f'The head is "{head}", as the store records.', file=sys.stderr)
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, kind, name)
     task_model = load_task_model(
         arguments.store,
         trunk,
-        head=arguments.head,
+        head=head,
         adapter=arguments.adapter,
         fusion=arguments.fusion,
         allow_mismatch=arguments.allow_mismatch,
@@ -46,6 +59,29 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     return task_model
 
 
+def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> Any:
+    """Loads the trunk of ``--trunk``, or without it the trunk that an artefact's manifest names.
+
+    Args:
+      given: The flag's value; empty if it was not given.
+      store_folder, kind, name: The artefact, as for :func:`afjax.stored.recorded_trunk`.
+
+    Raises:
+      UserError: The trunk cannot be loaded, or the manifest does not name it.
+    """
+    from afjax.stored import recorded_trunk
+    from afjax.trunk import load_trunk
+
+    if given:
+        return load_trunk(given)
+    recorded = recorded_trunk(store_folder, kind, name)
+    print(f'The trunk is "{recorded}", as the store records.', file=sys.stderr)
+    try:
+        return load_trunk(recorded)
+    except UserError as error:
+        raise UserError(f"{error} The store records this trunk; give --trunk if it is elsewhere now.") from error
+
+
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
     import dataclasses
@@ -54,6 +90,11 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     from afjax.data.tasks import find_task, read_task
 
     own, source = task_model.task, arguments.source or ""
+    if not (arguments.data_dir or source or getattr(own, split)):
+        raise UserError(
+            f'The store does not record where the rows of the head "{task_model.model.head_name}" are, because it was '
+            "trained from Python or imported; give --source."
+        )
     if arguments.data_dir:
         found = find_task(own.name, arguments.data_dir)
     elif source.endswith(".toml"):

@@ -5,12 +5,11 @@ import hashlib
 import itertools
 import json
 import re
-import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.configs import literal, load_experiment
+from afjax.cli.configs import literal, load_experiment, run_config_file
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
@@ -59,7 +58,7 @@ class Sweep:
     """What is swept.
 
     Attributes:
-      config: The experiment, ``FILE.py[:key=value,...]``.
+      config: The experiment, ``NAME[:key=value,...]`` or the same with ``FILE.py``.
       overrides: Each ``a.b=value``, of every run.
       grid: ``{setting: values}``, values as behind ``--config.SETTING=``.
       seeds: Every setting is run with each.
@@ -88,8 +87,8 @@ def plan(
     """Reads what is to be swept and checks all of it. Nothing is written.
 
     Args:
-      config: ``FILE.py[:key=value,...]``. What its function ``get_sweep`` returns, ``{dotted setting: [values]}``, is
-        the grid.
+      config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. What its function ``get_sweep`` returns,
+        ``{dotted setting: [values]}``, is the grid.
       overrides: Each ``a.b=value``, of every run.
       grid: Each ``a.b=value,value``; takes the place of the file's entry of that name, or is added to the others.
       seeds: Whole numbers with commas between.
@@ -106,7 +105,7 @@ def plan(
     sweep = _going_on(wanted, workdir)
     seen: dict[str, str] = {}
     for run in sweep.runs:
-        experiment = load_experiment(config, [*overrides, *run.overrides])
+        experiment = load_experiment(config, [*overrides, *run.overrides], store_folder=adapters or None)
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:
             raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")
@@ -132,7 +131,7 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
         if setting in given:
             raise UserError(f"--grid.{setting} is given twice; give all its values in one, with commas between.")
         given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
-    grid = {**_file_grid(config, overrides), **given}
+    grid = {**_file_grid(config), **given}
     if not grid:
         raise UserError(
             f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, and no --grid.SETTING "
@@ -155,16 +154,13 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
     return grid
 
 
-def _file_grid(config: str, overrides: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
     """What the config file's ``get_sweep`` returns; empty: it has none."""
     path = config.partition(":")[0]
     if path.endswith(".json"):
         return {}
-    try:
-        get_sweep = runpy.run_path(path).get("get_sweep")
-    except Exception:
-        load_experiment(config, overrides)  # It has the sentences for a file that is not there or fails.
-        raise
+    _, names = run_config_file(path)
+    get_sweep = names.get("get_sweep")
     if get_sweep is None:
         return {}
     try:

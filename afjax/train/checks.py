@@ -1,7 +1,7 @@
 """What would only fail after hours of training is found before anything is written."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etils import epath
@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 
 from afjax import metrics, partition, store
 from afjax.architecture import Adapter
-from afjax.config import ExperimentConfig, TaskConfig, TrainConfig
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.model.adapters import adapter_layers
 from afjax.model.fusion import check_fusible, check_subset
 from afjax.model.heads import check_pooler
@@ -20,6 +20,7 @@ from afjax.paths import check_writable, expanded, is_remote
 from afjax.sharding import check_batch
 from afjax.task_model import load_adapters
 from afjax.train.parts import check_adapter_size
+from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk import Trunk, check_length
 
@@ -30,12 +31,20 @@ def check_experiment(
     trunk: Trunk,
     workdir: epath.Path,
     store_folder: str | Path,
+    from_store: Sequence[str],
 ) -> None:
-    """Raises UserError where an experiment's data, trunk, store and settings do not fit each other."""
+    """Raises UserError where an experiment's data, trunk, store and settings do not fit each other.
+
+    Args:
+      config: The experiment.
+      tasks: The rows of the tasks that are trained.
+      trunk: The trunk.
+      workdir, store_folder: The folders of the run and of its artefacts.
+      from_store: The result of :func:`stored_sources`.
+    """
     trunk.tokenizer()
     runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
-    if config.recipe == "fusion":
-        runs += [(source.task, source.train) for source in config.sources]
+    runs += [(source.task, source.train) for source in config.sources if source.task.name not in from_store]
     for task, settings in runs:
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
@@ -45,9 +54,9 @@ def check_experiment(
     check_pooler(config.head, trunk.params)
     if config.partition == "top_k":
         partition.split_layers(trunk.params, config.top_k)
-    _check_names(config, workdir, store_folder)
+    _check_names(config, workdir, store_folder, from_store)
     if config.recipe == "fusion":
-        _check_fused(config, trunk, workdir, store_folder)
+        _check_fused(config, trunk, store_folder, from_store)
 
 
 def check_place(folder: epath.Path, flag: str) -> None:
@@ -80,6 +89,58 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
     return [name for name in names if name in there and not is_unfinished(source_folder(workdir, name))]
 
 
+def sources_with_rows(
+    config: ExperimentConfig, from_store: Sequence[str], inputs: Mapping[str, str] | None
+) -> list[SourceConfig]:
+    """The sources whose rows an experiment reads, because it trains them.
+
+    A resumed run reads the same rows as when it began. These include the sources that it has trained since, and all
+    sources if an earlier version began it.
+
+    Args:
+      config: The experiment.
+      from_store: The result of :func:`stored_sources`.
+      inputs: The inputs that the workdir records; None for a new workdir.
+    """
+    without = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
+    return [source for source in config.sources if source.task.name not in without]
+
+
+def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
+    """A sentence for an error about a source's rows: that the store does not have its adapter. Empty if it has."""
+    there = store.names(store_folder, "adapters")
+    if name in there:
+        return ""
+    return (
+        f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
+        f"(it has: {', '.join(there) or 'none'}).{did_you_mean(name, there)}"
+    )
+
+
+def check_stored(
+    config: ExperimentConfig,
+    from_store: Sequence[str],
+    inputs: Mapping[str, str] | None,
+    workdir: epath.Path,
+    store_folder: str | Path,
+) -> None:
+    """Raises UserError if a fusion began with adapters that the store does not have any more.
+
+    Args:
+      config, from_store, inputs: As for :func:`sources_with_rows`.
+      workdir, store_folder: The folders of the run and of its artefacts.
+    """
+    names = [source.task.name for source in config.sources]
+    missing = [name for name in names if name not in from_store and not source_folder(workdir, name).exists()]
+    if not (workdir / TARGET).exists():
+        missing = [name for name in missing if adapter_input(name) in (inputs or {})]
+    if missing:
+        raise UserError(
+            f"The fusion in {workdir} began with adapters that the store {store_folder} does not have "
+            f"({', '.join(missing)}); give the --store that has them, or take another --workdir."
+        )
+
+
 def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
     """Which sources' adapters are fused, in order."""
     return config.fused or tuple(source.task.name for source in config.sources)
@@ -92,7 +153,9 @@ def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
     return ("adapters", "heads") if config.has_adapter else ("heads",)
 
 
-def _check_names(config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path) -> None:
+def _check_names(
+    config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path, from_store: Sequence[str]
+) -> None:
     """Refuses to begin runs whose artefacts' names the store already has from elsewhere."""
     own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
     begun = {} if (workdir / TARGET).exists() else dict.fromkeys(own, target_kinds(config))
@@ -102,8 +165,7 @@ def _check_names(config: ExperimentConfig, workdir: epath.Path, store_folder: st
             raise UserError(
                 f'The fusion\'s head and that of the source "{own[0]}" would have one name; give another (config.name).'
             )
-        stored = stored_sources(config, workdir, store_folder)
-        new = [source for source in names if source not in stored and not source_folder(workdir, source).exists()]
+        new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
         begun |= dict.fromkeys(new, ("heads",))
     for name, kinds in begun.items():
         taken = [kind for kind in kinds if name in store.names(store_folder, kind)]
@@ -114,16 +176,9 @@ def _check_names(config: ExperimentConfig, workdir: epath.Path, store_folder: st
             )
 
 
-def _check_fused(config: ExperimentConfig, trunk: Trunk, workdir: epath.Path, store_folder: str | Path) -> None:
+def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Path, from_store: Sequence[str]) -> None:
     """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
-    stored = load_adapters(store_folder, stored_sources(config, workdir, store_folder), trunk)
-    names = [source.task.name for source in config.sources]
-    gone = [name for name in names if name not in stored and not source_folder(workdir, name).exists()]
-    if gone and (workdir / TARGET).exists():
-        raise UserError(
-            f"The fusion in {workdir} began with adapters that the store {store_folder} does not have "
-            f"({', '.join(gone)}); give the --store that has them, or take another --workdir."
-        )
+    stored = load_adapters(store_folder, from_store, trunk)
     configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
     }

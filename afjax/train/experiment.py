@@ -5,7 +5,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,16 @@ from afjax.train.checks import (
     check_batches,
     check_experiment,
     check_place,
+    check_stored,
     fused_names,
+    sources_with_rows,
     stored_sources,
     target_kinds,
+    why_rows_are_needed,
 )
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.record import trunk_inputs
+from afjax.train.record import adapter_input, trunk_inputs
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
     FORGETTING,
@@ -46,6 +49,7 @@ from afjax.train.workdir import (
     check_workdir,
     claim_workdir,
     find_store,
+    read_inputs,
     release_workdir,
     run_identifier,
     source_folder,
@@ -100,7 +104,6 @@ def run_experiment(
       PreemptionError: SIGTERM came to any host while it trained.
     """
     workdir = open_path(workdir)
-    sources = config.sources if config.recipe == "fusion" else ()
     with together():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
@@ -108,24 +111,29 @@ def run_experiment(
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
         check_place(store_folder, "store")
-        own = config.tasks or (config.target,)
-        tasks = {task: load_task(task) for task in dict.fromkeys([*own, *(source.task for source in sources)])}
+        from_store = stored_sources(config, workdir, store_folder)
+    check_same({"the adapters that the store has": ", ".join(from_store)})
+    with together():
+        recorded = read_inputs(workdir)
+        check_stored(config, from_store, recorded, workdir, store_folder)
+        read = sources_with_rows(config, from_store, recorded)
+        tasks = {task: load_task(task) for task in dict.fromkeys(config.tasks or (config.target,))}
+        for source in read:
+            tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
         trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
-        check_experiment(config, tasks, trunk, workdir, store_folder)
-        inputs = _inputs(config, tasks, trunk)
+        check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
+        inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
-    with together():
-        from_store = stored_sources(config, workdir, store_folder)
     with together():
         if is_first_host():
             _claim(config, workdir, inputs, store_folder, from_store)
     with together():
         run = run_identifier(workdir)
     results = []
-    for source in sources:
+    for source in config.sources:
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
@@ -159,10 +167,13 @@ def _claim(
 
 
 def code_digest() -> str:
-    """Of this package's source, and of the versions of what computes."""
+    """Digest of this package's source, and of the versions of the libraries that compute.
+
+    The built-in configs, which only an installed package holds, are left out: experiments are compared themselves.
+    """
     digest = hashlib.sha256(f"jax {jax.__version__}, {platform.python_version()}".encode())
     package = Path(afjax.errors.__file__).parent
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for path in package.rglob("*.py") if path.parent != package / "configs"):
         digest.update(f"{path.relative_to(package)}:".encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -171,14 +182,39 @@ def _digest(config: ExperimentConfig) -> str:
     return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()
 
 
-def _inputs(config: ExperimentConfig, tasks: Tasks, trunk: Trunk) -> dict[str, str]:
-    """Digests of all that an experiment reads but the config does not hold."""
+def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, AnyRows]:
+    """The rows of a source; an error adds that the store could have its adapter instead."""
+    try:
+        return load_task(source.task)
+    except UserError as error:
+        raise UserError(f"{error}{why_rows_are_needed(source.task.name, store_folder)}") from error
+
+
+def _inputs(
+    config: ExperimentConfig,
+    tasks: Tasks,
+    trunk: Trunk,
+    sources: Collection[TaskConfig],
+    store_folder: str | Path,
+) -> dict[str, str]:
+    """Digests of all that an experiment reads but the config does not hold.
+
+    Args:
+      config: The experiment.
+      tasks: The rows that it reads.
+      trunk: The trunk.
+      sources: The sources whose rows it reads. Of the others it reads the adapters.
+      store_folder: The store that has these adapters.
+    """
     inputs = trunk_inputs(trunk)
     roles = [("task", task) for task in config.tasks or (config.target,)]
-    roles += [("source", source.task) for source in config.sources if source.task in tasks]
-    for role, task in roles:
+    for role, task in [*roles, *(("source", task) for task in sources)]:
         for split in ("train", "dev"):
             inputs[f"{role} {task.name}'s {split} rows"] = tasks[task][split].digest()
+    for source in config.sources:
+        if source.task not in sources:
+            manifest = store.read_manifest(store_folder, "adapters", source.task.name)
+            inputs[adapter_input(source.task.name)] = manifest.digest
     return inputs
 
 

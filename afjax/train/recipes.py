@@ -36,7 +36,7 @@ from afjax.train.parts import (
     tokenise_splits,
     with_params,
 )
-from afjax.train.record import RunSpec, check_run, claim_run
+from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, merge, named_key, tree_digest
 from afjax.trunk import Trunk, check_length
@@ -262,7 +262,7 @@ def _spec(
     """Everything that the run's result depends on; a fusion's frozen adapters are inputs."""
     inputs = run_inputs(trunk, {task.name: data}, seed)
     if model.fusion_name:
-        inputs |= {f"the adapter {name}": tree_digest(tree) for name, tree in params["adapters"].items()}
+        inputs |= {adapter_input(name): tree_digest(tree) for name, tree in params["adapters"].items()}
     return RunSpec(
         settings={
             **settings,

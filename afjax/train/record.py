@@ -194,6 +194,11 @@ def trunk_inputs(trunk: Trunk) -> dict[str, str]:
     return inputs | {f"the tokenizer's {part}": str(digest) for part, digest in tokenizer.items()}
 
 
+def adapter_input(name: str) -> str:
+    """The key of a stored adapter among a run's inputs."""
+    return f"the adapter {name}"
+
+
 def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """``"train.epochs: 3.0 there, 5.0 given"`` for each setting that differs.
 
@@ -295,7 +300,7 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
         raise UserError(f"{newest} is damaged (its inputs are not what afjax writes); {advice}.")
     # The shapes are checked when the checkpoint is restored.
     inputs = {what: digest for what, digest in saved.items() if what != SHAPES}
-    return {**{f"the adapter {name}": digest for name, digest in adapters.items()}, **inputs}
+    return {**{adapter_input(name): digest for name, digest in adapters.items()}, **inputs}
 
 
 def _steps(folder: epath.Path) -> list[int]:

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from afjax.paths import absolute, is_remote, open_path
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.store.manifest import KINDS
-from afjax.train.record import input_differences, note_unchecked, plain, setting_differences
+from afjax.train.record import adapter_input, input_differences, note_unchecked, plain, setting_differences
 
 CONFIG = "config.json"
 INPUTS = "inputs.json"
@@ -41,16 +41,49 @@ def is_unfinished(folder: epath.Path) -> bool:
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
-    """Raises UserError if a workdir holds a run with another config (all differences are named)."""
+    """Raises UserError if a workdir holds a run with another config (all differences are named).
+
+    The task and training settings of a source whose adapter came from the store are not compared: nothing reads them.
+    """
     found = read_json(workdir / CONFIG, advice=ANOTHER)
     if found is None:
         return
-    differences = setting_differences(found, to_dict(config))
+    stored = stored_inputs(read_inputs(workdir) or {})
+    differences = setting_differences(_compared(found, stored), _compared(to_dict(config), stored))
     if differences:
         raise UserError(
             f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}). Give the same config "
             "to resume it, or choose another --workdir."
         )
+
+
+def _compared(config: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
+    """A config without the settings of the sources whose adapters came from the store, except their names."""
+    sources = config.get("sources")
+    if not isinstance(sources, list):
+        return dict(config)
+
+    def compared(source: Any) -> Any:
+        task = source.get("task") if isinstance(source, Mapping) else None
+        name = task.get("name") if isinstance(task, Mapping) else None
+        return {"task": {"name": name}} if isinstance(name, str) and name in stored else source
+
+    return {**config, "sources": [compared(source) for source in sources]}
+
+
+def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
+    """The inputs that the run in a workdir began with; None for a new workdir.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    return read_json(workdir / INPUTS, advice=ANOTHER)
+
+
+def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
+    """The names of the adapters of the store that are among a run's inputs."""
+    prefix = adapter_input("")
+    return [what.removeprefix(prefix) for what in inputs if what.startswith(prefix)]
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
@@ -60,7 +93,7 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
       workdir: The experiment's.
       inputs: ``{what: digest or value}`` of everything that it reads and the config does not hold.
     """
-    found = read_json(workdir / INPUTS, advice=ANOTHER)
+    found = read_inputs(workdir)
     if found is None:
         return
     changed, unchecked = input_differences(found, inputs)

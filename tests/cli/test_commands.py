@@ -243,7 +243,6 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
     "words",
     [
         [],
-        ["trian"],
         ["train", "--config=x.py"],
         ["train", "--config=x.py", "--workdir=x", "--confg.seed=1"],
         ["eval", "--store=x", "--trunk=x", "--head=x", "--source=x", "--config.seed=1"],

@@ -520,7 +520,8 @@ def test_a_get_sweep_that_is_wrong(
 
 def test_a_config_that_is_not_there(words: list[str], config: Path, refused: Refused) -> None:
     sentence = refused(words[0], f"--config={config.with_name('rt.py')}", words[2], RATES)
-    assert f'rt.py does not exist; give a Python file. Did you mean "{config}"?' in sentence
+    assert str(config.with_name("rt.py")) in sentence
+    assert f'Did you mean "{config}"?' in sentence
 
 
 def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: Path, refused: Refused) -> None:

@@ -265,6 +265,88 @@ def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_pat
     assert run_experiment(fusion(), workdir=tmp_path / "run") == results
 
 
+# Fusions of stored adapters without their data
+
+
+@pytest.fixture
+def stored_one(single: MakeConfig, tmp_path: Path, data: Path) -> tuple[Path, Path]:
+    """A store with the adapter one, and a folder that does not have its rows any more."""
+    run_experiment(single("one"), workdir=tmp_path / "one", store_folder=tmp_path / "store")
+    return tmp_path / "store", tmp_path / "nowhere"
+
+
+def without_data(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
+    """The config with the first source's data elsewhere."""
+    first, *others = config.sources
+    first = dataclasses.replace(first, task=dataclasses.replace(first.task, source=str(folder)))
+    return dataclasses.replace(config, sources=(first, *others))
+
+
+def test_a_stored_source_needs_no_rows_and_its_adapter_is_an_input(
+    fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path, data: Path
+) -> None:
+    store_folder, nowhere = stored_one
+    shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
+    config = without_data(fusion(("one",)), nowhere)
+    results = run_experiment(config, **shared)
+    assert summary(results) == [("one", "adapter (from the store)", "one"), ("two-fusion", "fusion", "two")]
+    inputs = json.loads((tmp_path / "fusion" / "inputs.json").read_text())
+    digest = store.read_manifest(store_folder, "adapters", "one").digest
+    assert inputs["the adapter one"] == digest
+    assert {what for what in inputs if what.endswith(" rows")} == {"task two's train rows", "task two's dev rows"}
+    run = json.loads((tmp_path / "fusion" / "target" / "run.json").read_text())
+    assert run["inputs"]["the adapter one"] == digest
+
+    # The rows do not matter, wherever they are; the adapter does.
+    before = contents(tmp_path)
+    assert run_experiment(config, **shared) == results
+    assert run_experiment(fusion(("one",)), **shared) == results
+    assert contents(tmp_path) == before
+    other = dataclasses.replace(config, seed=1)
+    assert "seed: 0 there, 1 given" in refusal(other, tmp_path, **shared)
+    renamed = dataclasses.replace(config.sources[0], task=dataclasses.replace(config.sources[0].task, name="three"))
+    assert "three" in refusal(dataclasses.replace(config, sources=(renamed,)), tmp_path, **shared)
+    manifest, tree = store.read_manifest(store_folder, "adapters", "one"), load_adapter(store_folder, "one")[1]
+    kept = {"config": manifest.config, "trunk": manifest.trunk, "overwrite": True}
+    store.save(store_folder, "adapters", "one", jax.tree.map(lambda leaf: leaf + 1, tree), **kept)
+    assert "the adapter one changed since" in refusal(config, tmp_path, **shared)
+    shutil.rmtree(store_folder / "adapters" / "one")
+    assert "does not have (one)" in refusal(config, tmp_path, **shared)
+    # Also if the run was killed before the fusion began.
+    shutil.rmtree(tmp_path / "fusion" / "target")
+    assert "does not have (one)" in refusal(config, tmp_path, **shared)
+
+
+def test_a_fusion_that_an_earlier_version_began_still_checks_the_rows_of_its_stored_sources(
+    fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path, data: Path
+) -> None:
+    store_folder, nowhere = stored_one
+    shared = {"workdir": tmp_path / "fusion", "store_folder": store_folder}
+    results = run_experiment(fusion(("one",)), **shared)
+    # Earlier versions recorded the rows of every source, and no adapters.
+    path = tmp_path / "fusion" / "inputs.json"
+    inputs = json.loads(path.read_text())
+    del inputs["the adapter one"]
+    rows = {f"source one's {split} rows": inputs[f"task two's {split} rows"] for split in ("train", "dev")}
+    path.write_text(json.dumps({**inputs, **rows}))
+    assert run_experiment(fusion(("one",)), **shared) == results
+    assert "sources.0.task.source" in refusal(without_data(fusion(("one",)), nowhere), tmp_path, **shared)
+    path.write_text(json.dumps({**inputs, **rows, "source one's train rows": "0" * 64}))
+    assert "source one's train rows changed since" in refusal(fusion(("one",)), tmp_path, **shared)
+    path.write_text(json.dumps(inputs))
+    assert "damaged" in refusal(fusion(("one",)), tmp_path, **shared)
+
+
+def test_a_source_without_rows_and_adapter_is_refused_with_the_nearest_adapter(
+    fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path
+) -> None:
+    store_folder, nowhere = stored_one
+    config = without_data(fusion(("onee", "two")), nowhere)
+    sentence = refusal(config, tmp_path, store_folder=store_folder)
+    assert str(nowhere) in sentence
+    assert 'Did you mean "one"?' in sentence
+
+
 # Several tasks
 
 

@@ -1,0 +1,77 @@
+"""The settings in the help of ``afjax train``, made from the config dataclasses."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from afjax.config import ExperimentConfig
+from afjax.dataclass_dicts import UNIONS, shown
+
+
+@functools.cache
+def settings_text() -> str:
+    """Every setting of an experiment with its default and the names it allows, from the config dataclasses."""
+    lines = [
+        "settings and their defaults, as in --config.train.epochs=3 (a config sets some of them):",
+        *(f"  {line}" for line in _settings(ExperimentConfig)),
+    ]
+    return "\n".join(lines)
+
+
+def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
+    """A line for each setting of a dataclass and of the dataclasses in it."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        path, members = f"{prefix}{field.name}", _dataclasses(hints[field.name])
+        if not members:
+            yield _setting(field, hints[field.name], path)
+        elif typing.get_origin(hints[field.name]) is tuple:
+            yield f"{path}.NAME.SETTING  (of the {field.name.removesuffix('s')} NAME: {_parts(members[0])})"
+        elif len(members) == 1:
+            yield from _settings(members[0], f"{path}.")
+        else:
+            for member in members:
+                (kind,) = typing.get_args(typing.get_type_hints(member)["kind"])
+                yield f"{path}.kind={kind}"
+                yield from (
+                    f"  {line}" for line in _settings(member, f"{path}.") if not line.startswith(f"{path}.kind=")
+                )
+
+
+def _parts(cls: Any) -> str:
+    """The settings of ``tasks.NAME`` or ``sources.NAME``, which other lines list."""
+    hints = typing.get_type_hints(cls)
+    parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
+    return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
+
+
+def _setting(field: Any, hint: Any, path: str) -> str:
+    names = [str(name) for name in _literals(hint) if name != ""]
+    allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
+    default = "" if field.default is dataclasses.MISSING else default_text(field.default)
+    return f"{path}={default}{allowed}"
+
+
+def _dataclasses(hint: Any) -> list[Any]:
+    """The dataclasses in a type hint: the hint itself, the members of a union, the items of a tuple."""
+    if dataclasses.is_dataclass(hint):
+        return [hint]
+    if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
+        return [member for argument in typing.get_args(hint) for member in _dataclasses(argument)]
+    return []
+
+
+def _literals(hint: Any) -> list[Any]:
+    """The values that a type hint allows, if it lists them."""
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    if typing.get_origin(hint) in UNIONS:
+        return [value for argument in typing.get_args(hint) for value in _literals(argument)]
+    return []
+
+
+def default_text(value: Any) -> str:
+    """A default in the form that the command line takes after ``=``."""
+    return (value or "''") if isinstance(value, str) else shown(value)

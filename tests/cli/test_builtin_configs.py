@@ -1,0 +1,148 @@
+"""Built-in configs by name, in a checkout and from a wheel; `afjax configs`; the settings in `afjax train --help`."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import setuptools
+
+from afjax import store
+from afjax.cli.configs import builtin_configs, load_experiment
+from afjax.cli.main import main
+from afjax.cli.settings_help import settings_text
+from afjax.cli.sweep_plan import plan
+from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.dataclass_dicts import to_dict
+from afjax.errors import UserError
+from tests.cli.conftest import Refused, WriteRows
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run outside the checkout."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_wheel_contains_the_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(str(ROOT / "setup.py"))
+    assert "afjax.configs" in given["packages"]
+    assert given["package_dir"] == {"afjax.configs": "configs"}
+
+
+def test_a_builtin_config_goes_by_its_name_and_by_its_path_in_the_repository() -> None:
+    assert list(builtin_configs()) == sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+    arguments = "task=mine,data=mine.csv,partition=head"
+    by_name = load_experiment(f"single:{arguments}", ["seed=3"])
+    assert (by_name.target.name, by_name.target.source, by_name.seed) == ("mine", "mine.csv", 3)
+    assert load_experiment(f"configs/single.py:{arguments}", ["seed=3"]) == by_name
+    assert load_experiment(f"{ROOT / 'configs/single.py'}:{arguments}", ["seed=3"]) == by_name
+
+
+def test_a_file_of_the_current_folder_comes_before_the_builtin_config(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "single.py").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
+    assert load_experiment("configs/single.py").target.name == "own"
+    # A name without a suffix is the built-in config.
+    (tmp_path / "single").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
+    assert load_experiment("single").target.name == "entail"
+
+
+@pytest.mark.parametrize(
+    ("config", "suggestion"),
+    [("singel", "single"), ("configs/singel.py", "configs/single.py"), ("my_confg", "my_config.py")],
+)
+def test_an_unknown_config_gives_a_suggestion(config: str, suggestion: str, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "my_config.py").write_text("")
+    for words in (("train", f"--workdir={tmp_path / 'run'}"), ("sweep", f"--workdir={tmp_path / 'run'}")):
+        assert f'Did you mean "{suggestion}"?' in refused(*words, f"--config={config}")
+    assert f'Did you mean "{suggestion}"?' in refused("tpu", "--topology=v5e:2x4", f"--config={config}")
+    assert f'Did you mean "{suggestion}"?' in refused("configs", config)
+
+
+def test_an_unknown_argument_of_a_builtin_config_is_refused_by_its_name() -> None:
+    with pytest.raises(UserError, match=r'The config single has no argument "taks".*Did you mean "task"'):
+        load_experiment("single:taks=rte")
+
+
+def test_a_sweep_takes_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        write_rows(tmp_path / "data" / "rte" / f"{split}.jsonl")
+    sweep = plan("adapter:task=rte", overrides=[], grid=[], seeds="0", workdir=tmp_path / "sweep")
+    assert sweep.config == "adapter:task=rte"
+    assert sweep.grid == {"adapter.reduction_factor": ("2.0", "16.0", "64.0")}
+
+
+def test_configs_lists_the_builtin_configs_with_their_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["configs"]) == 0
+    listed = capsys.readouterr().out
+    for name in builtin_configs():
+        assert re.search(rf"^{name}: \w", listed, flags=re.MULTILINE)
+    assert "tasks=cola+sst2+mrpc+stsb+qqp+mnli+qnli+rte" in listed
+    assert main(["configs", "single"]) == 0
+    one = capsys.readouterr().out
+    assert "afjax train --config=" in one
+    assert "data=builtin:entail, data_dir=''" in one
+
+
+def test_the_help_of_train_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert settings_text() in text
+    task = TaskConfig(name="x")
+    sources = (SourceConfig(task=task),)
+    values = to_dict(ExperimentConfig(recipe="fusion", task=task, sources=sources))
+    lines = [line.strip() for line in settings_text().splitlines()]
+
+    def check(values: dict[str, Any], prefix: str) -> int:
+        count = 0
+        for name, value in values.items():
+            if isinstance(value, dict):
+                count += check(value, f"{prefix}{name}.")
+            elif prefix + name not in ("task.name", "recipe", "tasks", "sources"):
+                shown = repr(tuple(value)) if isinstance(value, list) else str(value) or "''"
+                assert any(line.split("  ")[0] == f"{prefix}{name}={shown}" for line in lines), (prefix + name, shown)
+                count += 1
+        return count
+
+    assert check(values, "") > 60
+    assert any(line.startswith("sources.NAME.") for line in lines)
+    assert "adapter.kind=pal" in lines
+    assert any(line.startswith("partition=adapter  (") and "top_k" in line for line in lines)
+
+
+# Fusions of stored adapters
+
+
+def test_a_fusion_of_stored_adapters_needs_only_the_targets_data(
+    trained: Path, tmp_path: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    for name in ("first", "second"):
+        assert main(["store", "pack", name, f"--store={trained / 'run' / 'store'}", f"--output={name}.tar"]) == 0
+        assert main(["store", "unpack", f"{name}.tar", f"--store={tmp_path / 'store'}"]) == 0
+    words = [f"--config.trunk={tiny_trunk_folder}", f"--workdir={tmp_path / 'run'}", f"--store={tmp_path / 'store'}"]
+    train = {"max_steps": 1, "eval_every": 1, "batch_size": 8, "max_length": 16, "buckets": (16,)}
+    words += [f"--config.train.{setting}={value}" for setting, value in train.items()]
+    config = f"fusion:target=mine,source={trained / 'data'}"
+    # An adapter that the store does not have would have to be trained.
+    sentence = refused("train", f"--config={config},sources=first+secnd", *words)
+    assert 'no adapter "secnd"' in sentence
+    assert 'Did you mean "second"?' in sentence
+    assert main(["train", f"--config={config},sources=first+second", *words]) == 0
+    assert "mine-fusion (fusion)" in capsys.readouterr().out
+    members = store.read_manifest(tmp_path / "store", "fusion", "mine-fusion").adapters
+    assert [member["name"] for member in members] == ["first", "second"]
+
+
+def test_a_plan_for_a_slice_needs_no_data() -> None:
+    config = load_experiment("adapter:task=rte,data=nowhere", reads_rows=False)
+    assert config.target.labels == ("entailment", "not_entailment")
+    with pytest.raises(UserError, match="nowhere"):
+        load_experiment("adapter:task=rte,data=nowhere")
