@@ -28,6 +28,7 @@ from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel
+from afjax.train.class_loss import check_class_settings, make_class_loss
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
@@ -108,6 +109,7 @@ def train_multitask(
     check_length(config.max_length, trunk)
     for task in tasks:
         metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
+    check_class_settings(config, {task: data[task.name]["train"].label_names for task in tasks})
     names = names or {task.name: task.name for task in tasks}
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     spec = RunSpec(
@@ -141,6 +143,8 @@ def train_multitask(
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in own]
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
     num_steps = config.num_steps(sampling.steps_per_epoch)
+    trains = [data[task.name]["train"] for task in tasks]
+    class_losses = [make_class_loss(config, rows.label_names, rows.labels) for rows in trains]
     splits = [tokenise_splits(trunk, task, data[task.name], config.max_length, cache_dir) for task in tasks]
     run = MultitaskRun(
         dataclasses.replace(_model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers), remat=remat),
@@ -157,6 +161,7 @@ def train_multitask(
         trunk_dtype=trunk.dtype,
         mesh=mesh,
         lengths=lengths,
+        class_losses=tuple(filter(None, class_losses)),
     )
     del own
     for task, of_task in zip(tasks, splits, strict=True):

@@ -23,6 +23,7 @@ from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, load_adapters
+from afjax.train.class_loss import check_class_settings, make_class_loss
 from afjax.train.parts import (
     check_arguments,
     new_adapter,
@@ -204,6 +205,7 @@ def _train(
     check_length(config.max_length, trunk)
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
+    check_class_settings(config, {task: labels})
     spec = _spec(trunk, model, params, task, data, config, seed, settings)
     with together():
         lengths = () if overwrite else check_run(workdir, spec)
@@ -220,6 +222,7 @@ def _train(
         trunk_dtype=trunk.dtype,
         mesh=mesh,
         lengths=lengths,
+        class_loss=make_class_loss(config, labels, data["train"].labels),
     )
     tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     num_steps = config.num_steps(run.num_epoch_steps)

@@ -39,7 +39,12 @@ _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, F
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
 # Settings that did not exist in earlier versions, and the value that stands for what those versions did.
-FORMER_SETTINGS: Mapping[str, Any] = {"train.weight_decay_on": "kernels", "head.pooling": "first"}
+FORMER_SETTINGS: Mapping[str, Any] = {
+    "train.weight_decay_on": "kernels",
+    "head.pooling": "first",
+    "train.class_weights": "",
+    "train.label_smoothing": 0.0,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
