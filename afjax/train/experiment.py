@@ -36,7 +36,7 @@ from afjax.train.checks import (
 )
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.record import trunk_inputs
+from afjax.train.record import note, trunk_inputs
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
     FORGETTING,
@@ -240,6 +240,10 @@ def _target(
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
         is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
     if earlier and is_there:
+        note(
+            f"The run in {workdir} is finished and is not trained again; these are its results. To train it again, "
+            "choose another --workdir."
+        )
         return earlier
     shared: dict[str, Any] = {
         "workdir": folder,

@@ -41,11 +41,12 @@ from afjax.train.parts import (
     task_settings,
     tell,
     tell_padding,
+    tell_run,
     tokenise_splits,
     with_params,
 )
 from afjax.train.record import RunSpec, check_run, claim_run
-from afjax.trees import Tree, merge
+from afjax.trees import Tree, count, merge
 from afjax.trunk import Trunk, check_length
 
 
@@ -163,10 +164,23 @@ def train_multitask(
         lengths=lengths,
         class_losses=tuple(filter(None, class_losses)),
     )
-    del own
+    eval_every = config.eval_every or sampling.steps_per_epoch
+    own_size = sum(count(tree) for tree in own)
+    rules = partition.preset(partition_name, head)
+    shared_tree = {"trunk": trunk_params, **own[0]}
+    tell_run(
+        "multitask",
+        trunk,
+        mesh,
+        trained=count(partition.split(shared_tree, partition.label(shared_tree, rules))[0].get("trunk", {})) + own_size,
+        total=count(trunk_params) + own_size,
+        dev_rows=sum(len(of_task["dev"]) for of_task in splits),
+        num_steps=num_steps,
+        eval_every=eval_every,
+    )
+    del own, shared_tree
     for task, of_task in zip(tasks, splits, strict=True):
         tell_padding(names[task.name], of_task["train"], run.lengths, config.batch_size)
-    eval_every = config.eval_every or sampling.steps_per_epoch
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,

@@ -78,6 +78,7 @@ class MultitaskRun:
     ) -> None:
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
         self.mesh = mesh
+        self.shown_metrics = (self.main_metric, *(f"{task.name}/{task.main_metric}" for task in tasks))
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(model, {"trunk": trunk, **stacked, "fusion": {}}, rules, trunk_dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from jax.sharding import Mesh
 
 from afjax import partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
@@ -29,6 +30,7 @@ from afjax.model.encoder import stack_layers
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
 from afjax.sharding import to_host
+from afjax.terminal import print_line
 from afjax.train.loop import Run, Trained, train
 from afjax.train.record import trunk_inputs
 from afjax.train.single_run import map_layers
@@ -182,14 +184,49 @@ def tell(notices: Sequence[str]) -> None:
             print(f"Note: {notice}", file=sys.stderr)
 
 
+def tell_run(
+    name: str,
+    trunk: Trunk,
+    mesh: Mesh,
+    *,
+    trained: int,
+    total: int,
+    dev_rows: int,
+    num_steps: int,
+    eval_every: int,
+) -> None:
+    """Prints what a run is about to train.
+
+    Args:
+      name: The run's name.
+      trunk: The trunk that it begins with.
+      mesh: The devices.
+      trained: Number of trained parameters.
+      total: Number of all parameters.
+      dev_rows: Rows of the dev split, or of all dev splits.
+      num_steps: Steps of the whole run.
+      eval_every: Steps between evaluations.
+    """
+    if not is_first_host():
+        return
+    devices = f"{mesh.size} device{'s' * (mesh.size > 1)} ({mesh.devices.flat[0].device_kind})"
+    dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
+    print_line(
+        f"{name}: trunk {trunk.name}{dtype} on {devices}; {trained:,} of {total:,} parameters are trained "
+        f"({trained / total:.2%})"
+    )
+    print_line(
+        f"{name}: {num_steps} steps, {dev_rows} dev rows evaluated every {eval_every} step{'s' * (eval_every > 1)}"
+    )
+
+
 def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
     """Prints how well the padded lengths fit the rows."""
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths)
     cut = f"{train.truncated / len(train):.1%} of the rows are cut, " if train.truncated else ""
-    print(
+    print_line(
         f"{name}: {len(train)} train rows in batches of {batch_size}; {cut}{padding:.1%} of the tokens are padding "
-        f"(lengths {', '.join(map(str, lengths))})",
-        file=sys.stderr,
+        f"(lengths {', '.join(map(str, lengths))})"
     )

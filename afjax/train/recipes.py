@@ -34,12 +34,13 @@ from afjax.train.parts import (
     task_settings,
     tell,
     tell_padding,
+    tell_run,
     tokenise_splits,
     with_params,
 )
 from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.train.single_run import SingleRun
-from afjax.trees import Tree, merge, named_key, tree_digest
+from afjax.trees import Tree, count, merge, named_key, tree_digest
 from afjax.trunk import Trunk, check_length
 
 
@@ -224,9 +225,19 @@ def _train(
         lengths=lengths,
         class_loss=make_class_loss(config, labels, data["train"].labels),
     )
-    tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     num_steps = config.num_steps(run.num_epoch_steps)
     eval_every = config.eval_every or run.num_epoch_steps
+    tell_run(
+        model.head_name,
+        trunk,
+        mesh,
+        trained=count(partition.split(params, partition.label(params, rules))[0]),
+        total=count(params),
+        dev_rows=len(data["dev"]),
+        num_steps=num_steps,
+        eval_every=eval_every,
+    )
+    tell_padding(model.head_name, splits["train"], run.lengths, config.batch_size)
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,

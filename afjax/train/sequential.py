@@ -15,6 +15,7 @@ from afjax.paths import open_path
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.task_model import TaskModel
+from afjax.terminal import print_line
 from afjax.train.class_loss import check_class_settings
 from afjax.train.multitask import check_tasks
 from afjax.train.parts import check_arguments
@@ -131,5 +132,10 @@ def _scores(
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
     with together():
         if is_first_host():
+            numbers = []
+            for model, of_model in zip(models.values(), scores, strict=True):
+                metric = model.task.main_metric
+                numbers.append(f"{model.task.name} {metric} {of_model[metric]:.4f}")
+            print_line(f"after {next(reversed(models))}: dev {', '.join(numbers)}")
             write_json(path, scores)
     return scores
