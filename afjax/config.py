@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, shown
+from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, settings_repr, shown
 from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
@@ -55,6 +55,8 @@ class SpanConfig:
     no_answer: bool = False
     no_answer_threshold: float = 0.0
     num_best: int = 20
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "span")
@@ -106,6 +108,8 @@ class TaskConfig:
     metric: Metric | Literal[""] = ""
     scale: float = 1.0
     span: SpanConfig = SpanConfig()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
@@ -196,6 +200,8 @@ class TrainConfig:
     label_smoothing: float = 0.0
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         check_fields(self, "train")
         for field, low in (("learning_rate", 0), ("epochs", 0), ("weight_decay", 0), ("clip_norm", 0)):
@@ -260,6 +266,8 @@ class SourceConfig:
     task: TaskConfig
     train: TrainConfig = TrainConfig()
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         check_fields(self, "source")
 
@@ -277,6 +285,8 @@ class SamplingConfig:
 
     sampler: Sampler = "annealed"
     steps_per_epoch: int = 2400
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "sampling")
@@ -300,6 +310,8 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "mesh")
@@ -359,6 +371,8 @@ class ExperimentConfig:
     scan_layers: bool = False
     remat: Remat = "none"
     mesh: MeshConfig = MeshConfig()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "config", unbounded=("seed",))

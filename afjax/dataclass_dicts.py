@@ -185,6 +185,20 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def settings_repr(config: Any) -> str:
+    """The ``__repr__`` of config classes: the settings that differ from their defaults, long values cut."""
+    given = [
+        f"{field.name}={_cut(repr(value))}"
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default
+    ]
+    return f"{type(config).__name__}({', '.join(given)})"
+
+
+def _cut(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """The dataclass as nested dicts and lists, ready for JSON; :func:`from_dict` takes it back."""
     return {
