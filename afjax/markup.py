@@ -66,3 +66,20 @@ def scrolling(wide: Markup, caption: Content = "") -> Markup:
     """Something wide, which scrolls in itself, also by keyboard; its caption stands where it is."""
     scrolled = tag("div", wide, class_="scroll", tabindex="0")
     return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
+
+
+def shortened(words: str, limit: int) -> str:
+    """Text on one line, cut to a number of characters."""
+    line = " ".join(words.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def listed(names: Sequence[str], *, most: int = 6) -> str:
+    """The first names, and how many more there are.
+
+    Example:
+      >>> listed(["a", "b", "c"], most=2)
+      'a, b and 1 more'
+    """
+    shown = ", ".join(shortened(name, 40) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -336,9 +336,23 @@ def read_results(folder: epath.Path) -> list[Result]:
     """
     path = folder / RESULT
     advice = "delete it, and the same command writes it again"
-    results = []
     # A score may be NaN, as that of constant predictions.
-    for values in read_json(path, expected=list, advice=advice, constants=True) or []:
+    return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
+
+
+def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
+    """Makes results of what a file holds.
+
+    Args:
+      entries: A mapping per result.
+      path: The file, for errors.
+      advice: What to do if it is damaged.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    results = []
+    for values in entries:
         if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
             raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
         texts = [values[name] for name in ("name", "kind", "task", "main_metric")]

@@ -35,6 +35,7 @@ from afjax.train.parts import (
     check_arguments,
     new_adapter,
     new_head,
+    record_trained,
     run_inputs,
     run_loop,
     stored_form,
@@ -191,6 +192,7 @@ def train_multitask(
         folder=workdir,
         title="multitask",
     )
+    began_with = trunk
     shared = stored_form(result.trained["shared"])
     if "trunk" in shared:
         # What the partition leaves frozen of the trunk stays as it was.
@@ -222,6 +224,7 @@ def train_multitask(
             max_length=config.max_length,
             text_columns=data[task.name]["train"].text_columns,
         )
+    record_trained(workdir, began_with, list(models.values()), f"{partition_name}, multitask")
     return models
 
 

@@ -24,15 +24,18 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.dataclass_dicts import shown, to_dict
 from afjax.errors import UserError
 from afjax.host_memory import physical_memory
-from afjax.hosts import is_first_host
+from afjax.hosts import is_first_host, together
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import stack_layers
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
 from afjax.sharding import to_host
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
+from afjax.task_model import TaskModel
 from afjax.terminal import print_line
 from afjax.train.loop import Run, Trained, train
-from afjax.train.record import trunk_inputs
+from afjax.train.record import TRAINED, trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
 from afjax.trunk import Trunk
@@ -65,6 +68,8 @@ def check_arguments(
             raise UserError(
                 f"The {split} rows of the task {task.name} are {shown(data[split])}; give rows_from_lists(...)."
             )
+        if not len(data[split]):
+            raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
     names, dev_names = data["train"].label_names, data["dev"].label_names
     # Labels are indices into these names, so other names would score other classes.
     if names and dev_names and names != dev_names:
@@ -121,6 +126,42 @@ def run_loop(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
             "another workdir, then start the same run again."
         ) from error
+
+
+def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel], kind: str) -> None:
+    """Writes ``trained.json`` into a finished run's folder, so that ``afjax report`` can read the run.
+
+    Args:
+      workdir: The run's folder.
+      trunk: The trunk that the run began with.
+      models: What it trained.
+      kind: What was trained, such as the partition.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    results = [
+        {
+            "name": model.model.head_name,
+            "kind": kind,
+            "task": model.task.name,
+            "metrics": dict(model.metrics),
+            "main_metric": model.task.main_metric,
+        }
+        for model in models
+    ]
+    record = {"trunk": trunk.name, "results": results}
+    with together():
+        if is_first_host():
+            path = workdir / TRAINED
+            if read_json(path, advice="delete it", constants=True) != record:
+                try:
+                    write_json(path, record)
+                except OSError as error:
+                    raise UserError(
+                        f"The run's folder {workdir} cannot be written ({error.strerror or error}). Make room there, "
+                        "then start the same run again."
+                    ) from error
 
 
 def stored_form(trained: Tree) -> Tree:

@@ -28,6 +28,7 @@ from afjax.train.parts import (
     check_arguments,
     new_adapter,
     new_head,
+    record_trained,
     run_inputs,
     run_loop,
     stored_form,
@@ -252,7 +253,7 @@ def _train(
     trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(trained, frozen)
-    return TaskModel(
+    task_model = TaskModel(
         trunk=with_params(trunk, whole["trunk"], workdir) if "trunk" in trained else trunk,
         model=model,
         params={root: whole.get(root, {}) for root in ("adapters", "fusion", "heads")},
@@ -263,6 +264,8 @@ def _train(
         max_length=config.max_length,
         text_columns=data["train"].text_columns,
     )
+    record_trained(workdir, trunk, [task_model], settings.get("partition", "fusion"))
+    return task_model
 
 
 def _spec(

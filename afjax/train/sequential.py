@@ -38,6 +38,9 @@ class TaskSequence:
     models: dict[str, TaskModel]
     scores: list[list[dict[str, float]]]
 
+    def __repr__(self) -> str:
+        return f"<TaskSequence: {', '.join(self.models)}>"
+
 
 def train_sequential(
     trunk: Trunk,
