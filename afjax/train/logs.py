@@ -48,7 +48,9 @@ class RunLog:
 
     @contextlib.contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Shows in front of the bar what is under way."""
+        """Shows before the bar, or in a line where there is no bar, what is under way."""
+        if not shows_bars():
+            self.say(what)
         self._bar.set_description(f"{self._title}, {what}")
         yield
         self._bar.set_description(self._title, refresh=False)
