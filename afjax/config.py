@@ -163,7 +163,7 @@ class TrainConfig:
         are kept either way.
       checkpoint_every: Steps between checkpoints of the run; 0: at every look at the dev split.
       class_weights: How much each label of a classification task counts in the loss: ``{label: weight}``, where other
-        labels have a weight of 1; or ``balanced``, for which a label that ``count`` of the ``n`` train rows have gets
+        labels have a weight of 1; or ``balanced``: a label with ``count`` of the ``n`` train rows gets
         ``n / (labels that occur * count)``, as in scikit-learn. Empty: all count alike. A batch's loss is divided by
         the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``; a common factor of all weights
         therefore changes nothing. (scikit-learn adds up the weighted losses, where such a factor acts like a larger

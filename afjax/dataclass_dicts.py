@@ -126,9 +126,9 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         allowed = [kind for kind in allowed if kind not in mappings]
         choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
         if mappings and not (isinstance(value, str) and value in choices):
-            names = ", ".join(f'"{choice}"' for choice in choices if choice)
-            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise UserError(f"{path} is {shown(value)}; give a mapping, or {names}.{hint}")
+            named = ", ".join(f'"{choice}"' for choice in choices if choice)
+            suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
+            raise UserError(f"{path} is {shown(value)}; give a mapping, or {named}.{suggestion}")
         if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
             return check_value(Literal[choices], value, path)
         return check_value(allowed[0], value, path)

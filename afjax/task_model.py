@@ -162,7 +162,7 @@ class TaskModel:
         return f"<TaskModel {', '.join(f'{name} {value}' for name, value in self._facts())}>"
 
     def _repr_html_(self) -> str:
-        """What the model is, as a table for notebooks."""
+        """The model's facts as a table, for notebooks."""
         return table(["task model", self.model.head_name], [[name, value] for name, value in self._facts()]).html
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -312,7 +312,7 @@ class TaskModel:
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
         """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
         if not len(rows):
-            raise UserError("There are no rows; give at least one.")
+            raise UserError("The split is empty; give at least one row.")
         self.check_form(rows)
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)

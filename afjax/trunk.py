@@ -80,7 +80,7 @@ class Trunk:
         return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
 
     def _repr_html_(self) -> str:
-        """What the trunk is, as a table for notebooks."""
+        """The trunk's facts as a table, for notebooks."""
         return table(["trunk", self.name], [[name, value] for name, value in self._facts()[1:]]).html
 
     def _facts(self) -> list[tuple[str, str]]:

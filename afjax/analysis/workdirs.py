@@ -108,8 +108,8 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     if not any(experiment.results for experiment in experiments):
         begun = f" ({len(experiments)} begun)" if experiments else ""
         raise UserError(
-            f"{workdir} has no finished run{begun}; give --workdir a folder in which afjax train, afjax sweep or a "
-            "recipe of Python came to its end. For a run from Python of an earlier version, call the recipe again with "
+            f"{workdir} has no finished run{begun}; give --workdir the folder of a finished run (of afjax train, "
+            "afjax sweep, or a recipe called from Python). For a run from Python of an earlier version, call the recipe again with "
             "the same arguments: it does not train again, and writes what reports need."
         )
     return experiments

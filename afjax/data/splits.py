@@ -95,7 +95,7 @@ class _Split(abc.ABC):
         numbers = np.atleast_1d(numbers)
         outside = numbers[(numbers < -len(self)) | (numbers >= len(self))]
         if len(outside):
-            raise IndexError(f"There is no row {outside[0]}; there are {len(self)} rows, numbered from 0.")
+            raise IndexError(f"Row {outside[0]} does not exist; the {len(self)} rows are numbered from 0.")
         return self.take(numbers % len(self))
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Self:

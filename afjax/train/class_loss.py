@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +27,13 @@ class ClassLoss:
     label_smoothing: float
 
 
-def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: np.ndarray | None) -> ClassLoss | None:
+def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
     """Returns the loss of a classification task with class weights or label smoothing, or None without them.
 
     Args:
       config: Settings that :func:`check_class_settings` has accepted for the task.
       label_names: The task's, in the order of their indices.
-      labels: int ``[rows]``, the train split's labels; read for balanced weights only.
+      labels: int ``[rows]``, the labels of the train split; only balanced weights depend on them.
     """
     if not uses_class_loss(config):
         return None

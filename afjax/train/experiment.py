@@ -341,7 +341,7 @@ def read_results(folder: epath.Path) -> list[Result]:
 
 
 def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
-    """Makes results of what a file holds.
+    """Checks the entries of a file with results.
 
     Args:
       entries: A mapping per result.

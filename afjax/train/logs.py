@@ -48,7 +48,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Shows before the bar, or in a line where there is no bar, what is under way."""
+        """Shows the current activity before the bar, or prints it as a line without a bar."""
         if not shows_bars():
             self.say(what)
         self._bar.set_description(f"{self._title}, {what}")

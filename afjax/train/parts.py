@@ -134,8 +134,8 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
     Args:
       workdir: The run's folder.
       trunk: The trunk that the run began with.
-      models: What it trained.
-      kind: What was trained, such as the partition.
+      models: The trained models.
+      kind: The method, such as the partition.
 
     Raises:
       UserError: The folder cannot be written.
@@ -236,7 +236,7 @@ def tell_run(
     num_steps: int,
     eval_every: int,
 ) -> None:
-    """Prints what a run is about to train.
+    """Prints the summary of a run before it trains.
 
     Args:
       name: The run's name.

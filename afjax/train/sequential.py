@@ -139,6 +139,6 @@ def _scores(
             for model, of_model in zip(models.values(), scores, strict=True):
                 metric = model.task.main_metric
                 numbers.append(f"{model.task.name} {metric} {of_model[metric]:.4f}")
-            print_line(f"after {next(reversed(models))}: dev {', '.join(numbers)}")
+            print_line(f"after {list(models)[-1]}: dev {', '.join(numbers)}")
             write_json(path, scores)
     return scores

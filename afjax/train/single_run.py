@@ -69,7 +69,7 @@ class SingleRun:
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
         self.main_metric = task.main_metric
-        self.shown_metrics = (task.main_metric,)
+        self.shown_metrics: tuple[str, ...] = (task.main_metric,)
         self.lengths = lengths or choose_lengths([data["train"]], [data["dev"]], config)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
         trained, frozen = split_params(model, params, rules, trunk_dtype)

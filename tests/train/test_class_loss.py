@@ -176,7 +176,7 @@ def test_a_weight_for_an_unknown_label_is_refused_with_the_label_names() -> None
         check_class_settings(wrong, {SENTIMENT: NAMES})
     for fact in ("positiv", "sentiment", "neutral, negative, positive", 'Did you mean "positive"?'):
         assert fact in str(caught.value)
-    # Of several tasks each label must be one of any of them.
+    # With several tasks, one of them must have the label.
     check_class_settings(SETTINGS, {SENTIMENT: NAMES, TaskConfig(name="other"): ("no", "yes")})
 
 

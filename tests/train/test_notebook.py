@@ -1,4 +1,4 @@
-"""What a notebook shows: short reprs and tables, slices of rows, confusion matrices, reports of runs from Python."""
+"""Notebooks: short reprs and tables, slices of rows, confusion matrices, reports of runs from Python."""
 
 import dataclasses
 import json
@@ -176,7 +176,7 @@ def test_empty_splits_are_refused(fused: tuple[TaskModel, Path], rows: Mapping[s
     model, _ = fused
     empty = rows["dev"][:0]
     for call in (model.predict_rows, model.evaluate):
-        with pytest.raises(UserError, match="no rows"):
+        with pytest.raises(UserError, match="empty"):
             call(empty)
     with pytest.raises(UserError, match="no dev rows"):
         train_single(model.trunk, model.task, {**rows, "dev": empty}, workdir=tmp_path / "run")

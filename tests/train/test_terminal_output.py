@@ -1,4 +1,4 @@
-"""What a run prints: a summary at its start, a line per evaluation, and that a finished run is only shown again."""
+"""The output of a run: a summary at its start, a line per evaluation, and that a finished run is only shown again."""
 
 import dataclasses
 import re
