@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping
 from typing import Literal
 
-from afjax.dataclass_dicts import check_fields
+from afjax.dataclass_dicts import check_fields, settings_repr
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
@@ -63,6 +63,8 @@ class AdapterConfig:
     scaling: float = 1.0
     layer_norms: bool = False
     layers: tuple[int, ...] | None = None
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "adapter")
@@ -147,6 +149,8 @@ class PalConfig(_BesideLayers):
     dropout: float | None = None
     init_scale: float = 0.02
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
@@ -172,6 +176,8 @@ class LowRankConfig(_BesideLayers):
     size: int = 100
     activation: Activation | Literal["none"] = "none"
     init_scale: float = 0.02
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,6 +205,8 @@ class ProjectedFfnConfig(_BesideLayers):
     shared_projections: bool = True
     init_scale: float = 0.02
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("size", "intermediate_size"):
@@ -218,6 +226,8 @@ class LhucConfig(_BesideLayers):
 
     kind: Literal["lhuc"] = "lhuc"
     placement: Literal["serial"] = "serial"
+
+    __repr__ = settings_repr
 
     @property
     def linear_output(self) -> bool:
@@ -257,6 +267,8 @@ class TopAttentionConfig(_OnTop):
     num_layers: int = 6
     num_heads: int = 12
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_at_least_one(self, "num_layers")
@@ -280,6 +292,8 @@ class TopFfnConfig(_OnTop):
     num_layers: int = 6
     hidden_sizes: tuple[int, ...] = (408,)
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("size", "num_layers"):
@@ -297,6 +311,8 @@ class TopLayerConfig(_OnTop):
     """
 
     kind: Literal["top_layer"] = "top_layer"
+
+    __repr__ = settings_repr
 
 
 BesideLayers = PalConfig | LowRankConfig | ProjectedFfnConfig | LhucConfig
@@ -329,6 +345,8 @@ class FusionConfig:
     regularization: float = 0.01
     subset: int | None = None
     kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "fusion")
@@ -372,6 +390,8 @@ class HeadConfig:
     hidden_layers: int = 0
     activation: Activation = "tanh"
     dropout: float | None = None
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "head")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, shown
+from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, settings_repr, shown
 from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
@@ -30,6 +30,9 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 # File systems take names of 255 bytes. The longest that is made of an artefact's name is that of its reservation,
 # "adapters-NAME.json.part".
 MAX_NAME_BYTES = 236
+
+# Only ratios of class weights matter; float32 holds sums of weights in this range.
+MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,8 @@ class SpanConfig:
     no_answer: bool = False
     no_answer_threshold: float = 0.0
     num_best: int = 20
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "span")
@@ -103,6 +108,8 @@ class TaskConfig:
     metric: Metric | Literal[""] = ""
     scale: float = 1.0
     span: SpanConfig = SpanConfig()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
@@ -161,6 +168,15 @@ class TrainConfig:
       patience: Stops after this many looks without a better dev metric; 0: never. The best parameters
         are kept either way.
       checkpoint_every: Steps between checkpoints of the run; 0: at every look at the dev split.
+      class_weights: How much each label of a classification task counts in the loss: ``{label: weight}``, where other
+        labels have a weight of 1; or ``balanced``: a label with ``count`` of the ``n`` train rows gets
+        ``n / (labels that occur * count)``, as in scikit-learn. Empty: all count alike. A batch's loss is divided by
+        the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``; a common factor of all weights
+        therefore changes nothing. (scikit-learn adds up the weighted losses, where such a factor acts like a larger
+        ``C``.)
+      label_smoothing: Share of each classification target that is spread evenly over all labels, the right one
+        included; at least 0 and below 1. Each label's term has that label's weight, as in
+        ``torch.nn.CrossEntropyLoss(label_smoothing=...)``.
       prng: Generator of the dropout masks. ``rbg`` is made for one TPU chip; where several share a batch each of them
         draws the bits of all, and ``threefry2x32``, of which each draws its part, is the better. So it is on CPU.
     """
@@ -185,7 +201,12 @@ class TrainConfig:
     eval_every: int = 0
     patience: int = 0
     checkpoint_every: int = 0
+    # A mapping cannot be hashed; configs that are equal have equal hashes without it.
+    class_weights: Mapping[str, float] | Literal["", "balanced"] = dataclasses.field(default="", hash=False)
+    label_smoothing: float = 0.0
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
@@ -206,6 +227,18 @@ class TrainConfig:
             raise UserError(f"train.adam_epsilon is {self.adam_epsilon}; it must be finite and above 0.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"train.warmup is {self.warmup}; it is a share of the steps, at least 0 and below 1.")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"train.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1.")
+        if not self.class_weights:
+            # An empty mapping says the same.
+            object.__setattr__(self, "class_weights", "")
+        elif isinstance(self.class_weights, Mapping):
+            for label, weight in self.class_weights.items():
+                if not MIN_CLASS_WEIGHT <= weight <= MAX_CLASS_WEIGHT:
+                    raise UserError(
+                        f'train.class_weights gives the label "{label}" a weight of {weight}; it must be from '
+                        f"{MIN_CLASS_WEIGHT} to {MAX_CLASS_WEIGHT:.0f}."
+                    )
         if any(not 0 < length <= self.max_length for length in self.buckets):
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
@@ -239,6 +272,8 @@ class SourceConfig:
     task: TaskConfig
     train: TrainConfig = TrainConfig()
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         check_fields(self, "source")
 
@@ -256,6 +291,8 @@ class SamplingConfig:
 
     sampler: Sampler = "annealed"
     steps_per_epoch: int = 2400
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "sampling")
@@ -279,6 +316,8 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "mesh")
@@ -338,6 +377,8 @@ class ExperimentConfig:
     scan_layers: bool = False
     remat: Remat = "none"
     mesh: MeshConfig = MeshConfig()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "config", unbounded=("seed",))

@@ -98,7 +98,8 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
     """Checks a value against a type hint, and converts it as :func:`check_fields` says.
 
     Args:
-      hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a dataclass, or a union of these.
+      hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
+        dataclass, or a union of these.
       value: What was given.
       path: Its name in error messages.
 
@@ -119,7 +120,15 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
                 return value
             if len(allowed) > 1:
                 return from_dict(hint, value, path)
+        mappings = [kind for kind in allowed if typing.get_origin(kind) is Mapping]
+        if mappings and isinstance(value, Mapping):
+            return check_value(mappings[0], value, path)
+        allowed = [kind for kind in allowed if kind not in mappings]
         choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
+        if mappings and not (isinstance(value, str) and value in choices):
+            named = ", ".join(f'"{choice}"' for choice in choices if choice)
+            suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
+            raise UserError(f"{path} is {shown(value)}; give a mapping, or {named}.{suggestion}")
         if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
             return check_value(Literal[choices], value, path)
         return check_value(allowed[0], value, path)
@@ -138,6 +147,18 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
         same = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
         return value if same else items
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise UserError(f"{path} is {shown(value)}; give a mapping.")
+        checked = {}
+        for key, item in value.items():
+            # Labels that are integers in a user's data are strings in afjax.
+            if isinstance(key, bool) or not isinstance(key, str | numbers.Integral):
+                raise UserError(f"{path} has the key {shown(key)}; its keys must be strings.")
+            checked[str(key)] = check_value(arguments[1], item, f"{path}[{str(key)!r}]")
+        if len(checked) < len(value):
+            raise UserError(f"{path} is {shown(value)}; two of its keys are the same text.")
+        return checked
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, typing.cast(type, hint)) else from_dict(hint, value, path)
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
@@ -162,6 +183,20 @@ def shown(value: Any) -> str:
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} that is too long to show"
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def settings_repr(config: Any) -> str:
+    """The ``__repr__`` of config classes: the settings that differ from their defaults, long values cut."""
+    given = [
+        f"{field.name}={_cut(repr(value))}"
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default
+    ]
+    return f"{type(config).__name__}({', '.join(given)})"
+
+
+def _cut(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def to_dict(config: Any) -> dict[str, Any]:

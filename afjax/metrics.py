@@ -1,14 +1,18 @@
 """Scores of a split from all its logits and labels, or from its answers."""
 
 import collections
+import dataclasses
 import re
 import string
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from afjax.errors import UserError, did_you_mean
+from afjax.markup import Content, shortened, table
+from afjax.terminal import table_lines
 
 # The scores of which more is better, so that early stopping can follow them.
 METRICS = {
@@ -69,6 +73,55 @@ def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, f
         if logits.shape[-1] == 2:
             found["f1"] = metrics.f1_score(labels, predictions, labels=[1], average="micro", zero_division=0)
     return {name: float(value) for name, value in found.items()}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ConfusionMatrix:
+    """How often each label was predicted for the rows of each label.
+
+    ``print(matrix)`` shows it as a table.
+
+    Attributes:
+      labels: Label names in the order of both axes.
+      counts: int64 ``[right label, predicted label]``, numbers of rows.
+    """
+
+    labels: tuple[str, ...]
+    counts: np.ndarray
+
+    def __repr__(self) -> str:
+        right, total = int(np.trace(self.counts)), int(self.counts.sum())
+        return f"<ConfusionMatrix: {len(self.labels)} labels, {right} of {total} rows right>"
+
+    def __str__(self) -> str:
+        return "\n".join(table_lines(self._cells()))
+
+    def _repr_html_(self) -> str:
+        header, *rows = self._cells()
+        contents: list[list[Content]] = [list(row) for row in rows]
+        return table(header, contents, numbers=range(1, len(header))).html
+
+    def to_dict(self) -> dict[str, Any]:
+        """The matrix for JSON: ``labels``, and ``counts`` with a list per right label."""
+        return {"labels": list(self.labels), "counts": self.counts.tolist()}
+
+    def _cells(self) -> list[list[str]]:
+        names = [shortened(name, 30) for name in self.labels]
+        counts = zip(names, self.counts, strict=True)
+        return [["right \\ predicted", *names], *([name, *map(str, of_label)] for name, of_label in counts)]
+
+
+def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> ConfusionMatrix:
+    """Counts the predictions of a classification task.
+
+    Args:
+      logits: ``[rows, classes]``.
+      labels: int ``[rows]``, the right labels.
+      names: The label names.
+    """
+    counts = np.zeros((len(names),) * 2, np.int64)
+    np.add.at(counts, (labels, logits.argmax(-1)), 1)
+    return ConfusionMatrix(tuple(names), counts)
 
 
 def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:

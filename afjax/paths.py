@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from etils import epath
 
 from afjax.errors import UserError
+from afjax.terminal import progress_bar
 
 AnyPath = str | os.PathLike[str]
 
@@ -160,8 +160,6 @@ def fetched(path: AnyPath) -> Path:
 
 def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: epath.Path) -> None:
     """Copies files to ``folder / source.name``, where the one named like the root is a file and no folder."""
-    import tqdm
-
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
@@ -170,9 +168,7 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
     try:
         with (
             _sentences(source, "path", "copied"),
-            tqdm.tqdm(
-                total=sum(sizes.values()), desc=f"fetching {source}", unit="B", unit_scale=True, file=sys.stderr
-            ) as bar,
+            progress_bar(f"fetching {source}", sum(sizes.values()), unit="B", scale=True) as bar,
         ):
             for name, size in sizes.items():
                 target = part / source.name / name.removeprefix(root).lstrip("/")

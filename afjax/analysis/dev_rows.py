@@ -94,8 +94,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
             chosen = logits.argmax(-1)
             wrong = chosen != labels
             if kind == "classification":
-                confusion = np.zeros((len(model.labels),) * 2, np.int64)
-                np.add.at(confusion, (labels, chosen), 1)
+                confusion = metrics.confusion_matrix(logits, labels, model.labels).counts
     surest = _surest(predictions, values)
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-surest[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
@@ -132,19 +131,13 @@ def _mistake(row: int, rows: AnyRows, predictions: Predictions, labels: Sequence
     assert rows.labels is not None
     right: Any = rows.labels[row]
     predicted = str(predictions.labels[row])
-    texts: tuple[tuple[str, str], ...]
+    texts = rows.texts_of(row)
     if isinstance(rows, SpanRows):
-        texts = (("question", rows.questions[row]), ("context", rows.contexts[row]))
-        answers = " | ".join(dict.fromkeys(text for text, _ in rows.labels[row]))
-        return Mistake(row, texts, answers or "(no answer)", predicted or "(no answer)", float(surest[row]))
+        return Mistake(row, texts, rows.label_of(row), predicted or "(no answer)", float(surest[row]))
     if isinstance(rows, ChoiceRows):
         chosen = int(predictions.logits[row].argmax())
-        texts = (("context", rows.contexts[row]),)
-        return Mistake(row, texts, rows.choices[row][int(right)], rows.choices[row][chosen], float(surest[row]))
+        return Mistake(row, texts[:1], rows.label_of(row), rows.choices[row][chosen], float(surest[row]))
     assert isinstance(rows, Rows)
-    texts = (("text", rows.text_a[row]),)
-    if rows.text_b is not None:
-        texts = (("first text", rows.text_a[row]), ("second text", rows.text_b[row]))
     if not labels:
         return Mistake(row, texts, f"{right:.4g}", f"{predictions.labels[row]:.4g}", float(surest[row]))
     return Mistake(row, texts, labels[int(right)], predicted, float(surest[row]))

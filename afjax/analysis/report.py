@@ -7,7 +7,7 @@ from etils import epath
 
 from afjax import __version__, partition
 from afjax.analysis.dev_rows import DevLook, look_at
-from afjax.analysis.page import Markup, page, section, tag
+from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import (
     activations,
     confusion,
@@ -23,6 +23,7 @@ from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_
 from afjax.architecture import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.markup import Markup, tag
 from afjax.paths import absolute, open_path
 from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest

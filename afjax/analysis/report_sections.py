@@ -8,8 +8,9 @@ import numpy as np
 from afjax.analysis import report_figures as draw
 from afjax.analysis.dev_rows import DevLook, Mistake
 from afjax.analysis.figures import picture
-from afjax.analysis.page import Content, Markup, image, scrolling, table, tag
+from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
+from afjax.markup import Content, Markup, scrolling, table, tag
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET

@@ -14,8 +14,8 @@ from afjax.paths import absolute, open_path
 from afjax.storage.json_files import parse_json, read_json
 from afjax.store import Manifest
 from afjax.task_model import TaskModel, load_task_model
-from afjax.train.experiment import Result, read_results
-from afjax.train.record import by_path
+from afjax.train.experiment import Result, parse_results, read_results
+from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk import Trunk
@@ -100,7 +100,7 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
       UserError: There is none that is finished, or a file that says what it was is damaged.
     """
     workdir = open_path(workdir)
-    if (workdir / CONFIG).exists():
+    if (workdir / CONFIG).exists() or (workdir / RECORD).exists():
         experiments = [_experiment(workdir, absolute(workdir).name)]
     else:
         folders = _search(workdir, _DEPTH)
@@ -108,8 +108,9 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     if not any(experiment.results for experiment in experiments):
         begun = f" ({len(experiments)} begun)" if experiments else ""
         raise UserError(
-            f"{workdir} has no finished run{begun}; give --workdir a folder in which afjax train or afjax sweep came "
-            "to its end."
+            f"{workdir} has no finished run{begun}; give --workdir the folder of a finished run (of afjax train, "
+            "afjax sweep, or a recipe called from Python). For a run from Python of an earlier version, call "
+            "the recipe again with the same arguments: it does not train again, and writes what reports need."
         )
     return experiments
 
@@ -203,11 +204,15 @@ def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
     """The workdirs in a folder, which may be one itself; a trunk's folder has a ``config.json`` too, but no inputs."""
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
+    if (folder / RECORD).exists():
+        return [folder]
     children = [child for child in _folders(folder) if not child.name.startswith(".")] if depth else []
     return [found for child in children for found in _search(child, depth - 1)]
 
 
 def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
+    if not (folder / CONFIG).exists():
+        return _python_run(folder, title)
     places = [
         *_folders(folder / "sources"),
         # The sequential recipe has a run a task within the target's.
@@ -220,12 +225,37 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
         if lines or results:
             runs.append(RunRecord(place.relative_to(folder).as_posix(), lines, results, _usage(place)))
     config = read_json(folder / CONFIG, advice=RESTORE) or {}
+    _check_config(config, folder / CONFIG)
+    inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
+    return ExperimentRecord(folder, title, config, inputs, tuple(runs))
+
+
+def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
+    """The run of a recipe that was called from Python: its settings take the place of an experiment's config."""
+    record = read_json(folder / RECORD, advice=RESTORE) or {}
+    settings, inputs = record.get("settings"), record.get("inputs")
+    trained = read_json(folder / TRAINED, advice=RESTORE, constants=True) or {}
+    trunk, entries = trained.get("trunk", ""), trained.get("results", [])
+    if not (isinstance(settings, dict) and isinstance(inputs, dict)):
+        raise UserError(f"{folder / RECORD} is damaged (it has no settings or no inputs); {RESTORE}.")
+    if not (isinstance(trunk, str) and isinstance(entries, list)):
+        raise UserError(f"{folder / TRAINED} is damaged (it has no trunk or no results); {RESTORE}.")
+    results = parse_results(entries, folder / TRAINED, RESTORE)
+    # A fusion has no partition of its own; the configs of experiments have the default one.
+    config = {"trunk": trunk, "partition": "adapter", **settings}
+    _check_config(config, folder / RECORD)
+    # Experiments name rows by the task's role as well.
+    rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
+    run = RunRecord(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
+    return ExperimentRecord(folder, title, config, rows, (run,))
+
+
+def _check_config(config: Mapping[str, Any], path: epath.Path) -> None:
+    """Raises UserError unless a config has the settings that reports need."""
     for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
         if not isinstance(config.get(key), kind):
             found = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
-            raise UserError(f"{folder / CONFIG} is damaged ({found}); {RESTORE}.")
-    inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
-    return ExperimentRecord(folder, title, config, inputs, tuple(runs))
+            raise UserError(f"{path} is damaged ({found}); {RESTORE}.")
 
 
 def _folders(place: epath.Path) -> list[epath.Path]:

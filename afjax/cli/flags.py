@@ -172,6 +172,11 @@ def make_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
     add_source_flags(evaluate)
     evaluate.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which split (dev)")
+    evaluate.add_argument(
+        "--confusion",
+        action="store_true",
+        help="also give the confusion matrix of a classification task, as a table and in the JSON object",
+    )
 
     predict = add_command(commands, "predict", "predict the rows of a file", PREDICT_EXAMPLE)
     add_model_flags(predict)

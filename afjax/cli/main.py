@@ -258,7 +258,12 @@ def _eval(arguments: argparse.Namespace) -> int:
 
     task_model = load_stored_model(arguments)
     rows = rows_of(task_model, arguments, arguments.split)
-    scores = task_model.evaluate(rows, batch_size=arguments.batch_size, max_length=arguments.max_length)
+    scores = task_model.evaluate(
+        rows, batch_size=arguments.batch_size, max_length=arguments.max_length, confusion=arguments.confusion
+    )
+    if arguments.confusion:
+        print(scores["confusion"], file=sys.stderr)
+        scores["confusion"] = scores["confusion"].to_dict()
     name = task_model.model.head_name
     for notice in (blank_texts(arguments.split, rows), no_better_than_majority(name, rows, scores)):
         if notice:

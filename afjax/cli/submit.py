@@ -1,7 +1,6 @@
 """``afjax submit``: predicts a benchmark's test sets with stored models, and writes what its server takes."""
 
 import io
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from afjax.errors import UserError
 from afjax.storage.writing import write_output
 from afjax.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
 from afjax.task_model import TaskModel, load_task_model
+from afjax.terminal import progress_bar
 from afjax.trunk import Trunk, check_length
 
 # Rows that are predicted before the progress bar moves.
@@ -87,13 +87,9 @@ def predict(
     task_model: TaskModel, rows: AnyRows, title: str, *, batch_size: int, max_length: int | None
 ) -> tuple[list[str | float], list[list[Answer]]]:
     """Every row's label and, of span, its answers, behind a progress bar."""
-    from tqdm import tqdm
-
     labels: list[str | float] = []
     answers: list[list[Answer]] = []
-    # Not a terminal, then a log file: a line every half minute.
-    interval = 0.5 if sys.stderr.isatty() else 30.0
-    with tqdm(total=len(rows), desc=title, unit="row", file=sys.stderr, mininterval=interval) as bar:
+    with progress_bar(title, len(rows), unit="row") as bar:
         for first in range(0, len(rows), CHUNK):
             part = rows.take(range(first, min(first + CHUNK, len(rows))))
             predictions = task_model.predict_rows(part, batch_size=batch_size, max_length=max_length)

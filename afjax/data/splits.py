@@ -11,9 +11,13 @@ from typing import Any, Self
 import numpy as np
 
 from afjax.errors import UserError
+from afjax.markup import Content, listed, shortened, table
+
+# How many rows a notebook shows, and how many characters of a text.
+_SHOWN_ROWS, _SHOWN_TEXT = 10, 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _Split(abc.ABC):
     """What the kinds of splits share; every field has an entry per row, except ``label_names`` and ``has_question``."""
 
@@ -33,8 +37,70 @@ class _Split(abc.ABC):
         For multiple choice, 2 is a context and a question, and 1 a context only; the choices do not count.
         """
 
+    @property
+    @abc.abstractmethod
+    def form(self) -> str:
+        """What one row is, in the plural, such as "pairs of texts"."""
+
+    @abc.abstractmethod
+    def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
+        """The texts of a row, as ``(name, text)``."""
+
+    @abc.abstractmethod
+    def label_of(self, row: int) -> str:
+        """The label of a row as text; empty if the rows have no labels."""
+
+    def _label_summary(self) -> str:
+        return "no labels"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self)} {self.form}, {self._label_summary()}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for notebooks."""
+        numbers = range(min(len(self), _SHOWN_ROWS))
+        labelled = any(map(self.label_of, numbers))
+        header = ["row", *(name for name, _ in self.texts_of(0))] if len(self) else ["row"]
+        rows: list[list[Content]] = []
+        for row in numbers:
+            label = [shortened(self.label_of(row), _SHOWN_TEXT)] if labelled else []
+            rows.append([str(row), *(shortened(words, _SHOWN_TEXT) for _, words in self.texts_of(row)), *label])
+        more = f"; the first {len(numbers)}" if len(numbers) < len(self) else ""
+        caption = f"{len(self)} {self.form}, {self._label_summary()}{more}"
+        return table([*header, *(["label"] if labelled else [])], rows, caption=caption).html
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> Self:
+        """Some of the rows, always as rows: ``rows[5]`` has one row.
+
+        Args:
+          rows: A slice, a list or array of row numbers (negative ones count from the end), a mask with a bool per row,
+            or one number.
+
+        Raises:
+          UserError: An index of another type, such as a column's name.
+          IndexError: A number beyond the rows.
+        """
+        if isinstance(rows, slice):
+            return self.take(range(*rows.indices(len(self))))
+        numbers = np.asarray(rows)
+        if numbers.dtype == bool and numbers.shape == (len(self),):
+            return self.take(np.flatnonzero(numbers))
+        if numbers.size == 0 and numbers.ndim == 1:
+            return self.take(())
+        if not np.issubdtype(numbers.dtype, np.integer) or numbers.ndim > 1:
+            raise UserError(
+                f"Rows were indexed with {shortened(repr(rows), 100)}; give a slice, numbers of rows, or a mask with "
+                f"{len(self)} values. Columns are attributes, such as rows.labels."
+            )
+        numbers = np.atleast_1d(numbers)
+        outside = numbers[(numbers < -len(self)) | (numbers >= len(self))]
+        if len(outside):
+            raise IndexError(f"Row {outside[0]} does not exist; the {len(self)} rows are numbered from 0.")
+        return self.take(numbers % len(self))
+
     def take(self, rows: Sequence[int] | np.ndarray) -> Self:
         """Some of the rows, by their numbers."""
+        rows = np.asarray(rows, int)
         changes: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -49,7 +115,7 @@ class _Split(abc.ABC):
         return self.take(np.linspace(0, len(self) - 1, num).round().astype(int))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows(_Split):
     """One split of a task on texts or pairs of texts.
 
@@ -74,6 +140,28 @@ class Rows(_Split):
     def text_columns(self) -> int:
         return 1 if self.text_b is None else 2
 
+    @property
+    def form(self) -> str:
+        return "texts" if self.text_b is None else "pairs of texts"
+
+    def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
+        if self.text_b is None:
+            return (("text", self.text_a[row]),)
+        return ("first text", self.text_a[row]), ("second text", self.text_b[row])
+
+    def label_of(self, row: int) -> str:
+        if self.labels is None:
+            return ""
+        return self.label_names[int(self.labels[row])] if self.label_names else f"{self.labels[row]:.4g}"
+
+    def _label_summary(self) -> str:
+        if self.labels is None or not len(self):
+            return "no labels"
+        if not self.label_names:
+            return f"values from {self.labels.min():.4g} to {self.labels.max():.4g}"
+        counts = np.bincount(self.labels, minlength=len(self.label_names))
+        return f"labels {listed([f'{name} ({of})' for name, of in zip(self.label_names, counts, strict=True)])}"
+
     def texts_digest(self) -> str:
         """SHA-256 (hex) of the texts."""
         return _texts_digest(f"{len(self)} {1 if self.text_b is None else 2}\n", [self.text_a, self.text_b or []])
@@ -83,7 +171,7 @@ class Rows(_Split):
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChoiceRows(_Split):
     """One split of a multiple-choice task.
 
@@ -110,6 +198,19 @@ class ChoiceRows(_Split):
         return None if self.has_question is None else 1 + self.has_question
 
     @property
+    def form(self) -> str:
+        return "rows of a context and its choices"
+
+    def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
+        return ("context", self.contexts[row]), ("choices", " | ".join(self.choices[row]))
+
+    def label_of(self, row: int) -> str:
+        return "" if self.labels is None else self.choices[row][int(self.labels[row])]
+
+    def _label_summary(self) -> str:
+        return "no labels" if self.labels is None else "labelled"
+
+    @property
     def num_choices(self) -> np.ndarray:
         """int64 [rows]."""
         return np.array([len(choices) for choices in self.choices], np.int64)
@@ -129,7 +230,7 @@ class ChoiceRows(_Split):
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SpanRows(_Split):
     """One split of a task whose answers are cut from a context.
 
@@ -153,6 +254,24 @@ class SpanRows(_Split):
     @property
     def text_columns(self) -> int:
         return 2
+
+    @property
+    def form(self) -> str:
+        return "questions with contexts"
+
+    def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
+        return ("question", self.questions[row]), ("context", self.contexts[row])
+
+    def label_of(self, row: int) -> str:
+        if self.labels is None:
+            return ""
+        return " | ".join(dict.fromkeys(text for text, _ in self.labels[row])) or "(no answer)"
+
+    def _label_summary(self) -> str:
+        if self.labels is None:
+            return "no labels"
+        without = sum(not right for right in self.labels)
+        return f"labelled, {without} without an answer" if without else "labelled"
 
     def trainable(self) -> list[int]:
         """The rows that say where their answer begins, or that they have none."""

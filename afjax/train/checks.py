@@ -19,6 +19,7 @@ from afjax.model.reduce import check_kept
 from afjax.paths import check_writable, expanded, is_remote
 from afjax.sharding import check_batch
 from afjax.task_model import load_adapters
+from afjax.train.class_loss import check_class_settings
 from afjax.train.parts import check_adapter_size
 from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -48,6 +49,12 @@ def check_experiment(
     for task, settings in runs:
         check_length(settings.max_length, trunk)
         metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
+    check_class_settings(
+        config.train, {task: tasks[task]["train"].label_names for task in config.tasks or (config.target,)}
+    )
+    for source in config.sources:
+        if source.task in tasks:
+            check_class_settings(source.train, {source.task: tasks[source.task]["train"].label_names})
     adapter_layers(config.adapter, trunk.config.num_layers)
     if config.has_adapter or config.recipe == "fusion":
         check_adapter_size(config.adapter, trunk)

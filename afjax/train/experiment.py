@@ -39,7 +39,7 @@ from afjax.train.checks import (
 )
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.train.record import adapter_input, trunk_inputs
+from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.sequential import train_sequential
 from afjax.train.workdir import (
     FORGETTING,
@@ -276,6 +276,10 @@ def _target(
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
         is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
     if earlier and is_there:
+        note(
+            f"The run in {workdir} is finished and is not trained again; these are its results. To train it again, "
+            "choose another --workdir."
+        )
         return earlier
     shared: dict[str, Any] = {
         "workdir": folder,
@@ -368,9 +372,23 @@ def read_results(folder: epath.Path) -> list[Result]:
     """
     path = folder / RESULT
     advice = "delete it, and the same command writes it again"
-    results = []
     # A score may be NaN, as that of constant predictions.
-    for values in read_json(path, expected=list, advice=advice, constants=True) or []:
+    return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
+
+
+def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
+    """Checks the entries of a file with results.
+
+    Args:
+      entries: A mapping per result.
+      path: The file, for errors.
+      advice: What to do if it is damaged.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    results = []
+    for values in entries:
         if not isinstance(values, dict) or values.keys() != {field.name for field in dataclasses.fields(Result)}:
             raise UserError(f"{path} is damaged (it does not hold an experiment's results); {advice}.")
         texts = [values[name] for name in ("name", "kind", "task", "main_metric")]

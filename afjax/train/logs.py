@@ -1,11 +1,10 @@
-"""What a run tells while it goes: a progress bar, ``metrics.jsonl`` and TensorBoard files."""
+"""The logs of a run: lines and a progress bar on stderr, ``metrics.jsonl`` and TensorBoard files."""
 
 import contextlib
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,17 @@ from etils import epath
 
 from afjax.paths import is_remote
 from afjax.storage.writing import write_text
+from afjax.terminal import print_line, progress_bar, shows_bars
+
+# Without a progress bar, a line about the step follows after so many seconds without a line.
+QUIET_SECONDS = 60.0
 
 
 class RunLog:
     """Writes the scalars of one run to its folder and shows its progress.
+
+    Evaluations get a line each on stderr. A terminal or notebook also has a progress bar. Elsewhere a line with the
+    step and the loss follows after ``QUIET_SECONDS`` without any other.
 
     ``metrics.jsonl`` has an object a line with ``step`` and the scalars of that step. A resumed run first drops the
     lines behind the step it resumes from, so every step stands there once.
@@ -32,36 +38,31 @@ class RunLog:
     """
 
     def __init__(self, folder: epath.Path, title: str, num_steps: int, first_step: int) -> None:
-        import tqdm
-
         lines = _RewrittenLines if is_remote(folder) else _AppendedLines
         self._lines = lines(folder / "metrics.jsonl", first_step)
         self._board = _Board(folder / "tensorboard", first_step)
-        self._bar = tqdm.tqdm(
-            total=num_steps,
-            initial=first_step,
-            desc=title,
-            unit="step",
-            file=sys.stderr,
-            # Not a terminal, then a log file: a line every half minute.
-            mininterval=0.5 if sys.stderr.isatty() else 30.0,
-            dynamic_ncols=sys.stderr.isatty(),
-        )
+        self._bar = progress_bar(title, num_steps, unit="step", done=first_step)
+        self._num_steps, self._step, self._last_line = num_steps, first_step, time.monotonic()
         self._title = title
         self._shown: dict[str, str] = {}
 
     @contextlib.contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Shows in front of the bar what is under way."""
+        """Shows the current activity before the bar, or prints it as a line without a bar."""
+        if not shows_bars():
+            self.say(what)
         self._bar.set_description(f"{self._title}, {what}")
         yield
         self._bar.set_description(self._title, refresh=False)
 
     def advance(self, loss: float, rate: float) -> None:
         """Moves the bar by one step."""
+        self._step += 1
         self._shown |= {"loss": f"{loss:.4f}", "lr": f"{rate:.2e}"}
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update()
+        if not shows_bars() and time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self.say(f"step {self._step} of {self._num_steps}, loss {loss:.4f}")
 
     def write(self, step: int, scalars: dict[str, Any]) -> None:
         """Records scalars of a step in both files."""
@@ -73,9 +74,24 @@ class RunLog:
         self._lines.flush()
         self._board.flush()
 
-    def show(self, name: str, value: float) -> None:
-        """Shows a number behind the bar from now on."""
-        self._shown[name] = f"{value:.4f}"
+    def say(self, text: str) -> None:
+        """Prints a line about the run."""
+        print_line(f"{self._title}: {text}")
+        self._last_line = time.monotonic()
+
+    def evaluated(self, step: int, scores: Mapping[str, float], best: Mapping[str, float], main_metric: str) -> None:
+        """Prints the line of an evaluation.
+
+        Args:
+          step: After which step.
+          scores: The dev metrics to print, in order.
+          best: The dev metrics of the best evaluation so far and its ``step``.
+          main_metric: The metric that decides.
+        """
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        compared = "best so far" if best["step"] == step else f"best {best[main_metric]:.4f} at step {best['step']:.0f}"
+        self._shown[main_metric] = f"{scores[main_metric]:.4f}"
+        self.say(f"step {step} of {self._num_steps}, dev {numbers} ({compared})")
 
     def close(self) -> None:
         self._bar.close()
@@ -138,7 +154,10 @@ class SilentLog(RunLog):
     def flush(self) -> None:
         pass
 
-    def show(self, name: str, value: float) -> None:
+    def say(self, text: str) -> None:
+        pass
+
+    def evaluated(self, step: int, scores: Mapping[str, float], best: Mapping[str, float], main_metric: str) -> None:
         pass
 
     def close(self) -> None:

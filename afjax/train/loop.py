@@ -34,11 +34,13 @@ class Run(Protocol):
       mesh: The devices.
       start: The state in front of the first step; the run's steps donate it.
       main_metric: The dev metric, of those that ``look`` gives, that early stopping follows.
+      shown_metrics: Those that the line of an evaluation shows, the main metric among them.
     """
 
     mesh: Mesh
     start: State
     main_metric: str
+    shown_metrics: tuple[str, ...]
 
     def batches(self, step: int) -> Iterator[Batch]:
         """The batches from step 0, 1, ... on; it may end, and is then asked again."""
@@ -150,6 +152,8 @@ def _train(
             f"{progress.best[run.main_metric]:.4f}). To train it again, choose another workdir or pass overwrite=True."
         )
     log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
+    if 0 < step < num_steps and not progress.stopped:
+        log.say(f"resumes after step {step} of {num_steps}")
     usage = Usage(folder, step)
     pending: _Pending | None = None
     compiled: set[tuple[int, ...]] = set()
@@ -197,7 +201,6 @@ def _train(
                     except UserError as error:  # The last update has made the dev rows' outputs NaN or infinite.
                         raise UserError(f"{title}, dev rows after step {step}: {error}") from error
                     log.write(step, {f"dev/{name}": value for name, value in scores.items()})
-                    log.show(run.main_metric, scores[run.main_metric])
                     if not progress.best or scores[run.main_metric] > progress.best[run.main_metric]:
                         # A copy: the step donates the state's buffers.
                         best = _copy(state["trained"])
@@ -205,6 +208,10 @@ def _train(
                     else:
                         progress.looks_since_best += 1
                         progress.stopped = 0 < config.patience <= progress.looks_since_best
+                    shown = {name: scores[name] for name in run.shown_metrics}
+                    log.evaluated(step, shown, progress.best, run.main_metric)
+                    if progress.stopped:
+                        log.say(f"stops early: {config.patience} evaluations without a better {run.main_metric}")
                 if looking or step % checkpoint_every == 0:
                     save()
                 if preempted or step == num_steps or progress.stopped:

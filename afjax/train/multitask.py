@@ -28,23 +28,26 @@ from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel
+from afjax.train.class_loss import check_class_settings, make_class_loss
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
     check_arguments,
     new_adapter,
     new_head,
+    record_trained,
     run_inputs,
     run_loop,
     stored_form,
     task_settings,
     tell,
     tell_padding,
+    tell_run,
     tokenise_splits,
     with_params,
 )
 from afjax.train.record import RunSpec, check_run, claim_run
-from afjax.trees import Tree, merge
+from afjax.trees import Tree, count, merge
 from afjax.trunk import Trunk, check_length
 
 
@@ -108,6 +111,7 @@ def train_multitask(
     check_length(config.max_length, trunk)
     for task in tasks:
         metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
+    check_class_settings(config, {task: data[task.name]["train"].label_names for task in tasks})
     names = names or {task.name: task.name for task in tasks}
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     spec = RunSpec(
@@ -141,6 +145,8 @@ def train_multitask(
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in own]
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
     num_steps = config.num_steps(sampling.steps_per_epoch)
+    trains = [data[task.name]["train"] for task in tasks]
+    class_losses = [make_class_loss(config, rows.label_names, rows.labels) for rows in trains]
     splits = [tokenise_splits(trunk, task, data[task.name], config.max_length, cache_dir) for task in tasks]
     run = MultitaskRun(
         dataclasses.replace(_model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers), remat=remat),
@@ -157,11 +163,25 @@ def train_multitask(
         trunk_dtype=trunk.dtype,
         mesh=mesh,
         lengths=lengths,
+        class_losses=tuple(filter(None, class_losses)),
     )
-    del own
+    eval_every = config.eval_every or sampling.steps_per_epoch
+    own_size = sum(count(tree) for tree in own)
+    rules = partition.preset(partition_name, head)
+    shared_tree = {"trunk": trunk_params, **own[0]}
+    tell_run(
+        "multitask",
+        trunk,
+        mesh,
+        trained=count(partition.split(shared_tree, partition.label(shared_tree, rules))[0].get("trunk", {})) + own_size,
+        total=count(trunk_params) + own_size,
+        dev_rows=sum(len(of_task["dev"]) for of_task in splits),
+        num_steps=num_steps,
+        eval_every=eval_every,
+    )
+    del own, shared_tree
     for task, of_task in zip(tasks, splits, strict=True):
         tell_padding(names[task.name], of_task["train"], run.lengths.train, config.batch_size)
-    eval_every = config.eval_every or sampling.steps_per_epoch
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
     result = run_loop(
         run,
@@ -172,6 +192,7 @@ def train_multitask(
         folder=workdir,
         title="multitask",
     )
+    began_with = trunk
     shared = stored_form(result.trained["shared"])
     if "trunk" in shared:
         # What the partition leaves frozen of the trunk stays as it was.
@@ -203,6 +224,7 @@ def train_multitask(
             max_length=config.max_length,
             text_columns=data[task.name]["train"].text_columns,
         )
+    record_trained(workdir, began_with, list(models.values()), f"{partition_name}, multitask")
     return models
 
 

@@ -17,6 +17,7 @@ from afjax.evaluate import jit_eval_step, over_rows
 from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.sharding import own_rows, place
+from afjax.train.class_loss import ClassLoss
 from afjax.train.multitask_step import (
     TaskTable,
     init_multitask_state,
@@ -51,6 +52,7 @@ class MultitaskRun:
       trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
+      class_losses: Class weights and label smoothing of each task; empty for a run without them.
     """
 
     main_metric = "mean"
@@ -72,9 +74,11 @@ class MultitaskRun:
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
+        class_losses: tuple[ClassLoss, ...] = (),
     ) -> None:
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
         self.mesh = mesh
+        self.shown_metrics = (self.main_metric, *(f"{task.name}/{task.main_metric}" for task in tasks))
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(model, {"trunk": trunk, **stacked, "fusion": {}}, rules, trunk_dtype)
@@ -82,7 +86,7 @@ class MultitaskRun:
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
         self.start = place_state(init, {"shared": shared, "own": trained}, mesh)
-        table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs))
+        table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
         self._step = jit_step(make_multitask_step(model, config, table, self.start), self.start, mesh)
         self._eval_steps = {
             reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)

@@ -14,12 +14,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from afjax.config import TaskKind, TrainConfig
 from afjax.model.heads import Reads
 from afjax.model.model import Model
+from afjax.train.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.train.step import Batch, State, TrainStep, descend, keep_if, make_adamw, make_clipping, task_loss
 from afjax.trees import Tree, flatten, merge, unflatten
 
@@ -31,10 +33,12 @@ class TaskTable:
     Attributes:
       kinds: Of the tasks.
       num_outputs: Of each task's head; the stacked heads have as many outputs as the widest.
+      class_losses: Class weights and label smoothing of each task; empty for a run without them.
     """
 
     kinds: tuple[TaskKind, ...]
     num_outputs: tuple[int, ...]
+    class_losses: tuple[ClassLoss, ...] = ()
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
@@ -165,6 +169,14 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable) 
         return task_loss(logits, classes, "multiple_choice")
     known = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
     masked = jnp.where(known, logits, jnp.finfo(logits.dtype).min)
+    if tasks.class_losses:
+        # 0 for the outputs that a narrower head does not have.
+        weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
+        for row, of_task in zip(weights, tasks.class_losses, strict=True):
+            row[: len(of_task.weights)] = of_task.weights
+        smoothing = tasks.class_losses[0].label_smoothing
+        of_drawn = jnp.asarray(weights, logits.dtype)[batch["task"]]
+        return weighted_cross_entropy(masked, classes["labels"], batch["weights"], of_drawn, smoothing)
     losses: dict[str, Callable[[], Array]] = {
         "classification": lambda: task_loss(masked, classes, "classification"),
         "regression": lambda: task_loss(logits, batch, "regression"),

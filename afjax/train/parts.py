@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from jax.sharding import Mesh
 
 from afjax import partition
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
@@ -23,14 +24,18 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.dataclass_dicts import shown, to_dict
 from afjax.errors import UserError
 from afjax.host_memory import physical_memory
-from afjax.hosts import is_first_host
+from afjax.hosts import is_first_host, together
 from afjax.model.adapters import init_adapter
 from afjax.model.encoder import stack_layers
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
 from afjax.sharding import to_host
+from afjax.storage.json_files import read_json
+from afjax.storage.writing import write_json
+from afjax.task_model import TaskModel
+from afjax.terminal import print_line
 from afjax.train.loop import Run, Trained, train
-from afjax.train.record import trunk_inputs
+from afjax.train.record import TRAINED, trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
 from afjax.trunk import Trunk
@@ -63,6 +68,8 @@ def check_arguments(
             raise UserError(
                 f"The {split} rows of the task {task.name} are {shown(data[split])}; give rows_from_lists(...)."
             )
+        if not len(data[split]):
+            raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
     names, dev_names = data["train"].label_names, data["dev"].label_names
     # Labels are indices into these names, so other names would score other classes.
     if names and dev_names and names != dev_names:
@@ -119,6 +126,42 @@ def run_loop(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
             "another workdir, then start the same run again."
         ) from error
+
+
+def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel], kind: str) -> None:
+    """Writes ``trained.json`` into a finished run's folder, so that ``afjax report`` can read the run.
+
+    Args:
+      workdir: The run's folder.
+      trunk: The trunk that the run began with.
+      models: The trained models.
+      kind: The method, such as the partition.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    results = [
+        {
+            "name": model.model.head_name,
+            "kind": kind,
+            "task": model.task.name,
+            "metrics": dict(model.metrics),
+            "main_metric": model.task.main_metric,
+        }
+        for model in models
+    ]
+    record = {"trunk": trunk.name, "results": results}
+    with together():
+        if is_first_host():
+            path = workdir / TRAINED
+            if read_json(path, advice="delete it", constants=True) != record:
+                try:
+                    write_json(path, record)
+                except OSError as error:
+                    raise UserError(
+                        f"The run's folder {workdir} cannot be written ({error.strerror or error}). Make room there, "
+                        "then start the same run again."
+                    ) from error
 
 
 def stored_form(trained: Tree) -> Tree:
@@ -182,14 +225,49 @@ def tell(notices: Sequence[str]) -> None:
             print(f"Note: {notice}", file=sys.stderr)
 
 
+def tell_run(
+    name: str,
+    trunk: Trunk,
+    mesh: Mesh,
+    *,
+    trained: int,
+    total: int,
+    dev_rows: int,
+    num_steps: int,
+    eval_every: int,
+) -> None:
+    """Prints the summary of a run before it trains.
+
+    Args:
+      name: The run's name.
+      trunk: The trunk that it begins with.
+      mesh: The devices.
+      trained: Number of trained parameters.
+      total: Number of all parameters.
+      dev_rows: Rows of the dev split, or of all dev splits.
+      num_steps: Steps of the whole run.
+      eval_every: Steps between evaluations.
+    """
+    if not is_first_host():
+        return
+    devices = f"{mesh.size} device{'s' * (mesh.size > 1)} ({mesh.devices.flat[0].device_kind})"
+    dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
+    print_line(
+        f"{name}: trunk {trunk.name}{dtype} on {devices}; {trained:,} of {total:,} parameters are trained "
+        f"({trained / total:.2%})"
+    )
+    print_line(
+        f"{name}: {num_steps} steps, {dev_rows} dev rows evaluated every {eval_every} step{'s' * (eval_every > 1)}"
+    )
+
+
 def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
     """Prints how well the padded lengths fit the rows."""
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths)
     cut = f"{train.truncated / len(train):.1%} of the rows are cut, " if train.truncated else ""
-    print(
+    print_line(
         f"{name}: {len(train)} train rows in batches of {batch_size}; {cut}{padding:.1%} of the tokens are padding "
-        f"(lengths {', '.join(map(str, lengths))})",
-        file=sys.stderr,
+        f"(lengths {', '.join(map(str, lengths))})"
     )

@@ -23,22 +23,25 @@ from afjax.model.model import Model
 from afjax.paths import open_path
 from afjax.sharding import check_batch, make_mesh
 from afjax.task_model import TaskModel, load_adapters
+from afjax.train.class_loss import check_class_settings, make_class_loss
 from afjax.train.parts import (
     check_arguments,
     new_adapter,
     new_head,
+    record_trained,
     run_inputs,
     run_loop,
     stored_form,
     task_settings,
     tell,
     tell_padding,
+    tell_run,
     tokenise_splits,
     with_params,
 )
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
 from afjax.train.single_run import SingleRun
-from afjax.trees import Tree, merge, named_key, tree_digest
+from afjax.trees import Tree, count, merge, named_key, tree_digest
 from afjax.trunk import Trunk, check_length
 
 
@@ -204,6 +207,7 @@ def _train(
     check_length(config.max_length, trunk)
     labels = data["train"].label_names
     metrics.check_metric(task.main_metric, task.kind, len(labels))
+    check_class_settings(config, {task: labels})
     spec = _spec(trunk, model, params, task, data, config, seed, settings)
     with together():
         lengths = None if overwrite else check_run(workdir, spec)
@@ -220,6 +224,17 @@ def _train(
         trunk_dtype=trunk.dtype,
         mesh=mesh,
         lengths=lengths,
+        class_loss=make_class_loss(config, labels, data["train"].labels),
+    )
+    tell_run(
+        model.head_name,
+        trunk,
+        mesh,
+        trained=count(partition.split(params, partition.label(params, rules))[0]),
+        total=count(params),
+        dev_rows=len(data["dev"]),
+        num_steps=run.num_steps,
+        eval_every=run.eval_every,
     )
     tell_padding(model.head_name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(workdir, spec, run.lengths, overwrite=overwrite)
@@ -236,7 +251,7 @@ def _train(
     trained = stored_form(result.trained)
     _, frozen = partition.split(params, partition.label(params, rules))
     whole = merge(trained, frozen)
-    return TaskModel(
+    task_model = TaskModel(
         trunk=with_params(trunk, whole["trunk"], workdir) if "trunk" in trained else trunk,
         model=model,
         params={root: whole.get(root, {}) for root in ("adapters", "fusion", "heads")},
@@ -247,6 +262,8 @@ def _train(
         max_length=config.max_length,
         text_columns=data["train"].text_columns,
     )
+    record_trained(workdir, trunk, [task_model], settings.get("partition", "fusion"))
+    return task_model
 
 
 def _spec(

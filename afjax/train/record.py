@@ -30,17 +30,24 @@ from afjax.trees import flatten
 from afjax.trunk import Trunk
 
 RECORD = "run.json"
+# The trunk's name and the results of a finished run, for reports of runs that no experiment started.
+TRAINED = "trained.json"
 # In folders of fusion runs that were begun before run.json existed: {adapter's name: SHA-256}.
 FORMER_RECORD = "fused.json"
 CHECKPOINTS = "checkpoints"
 # Among the inputs that a checkpoint carries.
 SHAPES = "the arrays' shapes"
 # Everything that training writes into a run's folder.
-_FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD)
+_FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
 # Settings that did not exist in earlier versions, and the value that stands for what those versions did.
-FORMER_SETTINGS: Mapping[str, Any] = {"train.weight_decay_on": "kernels", "head.pooling": "first"}
+FORMER_SETTINGS: Mapping[str, Any] = {
+    "train.weight_decay_on": "kernels",
+    "head.pooling": "first",
+    "train.class_weights": "",
+    "train.label_smoothing": 0.0,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

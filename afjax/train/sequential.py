@@ -15,7 +15,10 @@ from afjax.paths import open_path
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.task_model import TaskModel
+from afjax.terminal import print_line
+from afjax.train.class_loss import check_class_settings
 from afjax.train.multitask import check_tasks
+from afjax.train.parts import check_arguments
 from afjax.train.recipes import train_single
 from afjax.trunk import Trunk
 
@@ -34,6 +37,9 @@ class TaskSequence:
 
     models: dict[str, TaskModel]
     scores: list[list[dict[str, float]]]
+
+    def __repr__(self) -> str:
+        return f"<TaskSequence: {', '.join(self.models)}>"
 
 
 def train_sequential(
@@ -73,6 +79,10 @@ def train_sequential(
     """
     check_tasks([task.name for task in tasks])
     names = names or {task.name: task.name for task in tasks}
+    for task in tasks:
+        check_arguments(trunk, task, data.get(task.name, {}), config, head, seed, names[task.name])
+    label_names = {task: data[task.name]["train"].label_names for task in tasks}
+    check_class_settings(config, label_names)
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
     for number, task in enumerate(tasks, start=1):
@@ -87,7 +97,7 @@ def train_sequential(
             top_k=top_k,
             adapter=adapter,
             head=head,
-            config=config,
+            config=_own_weights(config, label_names[task]),
             seed=seed,
             scan_layers=scan_layers,
             remat=remat,
@@ -106,6 +116,14 @@ def train_sequential(
     )
 
 
+def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig:
+    """The settings with the class weights of one task's labels only."""
+    if not isinstance(config.class_weights, Mapping):
+        return config
+    own = {label: weight for label, weight in config.class_weights.items() if label in label_names}
+    return dataclasses.replace(config, class_weights=own)
+
+
 def _scores(
     path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
@@ -117,5 +135,10 @@ def _scores(
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
     with together():
         if is_first_host():
+            numbers = []
+            for model, of_model in zip(models.values(), scores, strict=True):
+                metric = model.task.main_metric
+                numbers.append(f"{model.task.name} {metric} {of_model[metric]:.4f}")
+            print_line(f"after {list(models)[-1]}: dev {', '.join(numbers)}")
             write_json(path, scores)
     return scores

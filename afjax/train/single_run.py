@@ -17,6 +17,7 @@ from afjax.evaluate import jit_eval_step, over_rows, split_scores
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.model import Model
 from afjax.sharding import own_rows, place, place_batch
+from afjax.train.class_loss import ClassLoss
 from afjax.train.step import (
     State,
     dropout_key,
@@ -46,6 +47,7 @@ class SingleRun:
       trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with; None: they are chosen from the rows.
+      class_loss: Class weights and label smoothing; None for a run without them.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class SingleRun:
         trunk_dtype: TrunkDtype,
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
+        class_loss: ClassLoss | None = None,
     ) -> None:
         self._model, self._data, self._task, self._config = model, data, task, config
         self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
         self.main_metric = task.main_metric
+        self.shown_metrics: tuple[str, ...] = (task.main_metric,)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
         self.num_steps = config.num_steps(self.num_epoch_steps)
         self.eval_every = config.eval_every or self.num_epoch_steps
@@ -81,7 +85,8 @@ class SingleRun:
         self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
         self._frozen = place(frozen, mesh)
         self._key = dropout_key(seed, config.prng, mesh)
-        self._step = jit_step(make_train_step(model, optimizer, task.kind, dropout=config.dropout), self.start, mesh)
+        step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
+        self._step = jit_step(step, self.start, mesh)
         self._eval_step = jit_eval_step(make_eval_step(model), mesh)
 
     def batches(self, step: int) -> Iterator[Batch]:

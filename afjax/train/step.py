@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from afjax.config import TaskKind, TrainConfig
 from afjax.model.model import Model
 from afjax.sharding import place, tree_sharding, whole
+from afjax.train.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.trees import Tree, map_with_path, merge, named_key, num_axes
 
 Batch = Mapping[str, Any]
@@ -121,7 +122,7 @@ def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
-def task_loss(logits: Array, batch: Batch, kind: TaskKind) -> Array:
+def task_loss(logits: Array, batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None) -> Array:
     """The weighted mean over rows of the cross-entropy, or of the squared error.
 
     Args:
@@ -130,8 +131,12 @@ def task_loss(logits: Array, batch: Batch, kind: TaskKind) -> Array:
       batch: ``labels``, int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` tokens, or float ``[batch]`` values;
         ``weights``, float ``[batch]``, where rows of weight zero count for nothing; and ``mask``.
       kind: The task's kind.
+      class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
     """
     labels, weights = batch["labels"], batch["weights"]
+    if class_loss is not None:
+        assert kind == "classification", kind
+        return weighted_cross_entropy(logits, labels, weights, class_loss.weights, class_loss.label_smoothing)
     if kind == "regression":
         losses = jnp.square(logits[:, 0] - labels)
     elif kind == "span":
@@ -167,13 +172,19 @@ TrainStep = Callable[[State, Tree, Batch, Array, Any], tuple[State, dict[str, Ar
 
 
 def make_train_step(
-    model: Model, optimizer: optax.GradientTransformation, kind: TaskKind, *, dropout: bool
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    kind: TaskKind,
+    *,
+    dropout: bool,
+    class_loss: ClassLoss | None = None,
 ) -> TrainStep:
     """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``.
 
     Each step's dropout follows from the key and the step's number. The metrics are the scalars ``loss`` (the task's,
     plus the model's penalty), ``gradient_norm`` (of the trained leaves) and ``failed``. From the first step on whose
-    loss or gradients are not finite the state stays as it was in front of that step.
+    loss or gradients are not finite the state stays as it was in front of that step. See
+    :func:`task_loss` for ``class_loss``.
     """
 
     def step(
@@ -184,7 +195,7 @@ def make_train_step(
         def loss_fn(trained: Tree) -> Array:
             params = merge(trained, frozen)
             logits = model(params, batch, key=step_key).logits
-            return task_loss(logits, batch, kind) + model.penalty(params)
+            return task_loss(logits, batch, kind, class_loss) + model.penalty(params)
 
         loss, gradients = jax.value_and_grad(loss_fn)(state["trained"])
         norm = optax.tree.norm(gradients)

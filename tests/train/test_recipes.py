@@ -128,11 +128,11 @@ def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
     assert load_trunk(name).sha256 == task_model.trunk.sha256
 
 
-def test_the_progress_bar_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
     single()
     shown = capfd.readouterr().err
-    assert shown.count("quantity, compiling for 8 tokens") == 1
-    assert "16/16" in shown
+    assert shown.count("quantity: compiling for 8 tokens") == 1
+    assert "step 16 of 16" in shown
 
 
 @pytest.fixture

@@ -1,0 +1,260 @@
+"""Notebooks: short reprs and tables, slices of rows, confusion matrices, reports of runs from Python."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import afjax
+from afjax.cli.main import main
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.rows import Rows, rows_from_lists
+from afjax.errors import UserError
+from afjax.metrics import confusion_matrix
+from afjax.task_model import Predictions, TaskModel
+from afjax.train.recipes import train_fusion, train_single
+from afjax.train.sequential import TaskSequence
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+HOSTILE = "<script>alert('&')</script>"
+# A screen of a notebook.
+LIMIT = 1000
+
+PAIRS = rows_from_lists([("one " * 500, "two"), (HOSTILE, "b")], ["x", "y"])
+CHOICES = rows_from_lists([(HOSTILE, ["a " * 300, "b"]), ("context", ["c", "d"])], [1, 0], kind="multiple_choice")
+VALUES = rows_from_lists(["a", "b"], [0.5, 4.25], kind="regression")
+SPANS = rows_from_lists(
+    [("who", "they did " * 200), (HOSTILE, "it")],
+    [{"text": ["they"], "answer_start": [0]}, {"text": ["it"], "answer_start": [0]}],
+    kind="span",
+)
+MANY = rows_from_lists([f"text {number}" for number in range(150)], [f"{HOSTILE} {n}" for n in range(150)])
+ALL_ROWS = {"pairs": PAIRS, "choices": CHOICES, "values": VALUES, "spans": SPANS, "many labels": MANY, "one": MANY[:1]}
+
+
+@pytest.fixture(scope="module")
+def fused(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    cache_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[TaskModel, Path]:
+    """A fusion of two adapters that Python trained, and the folder with its ``run`` and its ``store``."""
+    folder = tmp_path_factory.mktemp("fused")
+    config = dataclasses.replace(tiny, max_steps=2, eval_every=2)
+    shared: dict[str, Any] = {"trunk": tiny_trunk, "task": task, "data": rows, "config": config}
+    for name in ("first", "second"):
+        train_single(workdir=folder / name, name=name, **shared).save(folder / "store")
+    model = train_fusion(adapters=["first", "second"], store_folder=folder / "store", workdir=folder / "run", **shared)
+    model.save(folder / "store")
+    return model, folder
+
+
+def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> dict[str, Any]:
+    """Values that the names in ``afjax.__all__`` are, make or return."""
+    labels = tuple(f"label {number}" for number in range(150))
+    return {
+        **{name: getattr(afjax, name) for name in afjax.__all__},
+        **ALL_ROWS,
+        "load_task": rows,
+        "model": model,
+        "trunk": model.trunk,
+        "predictions": model.predict_rows(rows["dev"], fusion_attention=True),
+        "values": Predictions(np.ones((2, 1)), np.zeros((2, 0)), [0.5, 1.5], {}),
+        "long texts": Predictions(np.ones((200, 1)), np.ones((200, 1)), ["long " * 100] * 200, {}, [[]] * 200),
+        "TaskConfig": TaskConfig(name="many", labels=labels),
+        "TrainConfig": TrainConfig(class_weights=dict.fromkeys(labels, 1.0)),
+        "FusionConfig": afjax.FusionConfig(kept=(tuple((0,) for _ in range(500)),)),
+        "train_multitask": {"a": model, "b": model},
+        "train_sequential": TaskSequence({"a": model}, [[{"accuracy": 0.5}]]),
+        "confusion": confusion_matrix(np.eye(150), np.arange(150), labels),
+        "stored config": afjax.load_adapter(store, "first")[0],
+    }
+
+
+def test_public_values_have_short_reprs(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+    model, folder = fused
+    lengths = {name: len(repr(value)) for name, value in public_values(model, rows, folder / "store").items()}
+    assert {name: length for name, length in lengths.items() if length > LIMIT} == {}
+
+
+def test_texts_name_what_matters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+    model, _ = fused
+    for fact in ("quantity", "few, many", "quantity-fusion", "first, second", model.trunk.name, "accuracy"):
+        assert fact in repr(model)
+    for fact in (model.trunk.name, "bert", model.trunk.sha256[:12]):
+        assert fact in repr(model.trunk)
+    assert "24 texts" in repr(rows["train"])
+    assert "few (12)" in repr(rows["train"])
+    assert "2 pairs of texts" in repr(PAIRS)
+    assert "0.5 to 4.25" in repr(VALUES)
+    assert "150" not in repr(MANY[:3])
+    predictions = model.predict_rows(rows["dev"], fusion_attention=True)
+    for fact in ("8 rows", predictions.labels[0], "first, second"):
+        assert str(fact) in repr(predictions)
+
+
+@pytest.mark.parametrize("rows", ALL_ROWS.values(), ids=ALL_ROWS)
+def test_rows_are_shown_as_an_escaped_table(rows: Any) -> None:
+    page = rows._repr_html_()
+    assert page.count("<tr>") == 1 + min(len(rows), 10)
+    assert "<script>" not in page
+    assert len(page) < 10_000
+    assert "<table" in rows[:0]._repr_html_()
+
+
+def test_models_and_predictions_are_shown_as_escaped_tables(
+    fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]
+) -> None:
+    model = dataclasses.replace(
+        fused[0], trunk=dataclasses.replace(fused[0].trunk, name=HOSTILE), labels=("few", HOSTILE)
+    )
+    predictions = model.predict_rows(rows["dev"], fusion_attention=True)
+    pages = [value._repr_html_() for value in (model, model.trunk, predictions)]
+    pages.append(confusion_matrix(np.eye(2), np.arange(2), model.labels)._repr_html_())
+    for page in pages:
+        assert "<table" in page
+        assert "<script>" not in page
+    assert "second" in pages[2]
+
+
+def test_attention_carries_the_names_of_its_adapters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+    model = fused[0]
+    predictions = model.predict_rows(rows["dev"], fusion_attention=True)
+    assert predictions.fusion_attention["ffn"].shape == (8, 2, 2)
+    assert predictions.fusion_adapters == {"ffn": (("first", "second"),) * 2}
+    assert predictions.fusion_layers == (0, 1)
+    pruned = model.with_kept((((1,), (0,)),)).predict_rows(rows["dev"], fusion_attention=True)
+    assert pruned.fusion_adapters == {"ffn": (("second",), ("first",))}
+    assert "first" in pruned._repr_html_()
+    upper = model.without_layers([0]).predict_rows(rows["dev"], fusion_attention=True)
+    assert upper.fusion_layers == (1,)
+    plain = model.predict_rows(rows["dev"])
+    assert (plain.fusion_adapters, plain.fusion_layers) == ({}, ())
+
+
+@pytest.mark.parametrize("rows", ALL_ROWS.values(), ids=ALL_ROWS)
+def test_rows_can_be_sliced(rows: Any) -> None:
+    assert len(rows[:1]) == 1
+    assert type(rows[:1]) is type(rows)
+    assert len(rows[10_000:]) == 0
+    assert rows[-1].texts_of(0) == rows.texts_of(len(rows) - 1)
+    assert rows[0].label_of(0) == rows.label_of(0)
+    assert [one.texts_of(0) for one in rows] == [rows.texts_of(row) for row in range(len(rows))]
+
+
+def test_rows_can_be_taken_by_lists_and_masks() -> None:
+    assert MANY[[3, -1]].text_a == ["text 3", "text 149"]
+    assert MANY[np.array([3, 5])].labels.tolist() == MANY.labels[[3, 5]].tolist()
+    assert MANY[::50].text_a == ["text 0", "text 50", "text 100"]
+    assert MANY[MANY.labels == MANY.labels[7]].text_a == ["text 7"]
+    assert MANY[[]].labels.dtype == np.int32
+    assert MANY[:3].label_names == MANY.label_names
+
+
+@pytest.mark.parametrize("index", ["text_a", 1.5, [0.5], None, [[1, 2]], [True, False], True, (slice(1), 0)], ids=str)
+def test_other_indices_of_rows_are_refused(index: Any) -> None:
+    with pytest.raises(UserError, match="slice"):
+        MANY[index]
+
+
+@pytest.mark.parametrize("index", [150, -151, [0, 150]], ids=str)
+def test_numbers_beyond_the_rows_are_refused(index: Any) -> None:
+    with pytest.raises(IndexError, match="15"):
+        MANY[index]
+
+
+def test_empty_splits_are_refused(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path) -> None:
+    model, _ = fused
+    empty = rows["dev"][:0]
+    for call in (model.predict_rows, model.evaluate):
+        with pytest.raises(UserError, match="empty"):
+            call(empty)
+    with pytest.raises(UserError, match="no dev rows"):
+        train_single(model.trunk, model.task, {**rows, "dev": empty}, workdir=tmp_path / "run")
+
+
+def test_a_confusion_matrix_counts_rows_by_label(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+    model, _ = fused
+    scores = model.evaluate(rows["dev"], confusion=True)
+    matrix = scores.pop("confusion")
+    assert scores == model.evaluate(rows["dev"])
+    predicted = model.predict_rows(rows["dev"]).labels
+    right = [rows["dev"].label_of(row) for row in range(8)]
+    expected = [
+        [sum(pair == (one, other) for pair in zip(right, predicted, strict=True)) for other in model.labels]
+        for one in model.labels
+    ]
+    assert matrix.counts.tolist() == expected
+    assert matrix.to_dict() == {"labels": ["few", "many"], "counts": expected}
+    lines = str(matrix).splitlines()
+    assert lines[0].split()[-2:] == ["few", "many"]
+    assert [line.split() for line in lines[1:]] == [["few", *map(str, expected[0])], ["many", *map(str, expected[1])]]
+
+
+def test_other_tasks_have_no_confusion_matrix(fused: tuple[TaskModel, Path]) -> None:
+    task = TaskConfig(name="values", kind="regression")
+    model = dataclasses.replace(fused[0], task=task, labels=())
+    with pytest.raises(UserError) as caught:
+        model.evaluate(VALUES, confusion=True)
+    for fact in ("values", "regression", "classification"):
+        assert fact in str(caught.value)
+
+
+def write_split(path: Path, rows: Rows) -> Path:
+    lines = [json.dumps({"text": rows.text_a[row], "label": rows.label_of(row)}) for row in range(len(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_eval_gives_a_confusion_matrix(
+    fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, folder = fused
+    source = write_split(tmp_path / "dev.jsonl", rows["dev"])
+    words = ["eval", f"--store={folder / 'store'}", f"--trunk={model.trunk.name}", "--fusion=quantity-fusion"]
+    assert main([*words, "--head=quantity-fusion", f"--source={source}", "--confusion"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["confusion"] == model.evaluate(rows["dev"], confusion=True)["confusion"].to_dict()
+    assert any(line.split()[:1] == ["many"] for line in err.splitlines())
+    assert {"split", "rows", "accuracy", "macro_f1", "matthews", "f1", "confusion"} == found.keys()
+
+
+def test_a_run_from_python_can_be_reported(
+    fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, folder = fused
+    source = write_split(tmp_path / "dev.jsonl", rows["dev"])
+    page = tmp_path / "report.html"
+    words = ["report", f"--output={page}", f"--source={source}", f"--store={folder / 'store'}"]
+    assert main([*words, f"--workdir={folder / 'run'}"]) == 0
+    text = page.read_text(encoding="utf-8")
+    for fact in ("fusion of first, second", "Mean attention of quantity-fusion", f"{model.metrics['accuracy']:.4f}"):
+        assert fact in text
+    assert "cannot be" not in text
+    assert "not those that training chose by" not in text
+    # Several runs in one folder, without their store.
+    assert main(["report", f"--output={page}", f"--workdir={folder}"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "3 of 3 runs are finished" in text
+    # A run of an earlier version has no trained.json; the same call writes it.
+    earlier = tmp_path / "earlier"
+    config = dataclasses.replace(TrainConfig(), max_steps=1, batch_size=8, max_length=8, buckets=(8,))
+    shared: dict[str, Any] = {"partition_name": "head", "config": config}
+    train_single(model.trunk, model.task, rows, workdir=earlier, **shared)
+    (earlier / "trained.json").unlink()
+    capsys.readouterr()
+    assert main(["report", f"--output={page}", f"--workdir={earlier}"]) == 2
+    assert "call the recipe again" in capsys.readouterr().err
+    train_single(model.trunk, model.task, rows, workdir=earlier, **shared)
+    assert main(["report", f"--output={page}", f"--workdir={earlier}"]) == 0
+    assert "The model cannot be loaded" in page.read_text(encoding="utf-8")

@@ -1,0 +1,132 @@
+"""The output of a run: a summary at its start, a line per evaluation, and that a finished run is only shown again."""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax.config import SamplingConfig, TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.terminal import progress_bar, table_lines
+from afjax.train import logs
+from afjax.train.multitask import train_multitask
+from afjax.train.recipes import train_single
+from afjax.train.single_run import SingleRun
+from afjax.trees import count
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+
+def test_a_run_prints_a_summary_and_a_line_per_evaluation(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train() -> list[str]:
+        train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=tiny)
+        return capsys.readouterr().err.splitlines()
+
+    look, looks = SingleRun.look, []
+
+    def interrupted(self: SingleRun, trained: Any) -> dict[str, float]:
+        looks.append(look(self, trained))
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return looks[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleRun, "look", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train()
+    lines = capsys.readouterr().err.splitlines()
+    # Nothing of a progress bar, which a file or a pipe cannot show.
+    assert not any("%|" in line or "\r" in line for line in lines)
+    start = next(line for line in lines if "parameters are trained" in line)
+    head = 32 * 32 + 32 + 2 * 32 + 2
+    for fact in (tiny_trunk.name, "1 device (cpu)", f"{head:,} of {head + count(tiny_trunk.params):,}"):
+        assert fact in start
+    assert any("16 steps, 8 dev rows" in line for line in lines)
+    assert any("24 train rows" in line and "lengths 8" in line for line in lines)
+    evaluations = [line for line in lines if re.search(r"step \d+ of 16", line)]
+    assert len(evaluations) == 1
+    assert f"accuracy {looks[0]['accuracy']:.4f}" in evaluations[0]
+
+    resumed = train()
+    assert any("resumes after step 8 of 16" in line for line in resumed)
+    assert sum("step 16 of 16, dev accuracy" in line for line in resumed) == 1
+    assert not any("step 8 of 16, dev" in line for line in resumed)
+
+    again = train()
+    assert any("finished" in line and str(tmp_path) in line for line in again)
+    assert not any("dev accuracy" in line for line in again)
+
+
+def test_a_run_that_stops_early_says_so(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = dataclasses.replace(tiny, learning_rate=0.0, eval_every=1, patience=2)
+    # Without a progress bar a line about the step follows after a quiet time.
+    monkeypatch.setattr(logs, "QUIET_SECONDS", -1.0)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=config)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("dev accuracy" in line for line in lines) == 3
+    assert sum("at step 1)" in line for line in lines) == 2
+    assert any("stops early: 2 evaluations" in line for line in lines)
+    assert sum("loss" in line for line in lines) == 3
+
+
+def test_a_multitask_run_prints_the_main_metric_of_each_task(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tiny: TrainConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = dataclasses.replace(tiny, max_steps=2, eval_every=2)
+    models = train_multitask(
+        tiny_trunk,
+        (task, TaskConfig(name="other")),
+        {"quantity": rows, "other": rows},
+        workdir=tmp_path,
+        partition_name="head",
+        config=config,
+        sampling=SamplingConfig(steps_per_epoch=2),
+    )
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = (line for line in lines if "step 2 of 2" in line)
+    for name, model in models.items():
+        assert f"{name}/accuracy {model.metrics['accuracy']:.4f}" in line
+    own = sum(count(model.params["heads"]) for model in models.values())
+    assert any(f"{own:,} of {own + count(tiny_trunk.params):,} parameters" in line for line in lines)
+
+
+def test_progress_bars_are_for_terminals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def bar() -> str:
+        with progress_bar("rows", 3, unit="row") as shown:
+            shown.update(3)
+        return capsys.readouterr().err
+
+    assert bar() == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "rows" in bar()
+
+
+def test_tables_align_texts_left_and_numbers_right() -> None:
+    lines = table_lines([("right", "yes", "no"), ("yes", "10", "2"), ("no", "3", "400")])
+    assert lines == ["right  yes   no", "yes     10    2", "no       3  400"]
