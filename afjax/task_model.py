@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig,
 from afjax.config import TaskConfig
 from afjax.data.lengths import inference_lengths
 from afjax.data.prepare import prepare
-from afjax.data.rows import rows_from_lists
+from afjax.data.rows import rows_from_lists, rows_from_table
 from afjax.data.splits import AnyRows, check_same_form
+from afjax.data.tabular import is_table
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
@@ -95,7 +96,7 @@ class TaskModel:
 
     def predict(
         self,
-        texts: Sequence[Any],
+        texts: Iterable[Any],
         *,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -105,7 +106,7 @@ class TaskModel:
 
         Args:
           texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
-            pairs of a question and its context.
+            pairs of a question and its context. Or a table, with the columns that the model's task names.
           batch_size: Rows a step.
           max_length: Tokens a row, longer ones are cut; None: as in training.
           fusion_attention: Whether to return the attention over adapters.
@@ -114,8 +115,12 @@ class TaskModel:
           UserError: Not a list of texts, a length the trunk cannot take, no rows a step, or a model whose outputs are
             NaN or infinite.
         """
+        if is_table(texts):
+            rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
+        else:
+            rows = rows_from_lists(texts, kind=self.task.kind)
         return self.predict_rows(
-            rows_from_lists(texts, kind=self.task.kind),
+            rows,
             batch_size=batch_size,
             max_length=max_length,
             fusion_attention=fusion_attention,
@@ -147,12 +152,20 @@ class TaskModel:
             np.add.at(of_rows[slot], data.row_of, of_windows * shares[:, None, None])
         return Predictions(scores, _softmax(scores), [best[0].text for best in answers], of_rows, answers)
 
-    def evaluate(self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None) -> dict[str, float]:
+    def evaluate(self, rows: Any, *, batch_size: int = 32, max_length: int | None = None) -> dict[str, float]:
         """Every metric of the task over labelled rows.
+
+        Args:
+          rows: Rows of ``load_split`` or ``rows_from_lists``; or a table (a DataFrame, or a dictionary of columns),
+            with the columns that the model's task names.
+          batch_size, max_length: As in :meth:`predict`.
 
         Raises:
           UserError: The rows have no labels, or other label names than the head.
         """
+        if not isinstance(rows, AnyRows):
+            # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+            rows = rows_from_table(rows, self.task, label_names=self.labels, listed=True, name="rows")
         self.check_labels(rows)
         data = self.tokenised(rows, max_length)
         return self.scores(self._run(data, batch_size, max_length, False)[0], data)

@@ -39,8 +39,9 @@ SHAPES = "the arrays' shapes"
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that did not exist in earlier versions, and the value that stands for what those versions did.
-FORMER_SETTINGS: Mapping[str, Any] = {"train.weight_decay_on": "kernels", "head.pooling": "first"}
+# Settings that did not exist in earlier versions, and the value that stands for what those versions did. Their tasks
+# had dev splits of their own, so their runs do not depend on dev_share.
+FORMER_SETTINGS: Mapping[str, Any] = {"train.weight_decay_on": "kernels", "head.pooling": "first", "dev_share": 0.1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
 
 from afjax.architecture import Adapter, AdapterConfig, HeadConfig
 from afjax.config import Partition, Remat, TaskConfig, TrainConfig
+from afjax.data.rows import rows_by_split
 from afjax.data.splits import AnyRows
 from afjax.hosts import is_first_host, together
 from afjax.paths import open_path
@@ -16,6 +18,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.task_model import TaskModel
 from afjax.train.multitask import check_tasks
+from afjax.train.parts import data_of
 from afjax.train.recipes import train_single
 from afjax.trunk import Trunk
 
@@ -39,7 +42,7 @@ class TaskSequence:
 def train_sequential(
     trunk: Trunk,
     tasks: Sequence[TaskConfig],
-    data: Mapping[str, Mapping[str, AnyRows]],
+    data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
     names: Mapping[str, str] | None = None,
@@ -62,7 +65,7 @@ def train_sequential(
     Args:
       trunk: The pretrained encoder; it is not changed.
       tasks: In the order of training, of distinct names.
-      data: Each task's ``train`` and ``dev`` rows, by its name.
+      data: Each task's splits by its name, each as in ``train_single``.
       workdir: A folder for the runs, one subfolder per task. Each is used as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
@@ -73,6 +76,7 @@ def train_sequential(
     """
     check_tasks([task.name for task in tasks])
     names = names or {task.name: task.name for task in tasks}
+    splits = {task.name: rows_by_split(task, data_of(data, task)) for task in tasks}
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
     for number, task in enumerate(tasks, start=1):
@@ -80,7 +84,7 @@ def train_sequential(
         models[task.name] = train_single(
             trunk,
             task,
-            data[task.name],
+            splits[task.name],
             workdir=folder,
             name=names[task.name],
             partition_name=partition_name,
@@ -97,7 +101,7 @@ def train_sequential(
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
-        scores.append(_scores(folder / SCORES, models, data, config.batch_size))
+        scores.append(_scores(folder / SCORES, models, splits, config.batch_size))
         # What was scored keeps its parameters on the device; copies do not.
         models = {name: dataclasses.replace(model) for name, model in models.items()}
     last = dict(zip(models, scores[-1], strict=True))
