@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from afjax.data.prediction_rows import STANDARD, PredictionRows
@@ -45,7 +46,7 @@ def write_predictions(
     for numbers, of_form in rows.forms:
         predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
         for place, number in enumerate(numbers):
-            line = json.dumps(rows.kept[number], ensure_ascii=False)
+            kept = _kept_fields(rows.kept[number])
             try:
                 prediction = json.dumps(_line(predictions, of_form, place), ensure_ascii=False, allow_nan=False)
             except ValueError:  # The sum of two large logits overflowed.
@@ -53,7 +54,7 @@ def write_predictions(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
                     "head."
                 ) from None
-            lines[number] = f"{line[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
+            lines[number] = f"{kept[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
     text = "".join(f"{line}\n" for line in lines)
     if output != STANDARD:
         write_output(output, text)
@@ -61,6 +62,16 @@ def write_predictions(
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
+
+
+def _kept_fields(fields: Mapping[str, Any]) -> str:
+    """The kept fields as a JSON object."""
+    text = json.dumps(fields, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half a surrogate pair, which only an escape can express.
+        return json.dumps(fields)
+    return text
 
 
 def _line(predictions: Predictions, rows: AnyRows, row: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from afjax.config import TaskConfig
 from afjax.data.choices import choices_of
 from afjax.data.columns import TEXT_COLUMNS, listing, missing_column, text_of
-from afjax.data.files import read_rows, rows_of_stream
+from afjax.data.files import read_rows, rows_of_stream, shorten
 from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows
 from afjax.data.tfds import TFDS_TEXT_COLUMNS
@@ -166,4 +166,11 @@ def _kept(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str,
     for column in keep:
         if column not in row:
             raise missing_column(place, column, row, flag="--keep")
+        try:
+            json.dumps(row[column], allow_nan=False)
+        except ValueError:
+            raise UserError(
+                f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot express; leave the '
+                "column out of --keep."
+            ) from None
     return {field: row[column] for column, field in keep.items()}

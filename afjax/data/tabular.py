@@ -3,7 +3,7 @@
 pandas, Polars, PyArrow and Hugging Face's datasets are recognised by their methods; none of them is imported.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ def as_list(values: Any, what: str) -> list[Any]:
             break
     if isinstance(values, str | bytes):
         raise UserError(f"{what} is the one text {shorten(values)}; put it into a list.")
-    if isinstance(values, Set):
+    if isinstance(values, set | frozenset):
         raise UserError(f"{what} is a {kind}, which has no order; give a list.")
     if not isinstance(values, Iterable):
         raise UserError(f"{what} is {shorten(values)}, of the type {kind}; give a list, a column or an iterator.")
