@@ -369,7 +369,7 @@ def one_class(columns: Columns, name: str) -> str:
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (
-            f' in the column "{columns.label}" ({len(columns.places)} rows from {columns.places[0]} to '
+            f' in the column "{columns.label}" ({columns.places[0]} to '
             f"{columns.places[-1]}; the columns are {listing(columns.names)})"
         )
     return f"{rows}: nothing can be learnt from them."
