@@ -74,7 +74,7 @@ DATA_EXAMPLE = """\
 examples:
   afjax data show rte --data_dir=DATA --trunk=minilm --max_length=128
   afjax data show entail --source=builtin:entail --split=dev
-  afjax data show reviews.csv
+  afjax data show reviews.csv --text_a=review --label=stars
   afjax data list
 
 DATA is the folder that holds the tasks' folders: benchmarks' own downloads, or folders of train, dev and test files."""
@@ -207,6 +207,8 @@ def make_parser() -> argparse.ArgumentParser:
     data.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file or a file of rows")
     data.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
     data.add_argument("--source", default="", help="a task's own folder or file, builtin:NAME or tfds:NAME")
+    for setting in ("text_a", "text_b", "label"):
+        data.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
     data.add_argument("--trunk", default="minilm", help="whose tokens to count (minilm)")
     add_length_flag(data)
     data.add_argument("--batch_size", type=int, default=32, help="rows a training step (32)")

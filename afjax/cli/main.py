@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -288,6 +289,8 @@ def _data(arguments: argparse.Namespace) -> int:
 
     set_up_libraries()
     task = data.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
+    columns = {name: getattr(arguments, name) for name in ("text_a", "text_b", "label") if getattr(arguments, name)}
+    task = dataclasses.replace(task, **columns)
     lines = data.show_lines(
         task,
         load_trunk(arguments.trunk),
