@@ -58,8 +58,10 @@ def open_source(task: TaskConfig, split: Split) -> Source:
         name, rows, label_names = read_tfds(task, split)
         return Source(name, rows, label_names, TFDS_TEXT_COLUMNS)
     if scheme == "official":
-        official, folder = split_official(task.source)
-        return Source(f"{official}'s {split} split", read_official(official, folder, split), OFFICIAL[official].labels)
+        official, download = split_official(task.source)
+        return Source(
+            f"{official}'s {split} split", read_official(official, download, split), OFFICIAL[official].labels
+        )
     path = split_path(task, "train" if split == "dev" and makes_dev(task) else split)
     if path is None:
         raise missing_split(task, split)
