@@ -77,5 +77,5 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
 
 
 def _is_same_file(one: str, other: str) -> bool:
-    """Whether two sources are one file, however its path is written. Its dev rows are those of the training run."""
+    """Whether two sources are one file, however its path is written. Both then have the same dev rows."""
     return os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)

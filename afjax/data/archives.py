@@ -17,7 +17,7 @@ ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
 # An archive's files are texts, which are read into memory. The longest of 20 Newsgroups has 160,000 bytes.
 MAX_MEMBER_BYTES = 2**26
 
-# What the standard library raises for damaged archives.
+# The standard library's exceptions for damaged archives.
 _DAMAGED = (
     EOFError,
     NotImplementedError,
@@ -58,7 +58,7 @@ def _read_tar(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             if member.isfile() and wanted(name):
                 _check_size(archive, name, member.size)
                 file = tar.extractfile(member)
-                assert file is not None, "a member that is a file can be opened"
+                assert file is not None, "regular files can be opened"
                 yield name, file.read()
         # Only at its end does gzip know that the data is sound.
         while unpacked.read(2**20):

@@ -72,5 +72,5 @@ def _hash(texts: Iterable[Any]) -> float:
             encoded = piece.encode()
             # The length keeps ("ab", "c") and ("a", "bc") apart.
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    # 53 bits are what a float64 represents exactly.
+    # A float64 represents 53 bits exactly.
     return (int.from_bytes(digest.digest(), "little") >> 11) / 2**53

@@ -43,7 +43,7 @@ class Form:
     """Columns that a row may have.
 
     Attributes:
-      texts: The text columns, in the order in which the model reads them.
+      texts: The text columns, in the model's order.
       choices: The columns of multiple choice: one that holds a list, or one per choice.
     """
 
@@ -146,7 +146,7 @@ def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
 def _parts(
     place: str, row: dict[str, Any], forms: Sequence[Form], task: TaskConfig, text_columns: int | None
 ) -> list[Any]:
-    """What the model reads of a row: one or two texts; for multiple choice a context and its choices."""
+    """The parts of a row that the model reads: one or two texts; for multiple choice a context and its choices."""
     form = next((form for form in forms if set(form.columns) <= row.keys()), None)
     question = task.text_b or "question"
     unasked = form is not None and task.kind == "multiple_choice" and text_columns == 1 and question in row

@@ -41,7 +41,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     else those that occur in train, sorted; integers in numeric order.
 
     A task without a dev split gets one from its train rows, see ``TaskConfig.dev_share``. Its label names are then
-    those of all rows.
+    the names that occur in all its rows.
 
     Raises:
       UserError: A split is missing or empty, a file, column, text or label is invalid, or one split has pairs of texts
@@ -123,7 +123,7 @@ def read_source(
       task: The task: its kind, columns and label names.
       source: The rows.
       label_names, listed, labelled: As in :func:`load_split`.
-      train: Opens the rows whose labels give the label names, if nothing lists them; None: those of ``source`` do.
+      train: Opens the rows whose labels give the label names, if nothing lists them; None: ``source`` itself.
 
     Raises:
       UserError: A column, text or label is invalid.
@@ -201,13 +201,13 @@ def rows_from_table(
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """The splits of a task that Python code gives: rows as they are, tables by :func:`rows_from_table`.
+    """Checks the splits that Python code gives for a task, and converts tables by :func:`rows_from_table`.
 
     A task without dev rows gets some of its train rows, see ``TaskConfig.dev_share``.
 
     Args:
       task: The task.
-      data: ``{"train": rows, "dev": rows, "test": rows}``, of which only train is needed. Test may lack labels.
+      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is needed, and test may lack labels.
 
     Raises:
       UserError: No train split, an unknown split, a split of another type, or as in :func:`rows_from_table`.
@@ -365,7 +365,7 @@ def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, liste
 
 
 def one_class(columns: Columns, name: str) -> str:
-    """Says that all rows have the same label: where they are, in which column, and which columns there are."""
+    """Says that all rows have the same label, with their lines, the label column and all columns."""
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (

@@ -90,7 +90,7 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
 def makes_dev(task: TaskConfig) -> bool:
     """Whether the dev split is a part of the train file, because the task has no dev split of its own.
 
-    Only files of rows are divided: a benchmark's splits, and those of TFDS and of built-in tasks, are fixed.
+    Only files of rows are divided. The splits of benchmarks, TFDS and built-in tasks are fixed.
     """
     if task.source.startswith(("builtin:", "tfds:", "official:")) or not task.dev_share:
         return False

@@ -11,7 +11,7 @@ import numpy as np
 from afjax.data.files import shorten
 from afjax.errors import UserError
 
-# What an error message recommends.
+# The types that an error message recommends.
 TABLES = "a DataFrame or a dictionary of columns"
 
 

@@ -74,7 +74,7 @@ def check_arguments(
 
 
 def data_of(data: Any, task: TaskConfig) -> Any:
-    """One task's splits among those of several tasks; a task that is missing has none.
+    """One task's splits, from the splits of several tasks; empty if the task is missing.
 
     Raises:
       UserError: ``data`` is not a mapping.

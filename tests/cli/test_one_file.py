@@ -95,7 +95,7 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert [list(row) for row in rows] == [["id", "text", "gold", "logits", "label", "probabilities"]] * len(REVIEWS)
     assert [(row["text"], row["gold"]) for row in rows] == REVIEWS
     assert [row["id"] for row in rows] == [str(number) for number in range(len(REVIEWS))]
-    # Without --keep the output is what it was, from whatever the rows come.
+    # Without --keep a row has these fields only, whether rows come from a file or from the standard input.
     bare = lines("predict", *model, source, "--output=-")
     assert [json.loads(line) for line in bare] == [
         {name: row[name] for name in ("logits", "label", "probabilities")} for row in rows

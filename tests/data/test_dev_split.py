@@ -1,4 +1,4 @@
-"""Tasks without a dev split: which of their train rows become dev rows, and what is refused."""
+"""Tasks without a dev split: which of their train rows become dev rows, and bad shares."""
 
 import json
 import random
@@ -79,7 +79,7 @@ def test_a_folder_with_a_train_file_only_and_a_file_of_the_tasks_own(tmp_path: P
     task = TaskConfig(name="t", train=str(folder / "train.csv"))
     assert len(load_split(task, "dev")) == len(expected)
     assert len(load_split(task, "train")) == 400 - len(expected)
-    # A dev file is used as it is, in the folder or named by the task.
+    # A dev file in the folder, or one that the task names, is not divided.
     write_table(folder / "dev.csv", ["one", "four"])
     assert dev_texts(folder) == {"one", "four"}
     assert dev_texts(folder / "train.csv", dev="dev.csv") == {"one", "four"}

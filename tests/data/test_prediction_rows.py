@@ -73,7 +73,7 @@ def test_the_usual_columns_are_read_as_well(tmp_path: Path) -> None:
     ((_, rows),) = read_prediction_rows(path, REVIEWS, 1).forms
     assert isinstance(rows, Rows)
     assert rows.text_a == ["x", "y"]
-    # The order of a span task's columns is that of the model, not of the settings.
+    # A span task's columns are read in the model's order, not in the order of the settings.
     spans = TaskConfig(name="t", kind="span", text_a="passage", text_b="query")
     row = {"query": "what", "passage": "this"}
     ((_, found),) = read_prediction_rows(write(tmp_path / "a.jsonl", json.dumps(row)), spans).forms
