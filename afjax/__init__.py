@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, PalConfig
     from afjax.config import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
-    from afjax.data.rows import load_split, load_task, rows_from_lists
+    from afjax.data.rows import load_split, load_task, rows_from_lists, rows_from_table
     from afjax.data.tasks import find_task
     from afjax.errors import UserError
     from afjax.model.adapters import layer_params
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "afjax.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "PalConfig"),
     "afjax.config": ("SamplingConfig", "SpanConfig", "TaskConfig", "TrainConfig"),
-    "afjax.data.rows": ("load_split", "load_task", "rows_from_lists"),
+    "afjax.data.rows": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
     "afjax.data.tasks": ("find_task",),
     "afjax.errors": ("UserError",),
     "afjax.model.adapters": ("layer_params",),
@@ -70,6 +70,7 @@ __all__ = [
     "load_trunk",
     "pal",
     "rows_from_lists",
+    "rows_from_table",
     "save_trunk",
     "train_fusion",
     "train_multitask",

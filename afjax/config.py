@@ -73,11 +73,14 @@ class TaskConfig:
 
     Attributes:
       name: The task's name; names of adapters and heads default to it. No ``/`` or comma.
-      source: A folder with ``train``, ``dev`` and perhaps ``test`` files (``.jsonl``, ``.tsv``, ``.csv``,
-        each also ``.gz``) and perhaps ``labels.json``; ``official:NAME:FOLDER``, the folder that holds the benchmarks'
-        own downloads; ``builtin:NAME``; or ``tfds:NAME``. The first, and the folder of a prepared TFDS dataset, may be
-        on ``gs://``; they are copied to the cache.
-      train, dev, test: Files that take the place of the folder's (or names of TFDS splits).
+      source: A folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``, each
+        also ``.gz``) and ``labels.json``; one such file, which holds the train rows; ``official:NAME:FOLDER``, the
+        folder that holds the benchmarks' own downloads; ``builtin:NAME``; or ``tfds:NAME``. A folder, a file, and the
+        folder of a prepared TFDS dataset may be on ``gs://``; they are copied to the cache.
+      train, dev, test: Files to use in place of the folder's, relative to it (or names of TFDS splits).
+      dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of a row's texts
+        decides, so equal rows are in the same split, and neither the order of the rows nor other rows matter. 0: no
+        dev split is made, and the task is refused.
       kind: Classification; regression; multiple choice (rows of a context and its choices); or span (rows of a question
         and the context that its answer is cut from).
       labels: Label names in order; empty: ``labels.json`` of the folder, else those of the train split. Those of
@@ -98,6 +101,7 @@ class TaskConfig:
     train: str = ""
     dev: str = ""
     test: str = ""
+    dev_share: float = 0.1
     kind: TaskKind = "classification"
     labels: tuple[str, ...] = ()
     text_a: str = ""
@@ -124,6 +128,11 @@ class TaskConfig:
             raise UserError(f"The task {self.name}'s scale is {self.scale}; it must be finite and above 0.")
         if self.scale != 1.0 and self.kind != "regression":
             raise UserError(f"The task {self.name} has a scale of {self.scale}, which only regression tasks can have.")
+        if not 0 <= self.dev_share < 1:
+            raise UserError(
+                f"The task {self.name}'s dev_share is {self.dev_share}; it is a share of the train rows, at least 0 "
+                "and below 1."
+            )
         if self.train_rows < 0:
             raise UserError(f"The task {self.name}'s train_rows is {self.train_rows}; it must be 0 or more.")
         if self.choices and self.kind != "multiple_choice":

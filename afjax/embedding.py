@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from afjax.architecture import Pooling
 from afjax.data.lengths import inference_lengths
 from afjax.data.rows import rows_from_lists
+from afjax.data.splits import Rows
 from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import check_fields
 from afjax.errors import UserError
@@ -131,7 +132,9 @@ def embed_texts(
     max_length = min(config.max_length or longest, longest)
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
-    data = tokenise(rows_from_lists(texts), tokenizer, max_length=max_length, cache_dir=None)
+    rows = rows_from_lists(texts)
+    assert isinstance(rows, Rows), "the kind is classification by default"
+    data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size

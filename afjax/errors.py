@@ -21,6 +21,9 @@ class UserError(ValueError):
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or an empty string."""
-    nearest = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
+    """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or an empty string.
+
+    The given name itself is never offered: the user has tried it already.
+    """
+    nearest = difflib.get_close_matches(given, [name for name in allowed if name != given], n=1, cutoff=0.5)
     return f' Did you mean "{nearest[0]}"?' if nearest else ""

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -19,8 +19,9 @@ from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig,
 from afjax.config import TaskConfig
 from afjax.data.lengths import inference_lengths
 from afjax.data.prepare import prepare
-from afjax.data.rows import rows_from_lists
+from afjax.data.rows import rows_from_lists, rows_from_table
 from afjax.data.splits import AnyRows, check_same_form
+from afjax.data.tabular import is_table
 from afjax.data.tokenise import TokenisedRows
 from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
@@ -181,7 +182,7 @@ class TaskModel:
 
     def predict(
         self,
-        texts: Sequence[Any],
+        texts: Iterable[Any],
         *,
         batch_size: int = 32,
         max_length: int | None = None,
@@ -191,7 +192,7 @@ class TaskModel:
 
         Args:
           texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
-            pairs of a question and its context.
+            pairs of a question and its context. Or a table, with the columns that the model's task names.
           batch_size: Rows a step.
           max_length: Tokens a row, longer ones are cut; None: as in training.
           fusion_attention: Whether to return the attention over adapters.
@@ -200,8 +201,12 @@ class TaskModel:
           UserError: Not a list of texts, a length the trunk cannot take, no rows a step, or a model whose outputs are
             NaN or infinite.
         """
+        if is_table(texts):
+            rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
+        else:
+            rows = rows_from_lists(texts, kind=self.task.kind)
         return self.predict_rows(
-            rows_from_lists(texts, kind=self.task.kind),
+            rows,
             batch_size=batch_size,
             max_length=max_length,
             fusion_attention=fusion_attention,
@@ -253,7 +258,7 @@ class TaskModel:
     @overload
     def evaluate(
         self,
-        rows: AnyRows,
+        rows: Any,
         *,
         batch_size: int = ...,
         max_length: int | None = ...,
@@ -261,15 +266,16 @@ class TaskModel:
     ) -> dict[str, float]: ...
     @overload
     def evaluate(
-        self, rows: AnyRows, *, batch_size: int = ..., max_length: int | None = ..., confusion: bool
+        self, rows: Any, *, batch_size: int = ..., max_length: int | None = ..., confusion: bool
     ) -> dict[str, Any]: ...
     def evaluate(
-        self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
+        self, rows: Any, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
     ) -> dict[str, Any]:
         """Every metric of the task over labelled rows.
 
         Args:
-          rows: Labelled rows.
+          rows: Rows of ``load_split`` or ``rows_from_lists``; or a table (a DataFrame, or a dictionary of columns),
+            with the columns that the model's task names.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. None: as in training.
           confusion: Whether to add ``confusion``, a :class:`afjax.metrics.ConfusionMatrix`, to the metrics.
@@ -278,6 +284,9 @@ class TaskModel:
           UserError: The rows have no labels, or other label names than the head; or a confusion matrix of another
             task than a classification task.
         """
+        if not isinstance(rows, AnyRows):
+            # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+            rows = rows_from_table(rows, self.task, label_names=self.labels, listed=True, name="rows")
         self.check_labels(rows)
         if confusion and self.task.kind != "classification":
             raise UserError(

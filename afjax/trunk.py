@@ -189,7 +189,7 @@ class Trunk:
             config = EmbeddingConfig(pooling=pooling or "mean")
         else:
             config = read_embedding_config(self.folder)
-        given = {"normalize": normalize, "max_length": max_length}
+        given: dict[str, Any] = {"normalize": normalize, "max_length": max_length}
         if max_length is not None:
             check_length(max_length, self)
         return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax.config import MAIN_METRICS, TaskConfig, TrainConfig
+from afjax.data.files import ENDINGS, file_stem
 from afjax.data.labels import find_label_names
 from afjax.data.official import OFFICIAL, SPLITS, find_official
-from afjax.data.rows import has_split, load_split, open_source, read_columns, split_official, split_path
+from afjax.data.rows import load_split, read_columns
+from afjax.data.sources import has_split, is_one_file, makes_dev, open_source, split_official, split_path
 from afjax.data.splits import AnyRows
 from afjax.data.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
 from afjax.data.tasks import find_task, known_task, read_task
@@ -48,18 +50,20 @@ def list_lines(*, as_json: bool) -> list[str]:
 
 
 def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
-    """The task of a name or a TOML file, in ``data_dir`` or at ``source``.
+    """The task of a name, a TOML file or a file of rows, in ``data_dir`` or at ``source``.
 
     Raises:
       UserError: Both of them or, with a name, none; and all that ``find_task`` raises.
     """
     if source and data_dir:
         raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
+    if not (source or data_dir) and name.endswith(ENDINGS):
+        return TaskConfig(name=file_stem(Path(name).name), source=name)
     if not source:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(
                 f"Neither --data_dir nor --source was given for the task {name}; give --data_dir, the folder that "
-                "holds the tasks' folders, or --source, a task's own folder, builtin:NAME or tfds:NAME."
+                "holds the tasks' folders, or --source, a task's own folder or file, builtin:NAME or tfds:NAME."
             )
         return find_task(name, data_dir)
     if source.startswith("official:"):
@@ -67,9 +71,11 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         return dataclasses.replace(find_task(official, folder), name=name)
     if name.endswith(".toml"):
         return dataclasses.replace(read_task(Path(name)), source=source, train="", dev="", test="")
-    known = known_task(name)
+    known = dataclasses.replace(known_task(name), source=source)
+    if is_one_file(known):
+        return known
     labels = () if (fetched(source) / "labels.json").is_file() else known.labels
-    return dataclasses.replace(known, source=source, labels=labels)
+    return dataclasses.replace(known, labels=labels)
 
 
 def show_lines(
@@ -160,7 +166,7 @@ def _files(task: TaskConfig, split: Split) -> list[str]:
         return [str(path) for path in find_official(*split_official(task.source))[split]]
     if task.source.startswith(("builtin:", "tfds:")):
         return [open_source(task, split).name]
-    return [str(split_path(task, split))]
+    return [str(split_path(task, "train" if split == "dev" and makes_dev(task) else split))]
 
 
 def _is_large(files: Sequence[str]) -> bool:

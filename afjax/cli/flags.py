@@ -56,12 +56,16 @@ example:
   afjax eval --store=store --trunk=minilm --adapter=csqa --head=csqa --data_dir=DATA"""
 
 PREDICT_EXAMPLE = """\
-example:
+examples:
   afjax predict --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --input=rows.jsonl --output=predictions.jsonl
+  afjax predict --store=store --trunk=minilm --adapter=reviews --head=reviews --input=reviews.csv --keep=id,review
+  zcat reviews.tsv.gz | afjax predict --store=store --trunk=minilm --adapter=reviews --head=reviews --input=- \\
+      --input_format=tsv > predictions.jsonl
 
-A row is {"text": ...} or {"text_a": ..., "text_b": ...}, of multiple choice {"context": ..., "choices": [...]}, of span
-{"question": ..., "context": ...}; each gives, in order, {"logits": [...], "label": ..., "probabilities": [...]}."""
+A row has the columns that the head's task was trained on (its text_a, text_b and choices settings), or {"text": ...},
+{"text_a": ..., "text_b": ...}, for multiple choice {"context": ..., "choices": [...]}, for span {"question": ...,
+"context": ...}. Each row gives, in order, {"logits": [...], "label": ..., "probabilities": [...]}."""
 
 DROP_EXAMPLE = """\
 example:
@@ -79,6 +83,7 @@ DATA_EXAMPLE = """\
 examples:
   afjax data show rte --data_dir=DATA --trunk=minilm --max_length=128
   afjax data show entail --source=builtin:entail --split=dev
+  afjax data show reviews.csv --text_a=review --label=stars
   afjax data list
 
 DATA is the folder that holds the tasks' folders: benchmarks' own downloads, or folders of train, dev and test files."""
@@ -180,9 +185,22 @@ def make_parser() -> argparse.ArgumentParser:
 
     predict = add_command(commands, "predict", "predict the rows of a file", PREDICT_EXAMPLE)
     add_model_flags(predict)
-    add_length_flag(predict)
-    predict.add_argument("--input", required=True, type=Path, help="rows, .jsonl or .jsonl.gz")
-    predict.add_argument("--output", required=True, type=Path, help="predictions, .jsonl")
+    predict.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
+    predict.add_argument(
+        "--input", required=True, metavar="FILE", help="rows: .jsonl, .tsv or .csv, also .gz; - for the standard input"
+    )
+    predict.add_argument(
+        "--input_format", choices=("jsonl", "tsv", "csv"), help="of the input (as its name says; - is jsonl)"
+    )
+    predict.add_argument(
+        "--output", default="-", metavar="FILE", help="predictions, .jsonl; - for the standard output (-)"
+    )
+    predict.add_argument(
+        "--keep",
+        default="",
+        metavar="COLUMN,COLUMN:FIELD",
+        help="columns of the input to copy to the output, under another name after a colon",
+    )
 
     drop = add_command(
         commands,
@@ -210,9 +228,11 @@ def make_parser() -> argparse.ArgumentParser:
 
     data = add_command(commands, "data", "show a task's splits, or list the known tasks", DATA_EXAMPLE)
     data.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
-    data.add_argument("task", nargs="?", metavar="TASK", help="of what to show: a name or a .toml file")
+    data.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file or a file of rows")
     data.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
-    data.add_argument("--source", default="", help="a task's own folder, builtin:NAME or tfds:NAME, for --data_dir")
+    data.add_argument("--source", default="", help="a task's own folder or file, builtin:NAME or tfds:NAME")
+    for setting in ("text_a", "text_b", "label"):
+        data.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
     data.add_argument("--trunk", default="minilm", help="whose tokens to count (minilm)")
     add_length_flag(data)
     data.add_argument("--batch_size", type=int, default=32, help="rows a training step (32)")

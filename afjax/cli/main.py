@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -273,13 +274,21 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from afjax.cli.predictions import write_predictions
-    from afjax.data.rows import read_prediction_rows
+    from afjax.cli.predictions import FIELDS, write_predictions
+    from afjax.data.prediction_rows import STANDARD, parse_keep, read_prediction_rows
 
-    if os.path.realpath(arguments.output) == os.path.realpath(arguments.input):
+    files = [os.path.realpath(path) for path in (arguments.input, arguments.output) if path != STANDARD]
+    if len(files) == 2 and files[0] == files[1]:
         raise UserError(f"--input and --output are both {arguments.input}; give --output another file.")
+    keep = parse_keep(arguments.keep, FIELDS)
     task_model = load_stored_model(arguments)
-    rows = read_prediction_rows(arguments.input, task_model.task.kind, task_model.text_columns)
+    rows = read_prediction_rows(
+        arguments.input,
+        task_model.task,
+        task_model.text_columns,
+        keep=keep,
+        file_format=arguments.input_format,
+    )
     write_predictions(
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
     )
@@ -316,6 +325,8 @@ def _data(arguments: argparse.Namespace) -> int:
 
     set_up_libraries()
     task = data.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
+    columns = {name: getattr(arguments, name) for name in ("text_a", "text_b", "label") if getattr(arguments, name)}
+    task = dataclasses.replace(task, **columns)
     lines = data.show_lines(
         task,
         load_trunk(arguments.trunk),

@@ -2,49 +2,76 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+from collections.abc import Mapping
 from typing import Any
 
+from afjax.data.prediction_rows import STANDARD, PredictionRows
 from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.errors import UserError
 from afjax.storage.writing import check_output, write_output
 from afjax.task_model import Predictions, TaskModel
 
+# The fields of every prediction; of span also its answers.
+FIELDS = ("logits", "label", "probabilities", "answers")
+
 
 def write_predictions(
-    path: Path,
+    output: str,
     task_model: TaskModel,
-    rows: Sequence[tuple[list[int], AnyRows]],
+    rows: PredictionRows,
     *,
     batch_size: int,
-    max_length: int,
+    max_length: int | None,
 ) -> None:
-    """Predicts rows and writes ``{"logits", "label", "probabilities"}`` a line, in their order.
+    """Predicts rows and writes ``{"logits", "label", "probabilities"}``, one line per row, in their order.
 
-    Of multiple choice a row has as many logits as choices. Of span the logits are the scores of its ``answers``, a list
-    of ``{"text", "begin", "end", "score", "probability"}``, best first. The file appears whole or not at all.
+    For multiple choice, a row has as many logits as choices. For span, the logits are the scores of its ``answers``, a
+    list of ``{"text", "begin", "end", "score", "probability"}``, best first. Kept fields come first. A file appears
+    completely or not at all.
 
     Args:
-      rows: Of ``read_prediction_rows``: rows of one form each, with their numbers.
+      output: The file; ``-`` for the standard output.
+      task_model: The model.
+      rows: The rows.
+      batch_size: Rows per step.
+      max_length: Tokens per row; None: as in training.
 
     Raises:
-      UserError: The file cannot be written, or a model whose outputs are NaN or infinite.
+      UserError: The file cannot be written, or the model's outputs are NaN or infinite.
     """
-    check_output(path)
-    lines: list[str] = [""] * sum(len(numbers) for numbers, _ in rows)
-    for numbers, of_form in rows:
+    if output != STANDARD:
+        check_output(output)
+    lines: list[str] = [""] * len(rows)
+    for numbers, of_form in rows.forms:
         predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
         for place, number in enumerate(numbers):
-            line = _line(predictions, of_form, place)
+            kept = _kept_fields(rows.kept[number])
             try:
-                lines[number] = json.dumps(line, ensure_ascii=False, allow_nan=False)
+                prediction = json.dumps(_line(predictions, of_form, place), ensure_ascii=False, allow_nan=False)
             except ValueError:  # The sum of two large logits overflowed.
                 raise UserError(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
                     "head."
                 ) from None
-    write_output(path, "".join(f"{line}\n" for line in lines))
+            lines[number] = f"{kept[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
+    text = "".join(f"{line}\n" for line in lines)
+    if output != STANDARD:
+        write_output(output, text)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def _kept_fields(fields: Mapping[str, Any]) -> str:
+    """The kept fields as a JSON object."""
+    text = json.dumps(fields, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half a surrogate pair, which only an escape can express.
+        return json.dumps(fields)
+    return text
 
 
 def _line(predictions: Predictions, rows: AnyRows, row: int) -> dict[str, Any]:

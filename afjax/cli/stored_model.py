@@ -1,6 +1,7 @@
 """The stored model that a command's flags name, and the rows that it is scored on."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
     import dataclasses
 
-    from afjax.data.rows import load_split, open_source
+    from afjax.data.rows import load_split
+    from afjax.data.sources import open_source
     from afjax.data.tasks import find_task, read_task
 
     own, source = task_model.task, arguments.source or ""
@@ -99,14 +101,22 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
         found = find_task(own.name, arguments.data_dir)
     elif source.endswith(".toml"):
         found = read_task(Path(source))
-    elif source == own.source:
+    elif source == own.source or _is_same_file(source, own.source):
         found = own
     elif Path(source).is_file():
-        found = dataclasses.replace(own, source="", **{"train": "", "dev": "", "test": "", split: source})
+        # All rows of the file are scored, whatever the split is called.
+        files = {"train": "", "dev": "", "test": "", split: source}
+        found = dataclasses.replace(own, source="", dev_share=0.0, **files)
     else:
         found = dataclasses.replace(own, source=source, train="", dev="", test="")
-    task = dataclasses.replace(own, source=found.source, train=found.train, dev=found.dev, test=found.test)
+    places = {name: getattr(found, name) for name in ("source", "train", "dev", "test", "dev_share")}
+    task = dataclasses.replace(own, **places)
     # A source that names its labels must name those of the head, which evaluate sees to.
     names = task.labels or open_source(task, split).label_names or task_model.labels
     # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Whether two sources are one file, however its path is written. Both then have the same dev rows."""
+    return os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)

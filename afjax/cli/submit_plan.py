@@ -9,7 +9,8 @@ from typing import Any
 from afjax import store
 from afjax.config import TaskConfig
 from afjax.data.official import OFFICIAL, find_official
-from afjax.data.rows import has_split, load_split
+from afjax.data.rows import load_split
+from afjax.data.sources import has_split
 from afjax.data.splits import AnyRows
 from afjax.data.tasks import find_task
 from afjax.dataclass_dicts import from_dict

@@ -1,55 +1,120 @@
-"""Reads the files in .tar.gz archives where they lie, without unpacking them."""
+"""Reads the files in .tar.gz and .zip archives in place, without unpacking them to the disk."""
 
 import gzip
+import lzma
 import posixpath
+import stat
+import struct
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from afjax.errors import UserError
 
-ARCHIVE_ENDINGS = (".tar.gz", ".tgz")
+ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
+# An archive's files are texts, which are read into memory. The longest of 20 Newsgroups has 160,000 bytes.
+MAX_MEMBER_BYTES = 2**26
+
+# The standard library's exceptions for damaged archives.
+_DAMAGED = (
+    EOFError,
+    NotImplementedError,
+    ValueError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Yields ``(member, its bytes)`` for the wanted files of an archive, in its order; links are not followed.
 
     Raises:
-      UserError: The archive is missing, truncated or damaged, or a member, wanted or not, would leave the folder that
-        the archive was unpacked in.
+      UserError: The archive is missing, truncated, damaged or encrypted; a wanted file has more than
+        ``MAX_MEMBER_BYTES``; or a member, wanted or not, would leave the folder that the archive was unpacked in.
     """
+    kind = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     try:
-        with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
-            for member in tar:
-                check_inside(archive, member)
-                name = posixpath.normpath(member.name)
-                file = tar.extractfile(member) if member.isfile() and wanted(name) else None
-                if file:
-                    yield name, file.read()
-            # Only at its end does gzip know that the data is sound.
-            while unpacked.read(2**20):
-                pass
-    except (EOFError, tarfile.TarError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{archive} is truncated, damaged or no .tar.gz archive ({error}); fetch it again.") from error
+        yield from (_read_zip if kind == ".zip" else _read_tar)(archive, wanted)
+    except UserError:
+        raise
+    except _DAMAGED as error:
+        raise UserError(f"{archive} is truncated, damaged or no {kind} archive ({error}); fetch it again.") from error
     except OSError as error:
-        raise UserError(f"The archive {archive} cannot be read ({error.strerror}).") from error
+        raise UserError(f"The archive {archive} cannot be read ({error.strerror or error}).") from error
 
 
-def check_inside(archive: Path, member: tarfile.TarInfo) -> None:
-    """Refuses members that point out of the archive: sound archives have none."""
-    outside = is_absolute(member.name) or ".." in member.name.replace("\\", "/").split("/")
-    if member.issym() or member.islnk():
-        folder = posixpath.dirname(member.name) if member.issym() else ""
-        target = posixpath.normpath(posixpath.join(folder, member.linkname.replace("\\", "/")))
-        outside |= is_absolute(target) or target.split("/")[0] == ".."
-    if outside:
-        link = f" (a link to {member.linkname})" if member.linkname else ""
+def _read_tar(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
+        for member in tar:
+            name = posixpath.normpath(member.name)
+            folder = posixpath.dirname(member.name) if member.issym() else ""
+            _check_inside(archive, member.name, member.linkname if member.issym() or member.islnk() else "", folder)
+            if member.isfile() and wanted(name):
+                _check_size(archive, name, member.size)
+                file = tar.extractfile(member)
+                assert file is not None, "regular files can be opened"
+                yield name, file.read()
+        # Only at its end does gzip know that the data is sound.
+        while unpacked.read(2**20):
+            pass
+
+
+def _read_zip(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(archive) as packed:
+        for member in packed.infolist():
+            name = posixpath.normpath(member.filename)
+            is_link = stat.S_ISLNK(member.external_attr >> 16)
+            folder = posixpath.dirname(member.filename)
+            _check_inside(archive, member.filename, _link_target(packed, archive, member) if is_link else "", folder)
+            if member.is_dir() or is_link or not wanted(name):
+                continue
+            if member.flag_bits & 1:
+                raise UserError(f"{archive} has the member {name}, which is encrypted; unpack the archive first.")
+            _check_size(archive, name, member.file_size)
+            # zipfile reads no more than the size that was checked, and compares a checksum.
+            yield name, packed.read(member)
+
+
+def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
+    """A symbolic link's target, which a zip archive stores as the link's contents."""
+    _check_size(archive, member.filename, member.file_size)
+    return packed.read(member).decode("utf-8", "replace")
+
+
+def _check_size(archive: Path, name: str, size: int) -> None:
+    if size > MAX_MEMBER_BYTES:
         raise UserError(
-            f"{archive} has the member {member.name}{link}, which leads out of the archive; fetch the archive from "
-            "where it is published."
+            f"{archive} has the member {name}, which unpacks to {size:,} bytes, more than a text can have "
+            f"({MAX_MEMBER_BYTES:,}); fetch the archive from where it is published."
         )
 
 
-def is_absolute(name: str) -> bool:
+def _check_inside(archive: Path, name: str, target: str, folder: str = "") -> None:
+    """Refuses members that point out of the archive, as no published archive does.
+
+    Args:
+      archive: The archive.
+      name: The member's name.
+      target: The target of a link; empty for other members.
+      folder: The folder that the target is relative to.
+    """
+    outside = _is_absolute(name) or ".." in name.replace("\\", "/").split("/")
+    if target:
+        joined = posixpath.normpath(posixpath.join(folder, target.replace("\\", "/")))
+        outside |= _is_absolute(joined) or joined.split("/")[0] == ".."
+    if outside:
+        link = f" (a link to {target})" if target else ""
+        raise UserError(
+            f"{archive} has the member {name}{link}, which leads out of the archive; fetch the archive from where it "
+            "is published."
+        )
+
+
+def _is_absolute(name: str) -> bool:
     return name.startswith(("/", "\\")) or name[1:2] == ":"

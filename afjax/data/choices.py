@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.columns import check_ids, check_text, first_row, id_of, is_missing, text_of, value_of
+from afjax.data.columns import check_ids, check_text, first_row, id_of, is_missing, missing_column, text_of, value_of
 from afjax.data.files import shorten
 from afjax.data.splits import ChoiceRows
 from afjax.errors import UserError, did_you_mean
@@ -42,7 +42,7 @@ def pick_choices(
     names, label = tuple(choices) or ("choices",), label or "label"
     question = question or ("question" if "question" in first else "")
     if labelled and label not in first:
-        raise UserError(f'{source} has no column "{label}"; add one, or name it in the task\'s "label" setting.')
+        raise missing_column(place, label, first, "label")
     places: list[str] = []
     contexts: list[str] = []
     lists: list[tuple[str, ...]] = []
@@ -56,7 +56,7 @@ def pick_choices(
             )
         text = text_of(place, row, context or "context")
         contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
-        lists.append(_choices(place, row, names))
+        lists.append(choices_of(place, row, names))
         if labelled or (labelled is None and label in first):
             labels.append(value_of(place, row, label))
         if ids is not None:
@@ -72,7 +72,8 @@ def pick_choices(
     return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
 
 
-def _choices(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    """A row's choices, of one column that holds a list, or of one column per choice."""
     values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
     return check_choices(place, values)
 

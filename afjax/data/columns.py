@@ -23,7 +23,9 @@ class Columns:
       text_a: The texts, or the first texts of pairs.
       text_b: The second texts; None for single texts.
       labels: None where the split has no label column.
-      ids: The column ``id``; None where there is none.
+      ids: The column ``id``; None if there is none.
+      names: The names of all columns of the first row; empty for lists.
+      label: The name of the label column, whether it exists or not.
     """
 
     source: str
@@ -32,6 +34,8 @@ class Columns:
     text_b: list[str] | None
     labels: list[Any] | None
     ids: list[str] | None = None
+    names: tuple[str, ...] = ()
+    label: str = "label"
 
 
 # Pairs of text columns, or single ones, that a JSONL, TSV or CSV file may have without naming them.
@@ -69,6 +73,8 @@ def pick_columns(
         [] if len(names) == 2 else None,
         [] if has_labels else None,
         [] if has_ids else None,
+        names=tuple(map(str, first)),
+        label=label or "label",
     )
     for place, row in rows:
         columns.places.append(place)
@@ -128,24 +134,50 @@ def text_names(
             return names
     expected = " or ".join(" and ".join(names) for names in known)
     raise UserError(
-        f"{place} has no text columns {expected}, but {', '.join(map(str, row))}; name the right ones in the "
-        'task\'s "text_a" and "text_b" settings.'
+        f"{place} has no text columns {expected}, but {listing(row)}; name the right ones in the task's "
+        '"text_a" and "text_b" settings.'
     )
 
 
 def value_of(place: str, row: dict[str, Any], name: str) -> Any:
     if name not in row:
-        raise UserError(
-            f'{place} has no column "{name}", but {", ".join(map(str, row)) or "no columns"}; add it, or name '
-            f"another in the task's settings.{did_you_mean(name, map(str, row))}"
-        )
+        raise missing_column(place, name, row)
     return row[name]
+
+
+def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
+    """The error for a row without a column that is needed.
+
+    Args:
+      place: The row's file and line.
+      name: The column's name.
+      columns: The columns that there are.
+      setting: The task's setting that names the column; empty: the message does not name one.
+      flag: The command's flag that names the column, in place of a setting.
+    """
+    there = list(map(str, columns))
+    where = flag or (f'the task\'s "{setting}" setting' if setting else "the task's settings")
+    # The texts of a pair are not another spelling of a single text.
+    candidates = [column for column in there if not (name == "text" and column in ("text_a", "text_b"))]
+    return UserError(
+        f'{place} has no column "{name}", but {listing(there)}; add it, or name another in {where}.'
+        f"{did_you_mean(name, candidates)}"
+    )
+
+
+def listing(columns: Iterable[Any]) -> str:
+    """Column names for an error message. Long names are cut: in a file without a header line they are texts."""
+    names = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, columns)]
+    return f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" or "no columns"
 
 
 def text_of(place: str, row: dict[str, Any], name: str) -> str:
     text = value_of(place, row, name)
     if not isinstance(text, str):
-        raise UserError(f'{place} has {shorten(text)} in the column "{name}"; a text must be a string.')
+        raise UserError(
+            f'{place} has {shorten(text)} in the column "{name}" (its columns are {listing(row)}); a text must be a '
+            "string."
+        )
     check_text(place, text)
     return text
 
@@ -166,7 +198,7 @@ def number_labels(columns: Columns) -> np.ndarray:
       UserError: There are no labels, or one is missing, not a number or not finite, with its place.
     """
     if columns.labels is None:
-        raise UserError(no_labels(columns))
+        raise no_labels(columns)
     numbers = np.empty(len(columns.labels), np.float32)
     for row, label in enumerate(columns.labels):
         try:
@@ -196,5 +228,8 @@ def is_visible_or_blank(sign: str) -> bool:
     return sign.isascii() or (unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
 
 
-def no_labels(columns: Columns) -> str:
-    return f'{columns.source} has no column "label"; add one, or name it in the task\'s "label" setting.'
+def no_labels(columns: Columns) -> UserError:
+    """The error for a split without a label column."""
+    if not columns.names:
+        return UserError(f"{columns.source} has no labels; give one label per text.")
+    return missing_column(columns.places[0], columns.label, columns.names, "label")

@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from afjax.dataclass_dicts import shown
 from afjax.errors import UserError, did_you_mean
@@ -19,26 +19,46 @@ FORMATS = (".jsonl", ".tsv", ".csv")
 ENDINGS = tuple(f"{ending}{packed}" for ending in FORMATS for packed in ("", ".gz"))
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(path: Path, ending: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
 
-    The file's name says its format. TSV has no quoting; CSV quotes as Python's ``csv`` does. Both open
-    with a line of column names, and their values are strings. Blank lines are skipped.
+    TSV has no quoting; CSV quotes as Python's ``csv`` does. Both begin with a line of column names, and their values
+    are strings. Blank lines are skipped.
+
+    Args:
+      path: The file.
+      ending: One of ``FORMATS``, the file's format; empty: the file's name says it.
 
     Raises:
       UserError: The file is missing, empty, truncated, not UTF-8 or malformed; with its line.
     """
-    ending = Path(path.name.removesuffix(".gz")).suffix
+    ending = ending or Path(path.name.removesuffix(".gz")).suffix
     if ending not in FORMATS:
         raise UserError(f"{path} has no known format; its name must end in one of {', '.join(ENDINGS)}.")
-    lines = read_lines(path)
-    rows = json_rows(path, lines) if ending == ".jsonl" else table_rows(path, lines, tabs=ending == ".tsv")
+    yield from rows_of_lines(str(path), read_lines(path), ending)
+
+
+def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields rows as :func:`read_rows` does, from an open stream such as the standard input.
+
+    Args:
+      stream: The bytes.
+      name: The stream's name in error messages.
+      ending: One of ``FORMATS``.
+    """
+    lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
+    yield from rows_of_lines(name, lines, ending)
+
+
+def rows_of_lines(name: str, lines: Iterator[tuple[int, str]], ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of numbered lines, in the format that ``ending`` names."""
+    rows = json_rows(name, lines) if ending == ".jsonl" else table_rows(name, lines, tabs=ending == ".tsv")
     empty = True
     for row in rows:
         empty = False
         yield row
     if empty:
-        raise UserError(f"{path} has no rows; give a file with at least one.")
+        raise UserError(f"{name} has no rows; give a file with at least one.")
 
 
 def find_split_file(folder: Path, split: str) -> Path | None:
@@ -54,8 +74,8 @@ def find_split_file(folder: Path, split: str) -> Path | None:
         problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
         reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
         raise UserError(
-            f"{problem}{reason}; a task's source is a folder with train and dev files, official:NAME:FOLDER, "
-            f"builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
+            f"{problem}{reason}; a task's source is a folder with train and dev files, one file ({', '.join(FORMATS)}, "
+            f"each also .gz), official:NAME:FOLDER, builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
         ) from None
     # A link that leads nowhere counts, so that it is refused and not taken for a split that is not there.
     found = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
@@ -65,6 +85,11 @@ def find_split_file(folder: Path, split: str) -> Path | None:
             f'"{split}" setting.'
         )
     return found[0] if found else None
+
+
+def file_stem(name: str) -> str:
+    """A data file's name without its ending: ``train`` of ``train.jsonl.gz``."""
+    return Path(name.removesuffix(".gz")).stem
 
 
 def nearest_in_folder(path: Path) -> str:
@@ -149,7 +174,7 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
     ) from first_error
 
 
-def json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in lines:
         if not line.strip():
             continue
@@ -158,7 +183,7 @@ def json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[st
 
 
 def table_rows(
-    path: Path,
+    path: Path | str,
     lines: Iterator[tuple[int, str]],
     *,
     tabs: bool,
@@ -201,13 +226,16 @@ def table_rows(
 
 
 def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
-    """Refuses a first line that is one column only because other characters set its columns apart."""
-    right, wrong, character = ("tabs", "commas", ",") if tabs else ("commas", "tabs", "\t")
-    if len(values) == 1 and character in values[0]:
-        raise UserError(
-            f"{place} has {wrong} between its columns where {right} are expected; write the file with {right}, or, if "
-            f"it is a file of your own, let its name end in {'.csv' if tabs else '.tsv'}."
-        )
+    """Refuses a first line that is one column only because other characters separate its columns."""
+    right = "tabs" if tabs else "commas"
+    separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
+    for character, (wrong, ending) in separators.items():
+        if len(values) == 1 and character in values[0] and wrong != right:
+            own = f", or, if it is a file of your own, let its name end in {ending}" if ending else ""
+            raise UserError(
+                f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
+                f"file with {right}{own}."
+            )
 
 
 def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -217,7 +245,9 @@ def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str
             yield number, line.split("\t")
 
 
-def split_commas(path: Path, lines: Iterator[tuple[int, str]], *, strict: bool) -> Iterator[tuple[int, list[str]]]:
+def split_commas(
+    path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
+) -> Iterator[tuple[int, list[str]]]:
     """Splits CSV; a quoted value may hold line ends, so a row's number is that of its first line."""
     # Contexts can be longer than the 131,072 characters that csv takes for a field; its limit is one for all readers.
     csv.field_size_limit(2**31 - 1)

@@ -62,7 +62,7 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
       UserError: There are no labels, one is missing (with its place), or two names differ only in their spelling.
     """
     if columns.labels is None:
-        raise UserError(no_labels(columns))
+        raise no_labels(columns)
     first_rows: dict[str, int] = {}
     counts: Counter[str] = Counter()
     for row in range(len(columns.labels)):
@@ -101,7 +101,7 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
       UserError: There are no labels, or one is missing or unknown, with its place.
     """
     if columns.labels is None:
-        raise UserError(no_labels(columns))
+        raise no_labels(columns)
     has_indices = listed and indices_are_clear(names)
     index_of = {str(index): index for index in range(len(names))} if has_indices else {}
     index_of |= {name: index for index, name in enumerate(names)}

@@ -170,7 +170,7 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """One text a file, in a folder for each class; all of them in folders, or in an archive (.tar.gz, .tgz).
+    """One text a file, in a folder for each class; all of them in folders, or in an archive (.tar.gz, .tgz, .zip).
 
     Attributes:
       roots: The folder of each split's classes.
@@ -199,7 +199,7 @@ class Folders:
         return next(((path,) for path in archives if path.is_file()), ())
 
     def describe(self, split: Split) -> list[str]:
-        names = [f"{name}{ARCHIVE_ENDINGS[0]}" for name in self.archives]
+        names = [f"{name}{ARCHIVE_ENDINGS[0]} (or {', '.join(ARCHIVE_ENDINGS[1:])})" for name in self.archives]
         return [f"{self.roots[split]}/", *names] if split in self.roots else []
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:

@@ -4,14 +4,14 @@ None of them is an error, because each can be intended.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from afjax.config import TaskConfig
 from afjax.data.columns import is_visible
-from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
+from afjax.data.splits import AnyRows, Rows, SpanRows, row_texts
 
 # Splits with fewer rows may well have as many labels.
 _MANY_ROWS = 20
@@ -44,7 +44,7 @@ def blank_texts(name: str, rows: AnyRows) -> str:
       name: The split's name.
       rows: The split.
     """
-    blank = [number for number, texts in enumerate(_texts(rows)) if not all(map(is_visible, texts))]
+    blank = [number for number, texts in enumerate(row_texts(rows, choices=False)) if not all(map(is_visible, texts))]
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
@@ -76,15 +76,15 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
       train, dev: Its splits.
     """
     labels_of: dict[Any, set[Any]] = {}
-    for texts, label in zip(_texts(train, choices=True), _labels(train), strict=True):
+    for texts, label in zip(row_texts(train), _labels(train), strict=True):
         labels_of.setdefault(texts, set()).add(label)
-    dev_rows = zip(_texts(dev, choices=True), _labels(dev), strict=True)
+    dev_rows = zip(row_texts(dev), _labels(dev), strict=True)
     shared = [(texts, label) for texts, label in dev_rows if texts in labels_of]
     if not shared:
         return ""
     same = sum(label in labels_of[texts] for texts, label in shared)
     in_dev = {texts for texts, _ in shared}
-    num_train = sum(texts in in_dev for texts in _texts(train, choices=True))
+    num_train = sum(texts in in_dev for texts in row_texts(train))
     return (
         f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They are {len(shared)} of the {len(dev)} "
         f"dev rows, {same} of them with the same label."
@@ -112,15 +112,6 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
         f"{name}'s accuracy, {metrics['accuracy']:.4f}, is not above {count / len(rows):.4f}, the share of the largest "
         f'class: {count} of {len(rows)} rows have the label "{label}".'
     )
-
-
-def _texts(rows: AnyRows, *, choices: bool = False) -> Iterator[tuple[Any, ...]]:
-    """The texts of each row; of multiple choice with the choices, if asked for."""
-    if isinstance(rows, SpanRows):
-        return zip(rows.questions, rows.contexts, strict=True)
-    if isinstance(rows, ChoiceRows):
-        return zip(rows.contexts, rows.choices, strict=True) if choices else zip(rows.contexts)
-    return zip(rows.text_a) if rows.text_b is None else zip(rows.text_a, rows.text_b, strict=True)
 
 
 def _labels(rows: AnyRows) -> list[Any]:

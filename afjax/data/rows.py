@@ -1,36 +1,25 @@
-"""Loads the splits of a task, and rows to predict on, from wherever they are."""
+"""Loads the splits of a task, from files, downloads, TFDS, or Python's lists and tables."""
 
-import json
-import os
+import functools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from afjax.config import TaskConfig, TaskKind
-from afjax.data.builtin import builtin_rows
 from afjax.data.choices import check_choices, choice_index, pick_choices
-from afjax.data.columns import (
-    TEXT_COLUMNS,
-    Columns,
-    check_text,
-    is_missing,
-    number_labels,
-    pick_columns,
-    text_of,
-)
-from afjax.data.files import find_split_file, nearest_in_folder, read_rows, shorten
-from afjax.data.labels import check_label_names, class_labels, find_label_names, read_label_names
-from afjax.data.official import OFFICIAL, find_official, read_official
+from afjax.data.columns import Columns, check_text, is_missing, listing, number_labels, pick_columns
+from afjax.data.dev_split import divide, split_part
+from afjax.data.files import shorten
+from afjax.data.labels import check_label_names, class_labels, find_label_names
+from afjax.data.sources import Source, Split, has_split, makes_dev, open_source, split_path
 from afjax.data.spans import check_answers, pick_spans
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
-from afjax.data.tfds import TFDS_TEXT_COLUMNS, find_tfds_split, read_tfds
+from afjax.data.tabular import TABLES, as_list, is_table, table_rows
 from afjax.dataclass_dicts import check_value
-from afjax.errors import UserError, did_you_mean
-from afjax.paths import fetched, local_path
+from afjax.errors import UserError
 
 __all__ = [
     "AnyRows",
@@ -39,31 +28,37 @@ __all__ = [
     "SpanRows",
     "load_split",
     "load_task",
-    "read_prediction_rows",
+    "rows_by_split",
     "rows_from_lists",
+    "rows_from_table",
 ]
-
-Split = Literal["train", "dev", "test"]
 
 
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
-    """Loads ``train``, ``dev`` and, where there is one, ``test``, which may lack labels.
+    """Loads ``train``, ``dev`` and, if there is one, ``test``, which may lack labels.
 
     Label names are the task's own, else the source's (``labels.json`` of its folder, the benchmark's, a TFDS feature),
     else those that occur in train, sorted; integers in numeric order.
 
+    A task without a dev split gets one from its train rows, see ``TaskConfig.dev_share``. Its label names are then
+    the names that occur in all its rows.
+
     Raises:
-      UserError: A split is missing, a file, column, text or label is not as it must be, or one split has pairs of texts
+      UserError: A split is missing or empty, a file, column, text or label is invalid, or one split has pairs of texts
         and another single texts.
     """
-    train = load_split(task, "train")
+    train = read_source(task, open_source(task, "train"))
+    if makes_dev(task):
+        train, dev = divide(task, train, str(split_path(task, "train")))
+    else:
+        dev = load_split(task, "dev", label_names=train.label_names)
     if isinstance(train, SpanRows) and not train.trainable():
         raise UserError(
             f"No row of the task {task.name}'s train split says where its answer begins; give its rows an answer_start."
         )
     if task.train_rows:
         train = train.every(task.train_rows)
-    splits = {"train": train, "dev": load_split(task, "dev", label_names=train.label_names)}
+    splits = {"train": train, "dev": dev}
     if has_split(task, "test"):
         splits["test"] = load_split(task, "test", label_names=train.label_names, labelled=None)
     check_forms(task, splits)
@@ -93,17 +88,46 @@ def load_split(
     """Loads one split; see :func:`load_task`.
 
     Args:
-      task: Where the data is.
+      task: The task.
       split: Which split.
-      label_names: Takes the place of the names that would be found.
+      label_names: Used in place of the names that would be found.
       listed: Whether an integer label may be an index into ``label_names``; None: if the task or its source lists label
         names. Names that were found in a split have no order that its author knew.
-      labelled: Whether labels are needed; if not, they are not looked at. None: they are taken where they are.
+      labelled: Whether labels are needed; if not, they are ignored. None: labels are read if there are any.
 
     Raises:
-      UserError: The split is missing, or a file, column, text or label is not as it must be.
+      UserError: The split is missing or empty, or a file, column, text or label is invalid.
     """
+    made = makes_dev(task)
     source = open_source(task, split)
+    # Without a list of names, other splits take the names that occur in train.
+    train = None if split == "train" or made else functools.partial(open_source, task, "train")
+    rows = read_source(task, source, label_names=label_names, listed=listed, labelled=labelled, train=train)
+    if not made or split == "test":
+        return rows
+    return divide(task, rows, source.name)[1] if split == "dev" else split_part(task, rows, source.name, split)
+
+
+def read_source(
+    task: TaskConfig,
+    source: Source,
+    *,
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
+    train: Callable[[], Source] | None = None,
+) -> AnyRows:
+    """Reads and checks all rows of a source.
+
+    Args:
+      task: The task: its kind, columns and label names.
+      source: The rows.
+      label_names, listed, labelled: As in :func:`load_split`.
+      train: Opens the rows whose labels give the label names, if nothing lists them; None: ``source`` itself.
+
+    Raises:
+      UserError: A column, text or label is invalid.
+    """
     if task.kind == "span":
         return pick_spans(
             source.name,
@@ -137,47 +161,128 @@ def load_split(
     elif known:
         names = known
     elif labelled:
-        names = find_label_names(columns if split == "train" else read_columns(task, open_source(task, "train")))
+        names = find_label_names(read_columns(task, train()) if train else columns)
     else:
         names = ()
     return make_rows(columns, task.kind, names, listed=bool(found) if listed is None else listed, labelled=labelled)
 
 
-def rows_from_lists(
-    texts: Sequence[Any],
-    labels: Sequence[Any] | None = None,
+def rows_from_table(
+    table: Any,
+    task: TaskConfig,
     *,
-    label_names: Sequence[str] = (),
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
+    name: str = "table",
+) -> AnyRows:
+    """Makes a split from a DataFrame or a dictionary of columns.
+
+    Args:
+      table: A pandas or Polars DataFrame, another object with named columns, or ``{column: values}``.
+      task: The kind, the label names and, in ``text_a``, ``text_b``, ``label`` and ``choices``, the columns; a task
+        without them has the usual ones (``text``, or ``text_a`` and ``text_b``; ``label``).
+      label_names, listed, labelled: As in :func:`load_split`.
+      name: The table's name in error messages.
+
+    Raises:
+      UserError: Not a table, or a column, text or label is invalid.
+
+    Example:
+      >>> task = TaskConfig(name="reviews", text_a="review", label="stars")
+      >>> rows = rows_from_table({"review": ["fine", "poor"], "stars": [5, 1]}, task)
+      >>> rows.label_names, rows.labels.tolist()
+      (('1', '5'), [1, 0])
+    """
+    if not is_table(table):
+        raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
+    source = Source(name, table_rows(table, name))
+    return read_source(task, source, label_names=tuple(label_names), listed=listed, labelled=labelled)
+
+
+def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
+    """Checks the splits that Python code gives for a task, and converts tables by :func:`rows_from_table`.
+
+    A task without dev rows gets some of its train rows, see ``TaskConfig.dev_share``.
+
+    Args:
+      task: The task.
+      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is needed, and test may lack labels.
+
+    Raises:
+      UserError: No train split, an unknown split, a split of another type, or as in :func:`rows_from_table`.
+    """
+    name = f"The data of the task {task.name}"
+    if not isinstance(data, Mapping):
+        raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
+    given = ", ".join(map(str, data)) or "nothing"
+    others = [str(split) for split in data if split not in ("train", "dev", "test")]
+    if "train" not in data or ("dev" not in data and (others or not task.dev_share)):
+        raise UserError(
+            f'{name} has {given}; give rows for "train" and "dev". Without any other split, dev rows are taken from '
+            "train if the task's dev_share is above 0."
+        )
+    splits: dict[str, AnyRows] = {}
+    for split in ("train", "dev", "test"):
+        if split not in data:
+            continue
+        rows, called = data[split], f'data["{split}"]'
+        if not isinstance(rows, AnyRows) and not is_table(rows):
+            raise UserError(
+                f"The {split} rows of the task {task.name} are {shorten(rows)}, of the type {type(rows).__name__}; "
+                f"give rows_from_lists(...), {TABLES}."
+            )
+        if not isinstance(rows, AnyRows):
+            names = splits["train"].label_names if splits else ()
+            rows = rows_from_table(
+                rows,
+                task,
+                label_names=names,
+                listed=bool(task.labels),
+                labelled=None if split == "test" else True,
+                name=called,
+            )
+        splits[split] = rows
+    if "dev" not in splits:
+        splits["train"], splits["dev"] = divide(task, splits["train"], 'data["train"]')
+    return splits
+
+
+def rows_from_lists(
+    texts: Iterable[Any],
+    labels: Iterable[Any] | None = None,
+    *,
+    label_names: Iterable[str] = (),
     kind: TaskKind = "classification",
 ) -> AnyRows:
-    """Makes a split from Python lists.
+    """Makes a split from Python lists, or from other sequences, columns and iterators.
 
     Args:
       texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
-        pairs of a question and its context.
-      labels: One a text: label names or class indices; numbers for regression; the right choice's number or name for
+        pairs of a question and its context. A list, a generator, a NumPy array, a Series (whatever its index), ...
+      labels: One per text: label names or class indices; numbers for regression; the right choice's number or name for
         multiple choice; ``{"text": [...], "answer_start": [...]}`` for span (both empty: it has no answer). None:
         unlabelled.
       label_names: In the order of their indices; empty: those that occur in ``labels``, sorted.
       kind: The task's kind.
 
     Raises:
-      UserError: One string in place of a list, nothing in ``texts``, mixed texts and pairs, labels of
-        another length, a label that is missing or unknown, or an unknown kind.
+      UserError: One string in place of a list, a DataFrame (see :func:`rows_from_table`), nothing in ``texts``, mixed
+        texts and pairs, labels of another length, a label that is missing or unknown, or an unknown kind.
+
+    Example:
+      >>> rows_from_lists((text for text in ("fine", "poor")), ["good", "bad"]).label_names
+      ('bad', 'good')
     """
     check_value(TaskKind, kind, "kind")
-    if isinstance(texts, str):
-        raise UserError(f"texts is the one text {shorten(texts)}; put it into a list.")
-    given: Mapping[str, Any] = {"texts": texts, "labels": () if labels is None else labels, "label_names": label_names}
-    for what, column in given.items():
-        if isinstance(column, str) or not (hasattr(column, "__len__") and hasattr(column, "__getitem__")):
-            raise UserError(f"{what} is {shorten(column)}; give a list.")
-    if len(texts) == 0:
+    texts = as_list(texts, "texts")
+    values = None if labels is None else as_list(labels, "labels")
+    given_names = as_list(label_names, "label_names")
+    if not texts:
         raise UserError("texts is empty; give at least one text or pair of texts.")
-    if labels is not None and len(labels) != len(texts):
-        raise UserError(f"There are {len(texts)} texts and {len(labels)} labels; give one label a text.")
-    values = None if labels is None else [value.item() if isinstance(value, np.generic) else value for value in labels]
-    names = check_label_names(tuple(label_names), "label_names") if label_names else ()
+    if values is not None and len(values) != len(texts):
+        raise UserError(f"There are {len(texts)} texts and {len(values)} labels; give one label per text.")
+    names = check_label_names(tuple(given_names), "label_names") if given_names else ()
     if kind == "multiple_choice":
         return choices_from_lists(texts, values, names)
     if kind == "span":
@@ -196,9 +301,9 @@ def rows_from_lists(
         second.append(parts[-1])
     places = [f"texts:{row}" for row in range(len(texts))]
     columns = Columns("texts", places, first, second if pairs else None, values)
-    if kind == "classification" and labels is not None and not names:
+    if kind == "classification" and values is not None and not names:
         names = find_label_names(columns)
-    return make_rows(columns, kind, names, listed=bool(label_names), labelled=labels is not None)
+    return make_rows(columns, kind, names, listed=bool(given_names), labelled=values is not None)
 
 
 def choices_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None, names: tuple[str, ...]) -> ChoiceRows:
@@ -235,124 +340,6 @@ def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> Span
     return SpanRows(questions, contexts, answers, ids=ids)
 
 
-def read_prediction_rows(
-    path: str | Path, kind: TaskKind, text_columns: int | None = None
-) -> list[tuple[list[int], AnyRows]]:
-    """Reads rows to predict on from JSONL(.gz); labels in them are left alone.
-
-    Rows are ``{"text"}`` or ``{"text_a", "text_b"}``; for multiple choice ``{"context", "choices"}``, perhaps with a
-    ``question``; for span ``{"question", "context"}``.
-
-    Args:
-      path: The file.
-      kind: The kind of task that the head does.
-      text_columns: The form of the rows that the head was trained on; see ``Rows.text_columns``. None if it is not
-        known: rows of both forms are read, also mixed.
-
-    Returns:
-      The rows of each form, with their numbers in the file, from 0.
-
-    Raises:
-      UserError: The file is not as it must be, or its rows are of another form.
-    """
-    path = Path(path)
-    if not path.name.removesuffix(".gz").endswith(".jsonl"):
-        raise UserError(f"{path} is no JSONL file; give rows to predict on in a file named .jsonl or .jsonl.gz.")
-    forms = _prediction_forms(kind, text_columns)
-    texts: dict[int, list[Any]] = {}
-    numbers: dict[int, list[int]] = {}
-    for number, (place, row) in enumerate(read_rows(path)):
-        form = next((names for names in forms if set(names) <= row.keys()), None)
-        if form is None or (kind == "multiple_choice" and text_columns == 1 and "question" in row):
-            wanted = " or ".join(json.dumps(list(names)) for names in forms)
-            without = " and without a question" if form else ""
-            trained = ", the form of the rows that it was trained on" if text_columns else ""
-            raise UserError(
-                f"{place} has the columns {', '.join(row) or '(none)'}; this head predicts on rows with "
-                f"{wanted}{without}{trained}."
-            )
-        parts: list[Any] = []
-        if kind == "multiple_choice":
-            columns = ("context", "question") if "question" in row else ("context",)
-            context = " ".join(text_of(place, row, name) for name in columns)
-            parts = [context, check_choices(place, row["choices"])]
-        else:
-            parts = [text_of(place, row, name) for name in form]
-        texts.setdefault(len(parts), []).append(parts[0] if len(parts) == 1 else tuple(parts))
-        numbers.setdefault(len(parts), []).append(number)
-    return [(numbers[length], rows_from_lists(texts[length], kind=kind)) for length in sorted(texts)]
-
-
-def _prediction_forms(kind: TaskKind, text_columns: int | None) -> tuple[tuple[str, ...], ...]:
-    """The columns that rows to predict on may have, in order of preference."""
-    if kind == "span":
-        return (("question", "context"),)
-    if kind == "multiple_choice":
-        return (("context", "question", "choices") if text_columns == 2 else ("context", "choices"),)
-    return tuple(names for names in TEXT_COLUMNS if text_columns in (None, len(names)))
-
-
-@dataclass(frozen=True)
-class Source:
-    """The rows of one split, not yet read.
-
-    Attributes:
-      name: What errors call it.
-      rows: (what errors call the row, its values by column name).
-      label_names: Those that the source knows; may be empty.
-      text_columns: Text columns to look for where the task names none.
-    """
-
-    name: str
-    rows: Iterable[tuple[str, dict[str, Any]]]
-    label_names: tuple[str, ...] = ()
-    text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
-
-
-def open_source(task: TaskConfig, split: Split) -> Source:
-    """Where a split's rows come from."""
-    scheme, _, rest = task.source.partition(":")
-    if scheme == "builtin":
-        builtin = builtin_rows(rest, split)
-        return Source(f"{task.source} {split}", builtin_source(f"{task.source} {split}", builtin), builtin.label_names)
-    if scheme == "tfds":
-        name, rows, label_names = read_tfds(task, split)
-        return Source(name, rows, label_names, TFDS_TEXT_COLUMNS)
-    if scheme == "official":
-        official, folder = split_official(task.source)
-        return Source(f"{official}'s {split} split", read_official(official, folder, split), OFFICIAL[official].labels)
-    path = split_path(task, split)
-    if path is None:
-        raise UserError(
-            f"The task {task.name} has no {split} split: {task.source or '(no source)'} has no file "
-            f'{split}.jsonl, .tsv or .csv (or these with .gz); add one, or name it in the task\'s "{split}" setting.'
-            f"{nearest_in_folder(fetched(task.source) / f'{split}.jsonl') if task.source else ''}"
-        )
-    names_path = fetched(task.source) / "labels.json" if task.source else None
-    # A link that leads nowhere is there too: the names that it stands for must not be guessed.
-    known = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
-    return Source(str(path), read_rows(path), known)
-
-
-def split_official(source: str) -> tuple[str, Path]:
-    """``official:NAME:FOLDER`` as (name, folder)."""
-    _, name, folder = (source + "::").split(":", 2)
-    folder = folder.removesuffix("::").removesuffix(":")
-    if name not in OFFICIAL or not folder:
-        raise UserError(
-            f'The source "{source}" is not official:NAME:FOLDER with one of the tasks {", ".join(OFFICIAL)} and the '
-            f"folder that holds its download.{did_you_mean(name, OFFICIAL)}"
-        )
-    return name, local_path(folder, f"The folder of {name}'s download")
-
-
-def builtin_source(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
-    assert rows.text_b is not None, "built-in tasks are pairs"
-    assert rows.labels is not None, "built-in tasks are labelled"
-    for number, (first, second, label) in enumerate(zip(rows.text_a, rows.text_b, rows.labels, strict=True), start=1):
-        yield f"{name}:{number}", {"text_a": first, "text_b": second, "label": rows.label_names[label]}
-
-
 def read_columns(task: TaskConfig, source: Source) -> Columns:
     """The text and label columns of a classification or regression task."""
     return pick_columns(
@@ -365,25 +352,6 @@ def read_columns(task: TaskConfig, source: Source) -> Columns:
     )
 
 
-def has_split(task: TaskConfig, split: Split) -> bool:
-    if task.source.startswith("builtin:"):
-        return True
-    if task.source.startswith("tfds:"):
-        return bool(find_tfds_split(task, split))
-    if task.source.startswith("official:"):
-        return split in find_official(*split_official(task.source))
-    return split_path(task, split) is not None
-
-
-def split_path(task: TaskConfig, split: Split) -> Path | None:
-    """The file of a split: the task's own choice (in the source's folder, where it has one) or the usual one."""
-    chosen = getattr(task, split)
-    folder = fetched(task.source) if task.source else Path()
-    if chosen:
-        return folder / fetched(chosen)
-    return find_split_file(folder, split) if task.source else None
-
-
 def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
     """Rows with checked labels; warns if only one class occurs. ``listed`` is as in :func:`load_split`."""
     if not labelled:
@@ -392,8 +360,16 @@ def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, liste
         return Rows(columns.text_a, columns.text_b, number_labels(columns), (), ids=columns.ids)
     labels = class_labels(columns, names, listed=listed)
     if (labels == labels[0]).all():
-        warnings.warn(
-            f'All rows of {columns.source} have the label "{names[labels[0]]}": nothing can be learnt or told from it.',
-            stacklevel=3,
-        )
+        warnings.warn(one_class(columns, names[labels[0]]), stacklevel=3)
     return Rows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
+
+
+def one_class(columns: Columns, name: str) -> str:
+    """Says that all rows have the same label, with their lines, the label column and all columns."""
+    rows = f'All rows of {columns.source} have the label "{name}"'
+    if columns.names:
+        rows += (
+            f' in the column "{columns.label}" ({columns.places[0]} to '
+            f"{columns.places[-1]}; the columns are {listing(columns.names)})"
+        )
+    return f"{rows}: nothing can be learnt from them."

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.columns import check_ids, first_row, id_of, text_of, value_of
+from afjax.data.columns import check_ids, first_row, id_of, missing_column, text_of, value_of
 from afjax.data.files import shorten
 from afjax.data.splits import SpanRows
 from afjax.errors import UserError
@@ -41,7 +41,7 @@ def pick_spans(
     place, first, rows = first_row(source, rows)
     answers = answers or "answers"
     if labelled and answers not in first:
-        raise UserError(f'{source} has no column "{answers}"; add one, or name it in the task\'s "label" setting.')
+        raise missing_column(place, answers, first, "label")
     places: list[str] = []
     questions: list[str] = []
     contexts: list[str] = []

@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Self
@@ -289,6 +289,15 @@ class SpanRows(_Split):
 
 
 AnyRows = Rows | ChoiceRows | SpanRows
+
+
+def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...]]:
+    """The texts of each row; of multiple choice with its choices as a tuple, unless ``choices`` is False."""
+    if isinstance(rows, SpanRows):
+        return zip(rows.questions, rows.contexts, strict=True)
+    if isinstance(rows, ChoiceRows):
+        return zip(rows.contexts, rows.choices, strict=True) if choices else zip(rows.contexts)
+    return zip(rows.text_a) if rows.text_b is None else zip(rows.text_a, rows.text_b, strict=True)
 
 
 def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from afjax.config import Metric, SpanConfig, TaskConfig
-from afjax.data.files import ENDINGS, nearest_in_folder
-from afjax.data.official import OFFICIAL, find_official
+from afjax.data.files import ENDINGS, FORMATS, nearest_in_folder
+from afjax.data.official import OFFICIAL, SPLITS, find_official
 from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.paths import expanded, local_path
@@ -70,17 +70,23 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     if own:
         labels = () if (own / "labels.json").is_file() else task.labels
         return dataclasses.replace(task, source=str(own), labels=labels)
+    own_files = f"{folder / name} with train and dev files ({', '.join(f'train{ending}' for ending in FORMATS)}, ...)"
     if known:
-        places = " or ".join(dict.fromkeys(known.folders))
-        raise UserError(
-            f"The task {name} is not in {folder}: there is no {places} with its files, and no folder {name} with train "
-            "and dev files; put its download there."
-        )
+        raise UserError(f"The task {name} is not in {folder}. {_looked_for(name, folder)}, or a folder {own_files}.")
     names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if _is_own(entry))]
     raise UserError(
-        f'There is no task "{name}": no benchmark\'s is called so (afjax data list), and {folder} has no folder {name} '
-        f"with train and dev files.{did_you_mean(name, names)}"
+        f'There is no task "{name}": it is not a benchmark\'s (afjax data list), and there is no folder {own_files}.'
+        f"{did_you_mean(name, names)}"
     )
+
+
+def _looked_for(name: str, folder: Path) -> str:
+    """The folders and files that a benchmark's download would have."""
+    known = OFFICIAL[name]
+    files = {split: [text for layout in known.layouts for text in layout.describe(split)] for split in SPLITS}
+    splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
+    folders = " or ".join(dict.fromkeys(str(folder / name) for name in known.folders))
+    return f"Put its download into {folders} (its files, each perhaps gzipped, are {splits})"
 
 
 def known_task(name: str) -> TaskConfig:

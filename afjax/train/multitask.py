@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -33,6 +34,7 @@ from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
     check_arguments,
+    data_of,
     new_adapter,
     new_head,
     record_trained,
@@ -54,7 +56,7 @@ from afjax.trunk import Trunk, check_length
 def train_multitask(
     trunk: Trunk,
     tasks: Sequence[TaskConfig],
-    data: Mapping[str, Mapping[str, AnyRows]],
+    data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
     names: Mapping[str, str] | None = None,
@@ -79,7 +81,7 @@ def train_multitask(
     Args:
       trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
       tasks: At least one, of distinct names.
-      data: Each task's ``train`` and ``dev`` rows, by its name.
+      data: Each task's splits by its name, each as in ``train_single``.
       workdir: The run's folder, used as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name: What is trained; the heads always are.
@@ -104,14 +106,15 @@ def train_multitask(
     mesh = make_mesh(MeshConfig()) if mesh is None else mesh
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
+    splits_of: dict[str, dict[str, AnyRows]] = {}
     for task in tasks:
         name = (names or {}).get(task.name, "")
-        check_arguments(trunk, task, data.get(task.name, {}), config, head, seed, name)
+        splits_of[task.name] = check_arguments(trunk, task, data_of(data, task), config, head, seed, name)
     check_partition(partition_name, adapter)
     check_length(config.max_length, trunk)
     for task in tasks:
-        metrics.check_metric(task.main_metric, task.kind, len(data[task.name]["train"].label_names))
-    check_class_settings(config, {task: data[task.name]["train"].label_names for task in tasks})
+        metrics.check_metric(task.main_metric, task.kind, len(splits_of[task.name]["train"].label_names))
+    check_class_settings(config, {task: splits_of[task.name]["train"].label_names for task in tasks})
     names = names or {task.name: task.name for task in tasks}
     has_adapter = partition_name in ("adapter", "adapter+trunk")
     spec = RunSpec(
@@ -130,7 +133,7 @@ def train_multitask(
             "scan_layers": scan_layers,
             "remat": remat,
         },
-        inputs=run_inputs(trunk, {task.name: data[task.name] for task in tasks}, seed),
+        inputs=run_inputs(trunk, {task.name: splits_of[task.name] for task in tasks}, seed),
     )
     with together():
         lengths = None if overwrite else check_run(workdir, spec)
@@ -138,16 +141,16 @@ def train_multitask(
     own: list[Tree] = []
     for task in tasks:
         name = names[task.name]
-        tree: Tree = {"heads": {DRAWN: new_head(key, name, head, task.kind, data[task.name]["train"], trunk)}}
+        tree: Tree = {"heads": {DRAWN: new_head(key, name, head, task.kind, splits_of[task.name]["train"], trunk)}}
         if has_adapter:
             tree["adapters"] = {DRAWN: new_adapter(key, name, adapter, trunk)}
         own.append(tree)
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in own]
     trunk_params = partition.split_layers(trunk.params, top_k) if partition_name == "top_k" else trunk.params
     num_steps = config.num_steps(sampling.steps_per_epoch)
-    trains = [data[task.name]["train"] for task in tasks]
+    trains = [splits_of[task.name]["train"] for task in tasks]
     class_losses = [make_class_loss(config, rows.label_names, rows.labels) for rows in trains]
-    splits = [tokenise_splits(trunk, task, data[task.name], config.max_length, cache_dir) for task in tasks]
+    splits = [tokenise_splits(trunk, task, splits_of[task.name], config.max_length, cache_dir) for task in tasks]
     run = MultitaskRun(
         dataclasses.replace(_model(trunk, DRAWN, adapter if has_adapter else None, head, scan_layers), remat=remat),
         trunk_params,
@@ -205,7 +208,7 @@ def train_multitask(
     for number, task in enumerate(tasks):
         name = names[task.name]
         own_metrics = _own_metrics(result.metrics, task.name)
-        tell([no_better_than_majority(name, data[task.name]["dev"], own_metrics)])
+        tell([no_better_than_majority(name, splits_of[task.name]["dev"], own_metrics)])
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=trunk,
@@ -218,11 +221,11 @@ def train_multitask(
                 "heads": {name: tree["heads"][DRAWN]},
             },
             task=task,
-            labels=data[task.name]["train"].label_names,
+            labels=splits_of[task.name]["train"].label_names,
             metrics=own_metrics,
             seed=seed,
             max_length=config.max_length,
-            text_columns=data[task.name]["train"].text_columns,
+            text_columns=splits_of[task.name]["train"].text_columns,
         )
     record_trained(workdir, began_with, list(models.values()), f"{partition_name}, multitask")
     return models

@@ -18,7 +18,7 @@ from afjax.config import TaskConfig, TaskKind, TrainConfig, check_name, check_se
 from afjax.data.batches import padding_share
 from afjax.data.notices import data_notices
 from afjax.data.prepare import prepare
-from afjax.data.rows import check_forms
+from afjax.data.rows import check_forms, rows_by_split
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.dataclass_dicts import shown, to_dict
@@ -44,13 +44,20 @@ from afjax.trunk import Trunk
 def check_arguments(
     trunk: Trunk,
     task: TaskConfig,
-    data: Mapping[str, AnyRows],
+    data: Mapping[str, Any],
     config: TrainConfig,
     head: HeadConfig,
     seed: int,
     name: str = "",
-) -> None:
-    """Raises UserError if an argument of a recipe has a wrong type or cannot be used; an empty name is the task's."""
+) -> dict[str, AnyRows]:
+    """Checks the arguments of a recipe; an empty name is the task's.
+
+    Returns:
+      The rows of each split, see :func:`afjax.data.rows.rows_by_split`.
+
+    Raises:
+      UserError: An argument has a wrong type or cannot be used.
+    """
     for what, value, kind in (("trunk", trunk, Trunk), ("config", config, TrainConfig), ("head", head, HeadConfig)):
         if not isinstance(value, kind):
             raise UserError(f"The {what} is {shown(value)}; give a {kind.__name__}.")
@@ -60,23 +67,31 @@ def check_arguments(
         raise UserError(f"The name is {shown(name)}; give a text.")
     check_name(name or task.name, "run")
     check_seed(seed)
-    if not isinstance(data, Mapping) or not {"train", "dev"} <= data.keys():
-        found = ", ".join(map(str, data)) if isinstance(data, Mapping) else shown(data)
-        raise UserError(f'The data of the task {task.name} has {found or "nothing"}; give rows for "train" and "dev".')
+    splits = rows_by_split(task, data)
     for split in ("train", "dev"):
-        if not isinstance(data[split], AnyRows):
-            raise UserError(
-                f"The {split} rows of the task {task.name} are {shown(data[split])}; give rows_from_lists(...)."
-            )
-        if not len(data[split]):
+        if not len(splits[split]):
             raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
-    names, dev_names = data["train"].label_names, data["dev"].label_names
+    names, dev_names = splits["train"].label_names, splits["dev"].label_names
     # Labels are indices into these names, so other names would score other classes.
     if names and dev_names and names != dev_names:
         raise UserError(
             f"The task {task.name} has the labels {shown(list(names))} in train and {shown(list(dev_names))} in dev. "
             "Give both splits the same label_names."
         )
+    return splits
+
+
+def data_of(data: Any, task: TaskConfig) -> Any:
+    """One task's splits, from the splits of several tasks; empty if the task is missing.
+
+    Raises:
+      UserError: ``data`` is not a mapping.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(
+            f'The data is of the type {type(data).__name__}; give {{"{task.name}": {{"train": rows}}, ...}}.'
+        )
+    return data.get(task.name, {})
 
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:

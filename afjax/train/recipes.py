@@ -48,7 +48,7 @@ from afjax.trunk import Trunk, check_length
 def train_single(
     trunk: Trunk,
     task: TaskConfig,
-    data: Mapping[str, AnyRows],
+    data: Mapping[str, Any],
     *,
     workdir: str | Path,
     name: str = "",
@@ -69,7 +69,9 @@ def train_single(
     Args:
       trunk: The pretrained encoder. It is not changed; partitions that train it give a new one.
       task: Name, kind and metric.
-      data: ``train`` and ``dev`` rows, of ``load_task`` or ``rows_from_lists``.
+      data: ``train`` and ``dev`` rows: of ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a dictionary
+        of columns) with the columns that the task names. Without ``dev``, some of the train rows become dev rows, see
+        ``TaskConfig.dev_share``.
       workdir: The run's folder. If it holds a run with the same settings and inputs, an unfinished run is resumed, and
         the result of a finished one is returned. A run with other settings or inputs is refused.
       name: Of the adapter and the head; empty: the task's.
@@ -86,7 +88,7 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
-    check_arguments(trunk, task, data, config, head, seed, name)
+    splits = check_arguments(trunk, task, data, config, head, seed, name)
     name = name or task.name
     check_partition(partition_name, adapter)
     if not isinstance(adapter, typing.get_args(Adapter)):
@@ -108,21 +110,21 @@ def train_single(
         "trunk": trunk_params,
         "adapters": {name: new_adapter(key, name, adapter, trunk)} if has_adapter else {},
         "fusion": {},
-        "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
+        "heads": {name: new_head(key, name, head, task.kind, splits["train"], trunk)},
     }
     # A head that reads tokens leaves the trunk's pooler unused, whatever its settings.
     rules = partition.preset(partition_name, head if model.reads == "pooled" else HeadConfig())
     settings = {"recipe": "single", "partition": partition_name, "top_k": top_k}
     workdir = open_path(workdir)
     return _train(
-        trunk, model, params, rules, task, data, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
+        trunk, model, params, rules, task, splits, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
     )
 
 
 def train_fusion(
     trunk: Trunk,
     task: TaskConfig,
-    data: Mapping[str, AnyRows],
+    data: Mapping[str, Any],
     adapters: Sequence[str],
     *,
     store_folder: str | Path,
@@ -153,7 +155,7 @@ def train_fusion(
     """
     if not adapters:
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
-    check_arguments(trunk, task, data, config, head, seed, name)
+    splits = check_arguments(trunk, task, data, config, head, seed, name)
     name = name or f"{task.name}-fusion"
     members = load_adapters(store_folder, adapters, trunk)
     check_subset(fusion, len(members))
@@ -175,13 +177,13 @@ def train_fusion(
         "trunk": trunk.params,
         "adapters": {member: tree for member, (_, tree) in members.items()},
         "fusion": {name: init_fusion(named_key(key, "fusion", name), fusion, model.adapters[0][1], **size)},
-        "heads": {name: new_head(key, name, head, task.kind, data["train"], trunk)},
+        "heads": {name: new_head(key, name, head, task.kind, splits["train"], trunk)},
     }
     rules = partition.preset("fusion")
     settings = {"recipe": "fusion", "fusion": to_dict(fusion)}
     workdir = open_path(workdir)
     return _train(
-        trunk, model, params, rules, task, data, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
+        trunk, model, params, rules, task, splits, config, seed, mesh, workdir, cache_dir, settings, overwrite=overwrite
     )
 
 

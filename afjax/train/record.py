@@ -41,12 +41,14 @@ SHAPES = "the arrays' shapes"
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that did not exist in earlier versions, and the value that stands for what those versions did.
+# Settings that did not exist in earlier versions, and the value that stands for what those versions did. Their tasks
+# had dev splits of their own, so their runs do not depend on dev_share.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
     "head.pooling": "first",
     "train.class_weights": "",
     "train.label_smoothing": 0.0,
+    "dev_share": 0.1,
 }
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
@@ -18,7 +19,7 @@ from afjax.task_model import TaskModel
 from afjax.terminal import print_line
 from afjax.train.class_loss import check_class_settings
 from afjax.train.multitask import check_tasks
-from afjax.train.parts import check_arguments
+from afjax.train.parts import check_arguments, data_of
 from afjax.train.recipes import train_single
 from afjax.trunk import Trunk
 
@@ -45,7 +46,7 @@ class TaskSequence:
 def train_sequential(
     trunk: Trunk,
     tasks: Sequence[TaskConfig],
-    data: Mapping[str, Mapping[str, AnyRows]],
+    data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
     names: Mapping[str, str] | None = None,
@@ -68,7 +69,7 @@ def train_sequential(
     Args:
       trunk: The pretrained encoder; it is not changed.
       tasks: In the order of training, of distinct names.
-      data: Each task's ``train`` and ``dev`` rows, by its name.
+      data: Each task's splits by its name, each as in ``train_single``.
       workdir: A folder for the runs, one subfolder per task. Each is used as in ``train_single``.
       names: Of each task's adapter and head, by the task's name; None: the tasks' own.
       partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
@@ -79,9 +80,11 @@ def train_sequential(
     """
     check_tasks([task.name for task in tasks])
     names = names or {task.name: task.name for task in tasks}
-    for task in tasks:
-        check_arguments(trunk, task, data.get(task.name, {}), config, head, seed, names[task.name])
-    label_names = {task: data[task.name]["train"].label_names for task in tasks}
+    splits = {
+        task.name: check_arguments(trunk, task, data_of(data, task), config, head, seed, names[task.name])
+        for task in tasks
+    }
+    label_names = {task: splits[task.name]["train"].label_names for task in tasks}
     check_class_settings(config, label_names)
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
@@ -90,7 +93,7 @@ def train_sequential(
         models[task.name] = train_single(
             trunk,
             task,
-            data[task.name],
+            splits[task.name],
             workdir=folder,
             name=names[task.name],
             partition_name=partition_name,
@@ -107,7 +110,7 @@ def train_sequential(
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
-        scores.append(_scores(folder / SCORES, models, data, config.batch_size))
+        scores.append(_scores(folder / SCORES, models, splits, config.batch_size))
         # What was scored keeps its parameters on the device; copies do not.
         models = {name: dataclasses.replace(model) for name, model in models.items()}
     last = dict(zip(models, scores[-1], strict=True))

@@ -66,7 +66,7 @@ FILES = {
 # Those that only a labelled row can have.
 LABELLED_FILES = {
     "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', ':2 has no column "text_b"'),
-    "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), ' has no column "label"'),
+    "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), ':1 has no column "label"'),
     "unknown label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'"fwe"'), ":2 has the label 'fwe'; the labels are "),
     "missing label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"null"), ":2 has no label"),
     "empty label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'""'), ":2 has no label"),
@@ -107,12 +107,12 @@ def test_files_that_are_not_there(train: list[str], model: list[str], data: Path
     assert sentence == (
         f'The file {data / "tran.jsonl"} does not exist; give the path of a data file. Did you mean "train.jsonl"?'
     )
-    assert "is no JSONL file" in refused("predict", *model, f"--input={data / 'rows.txt'}", out)
+    assert ".jsonl.gz" in refused("predict", *model, f"--input={data / 'rows.txt'}", out)
     sentence = refused("eval", *model, f"--source={data}", "--split=test")
     assert f"The task target has no test split: {data} has no file test.jsonl" in sentence
     assert f"There is no folder {data / 'x'}" in refused("eval", *model, f"--source={data / 'x'}")
     (data / "dev.jsonl").unlink()
-    assert "has no dev split" in refused(*train)
+    assert "has no dev split" in refused(*train, "--config.task.dev_share=0")
     assert "There is no folder" in refused(*train, f"--config.task.source={data / 'nothing'}")
     assert 'There is no built-in task "ential"' in refused(*train, "--config.task.source=builtin:ential")
 

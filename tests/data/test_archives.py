@@ -1,11 +1,14 @@
 """Archives that are read in place: what they give, and that none may reach out of itself."""
 
 import io
+import stat
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from afjax.data import archives
 from afjax.data.archives import read_archive
 from afjax.errors import UserError
 
@@ -20,6 +23,17 @@ def write_archive(path: Path, members: dict[str, bytes], links: dict[str, tuple[
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = kind, target
             tar.addfile(entry)
+    return path
+
+
+def write_zip(path: Path, members: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            packed.writestr(name, content)
+        for name, target in (links or {}).items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+            packed.writestr(entry, target)
     return path
 
 
@@ -76,3 +90,49 @@ def test_no_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_text("text")
     refused(tmp_path / "a.tar.gz", "no .tar.gz archive")
     refused(tmp_path / "b.tar.gz", "cannot be read")
+
+
+# Zip archives
+
+
+def test_a_zip_archive_gives_what_a_tarball_gives(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"b/": b"", "./b/two": b"2", "a/one": b"1", "c": b"3"}, {"a/link": "one"})
+    assert list(read_archive(path, lambda name: name != "c")) == [("b/two", b"2"), ("a/one", b"1")]
+
+
+@pytest.mark.parametrize("name", ["/etc/one", "../one", "a/../../one", "C:\\one"])
+def test_zip_members_that_lead_out(tmp_path: Path, name: str) -> None:
+    refused(write_zip(tmp_path / "a.zip", {"fine": b"", name: b"1"}), name.replace("\\", "/")[-3:], "leads out")
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../one"])
+def test_zip_links_that_lead_out(tmp_path: Path, target: str) -> None:
+    refused(write_zip(tmp_path / "a.zip", {}, {"a/link": target}), "a/link", target)
+
+
+@pytest.mark.parametrize("write", [write_archive, write_zip])
+def test_members_that_are_too_large(write: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_MEMBER_BYTES", 1000)
+    path = write(tmp_path / f"a{'.zip' if write is write_zip else '.tgz'}", {"small": b"1", "big": bytes(1001)})  # type: ignore[operator]
+    refused(path, "big", "1,001", "1,000")
+    assert list(read_archive(path, lambda name: name == "small")) == [("small", b"1")]
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.98])
+def test_truncated_and_damaged_zip_archives(tmp_path: Path, kept: float) -> None:
+    path = write_zip(tmp_path / "a.zip", {str(number): str(number**500).encode() for number in range(50)})
+    raw = bytearray(path.read_bytes())
+    path.write_bytes(raw[: int(kept * len(raw))])
+    refused(path, ".zip", "fetch it again")
+    raw[len(raw) // 3] ^= 0xFF
+    path.write_bytes(raw)
+    refused(path, "fetch it again")
+
+
+def test_an_encrypted_zip_archive(tmp_path: Path) -> None:
+    raw = bytearray(write_zip(tmp_path / "a.zip", {"one": b"1"}).read_bytes())
+    # The flags of the member in its own header and in the directory.
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(signature) + offset] |= 1
+    (tmp_path / "a.zip").write_bytes(raw)
+    refused(tmp_path / "a.zip", "one", "encrypted")

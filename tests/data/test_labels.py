@@ -68,7 +68,8 @@ def test_two_spellings_of_a_label_are_refused(case: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("case", ALIKE)
 def test_two_spellings_that_are_listed_are_two_labels(case: str, tmp_path: Path) -> None:
     names = ALIKE[case]
-    write_split(tmp_path, "train", *names)
+    for split in ("train", "dev"):
+        write_split(tmp_path, split, *names)
     from_lists = rows_from_lists(["a", "b"], names, label_names=names)
     for listed in (load_split(task(tmp_path, labels=names), "train"), from_lists):
         assert listed.labels is not None

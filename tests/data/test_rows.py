@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from afjax.config import TaskConfig
-from afjax.data.rows import load_split, load_task, read_prediction_rows, rows_from_lists
+from afjax.data.prediction_rows import read_prediction_rows
+from afjax.data.rows import load_split, load_task, rows_from_lists
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 
@@ -31,6 +32,10 @@ def make_folder(folder: Path, names: list[str] | None = None, **splits: list[Any
 
 def texts(*labels: Any) -> list[dict[str, Any]]:
     return [{"text": f"text {row}", "label": label} for row, label in enumerate(labels)]
+
+
+def of_kind(kind: Any) -> TaskConfig:
+    return TaskConfig(name="t", kind=kind)
 
 
 def refused(task: TaskConfig, split: Any, *words: str) -> None:
@@ -243,7 +248,7 @@ def test_bad_lists(arguments: Any, words: str) -> None:
 
 def test_prediction_rows(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [*texts("a"), *PAIRS, *texts("b")])
-    (singles, single), (doubles, double) = read_prediction_rows(path, "classification")
+    (singles, single), (doubles, double) = read_prediction_rows(path, of_kind("classification")).forms
     assert (singles, doubles) == ([0, 3], [1, 2])
     assert isinstance(single, Rows)
     assert (single.text_a, single.text_b) == (["text 0", "text 0"], None)
@@ -253,13 +258,15 @@ def test_prediction_rows(tmp_path: Path) -> None:
 
 def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
     rows = [{"context": "one", "choices": ["a", "b"]}, {"context": "two", "question": "x?", "choices": ["c", "d", "e"]}]
-    ((numbers, choices),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", rows), "multiple_choice")
+    ((numbers, choices),) = read_prediction_rows(
+        write_jsonl(tmp_path / "a.jsonl", rows), of_kind("multiple_choice")
+    ).forms
     assert numbers == [0, 1]
     assert isinstance(choices, ChoiceRows)
     assert choices.contexts == ["one", "two x?"]
     assert choices.choices == [("a", "b"), ("c", "d", "e")]
     rows = [{"question": "x?", "context": "two", "id": 7}]
-    ((numbers, spans),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", rows), "span")
+    ((numbers, spans),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", rows), of_kind("span")).forms
     assert isinstance(spans, SpanRows)
     assert (spans.questions, spans.contexts, spans.labels) == (["x?"], ["two"], None)
 
@@ -278,14 +285,16 @@ def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
 )
 def test_prediction_rows_of_other_forms(tmp_path: Path, kind: Any, row: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=rf"a\.jsonl{words}"):
-        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [row]), kind)
+        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [row]), of_kind(kind))
 
 
 def test_prediction_row_without_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.jsonl:2 "):
-        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [*texts("a"), {"label": "a"}]), "classification")
-    with pytest.raises(UserError, match="JSONL"):
-        read_prediction_rows(tmp_path / "a.tsv", "classification")
+        read_prediction_rows(
+            write_jsonl(tmp_path / "a.jsonl", [*texts("a"), {"label": "a"}]), of_kind("classification")
+        )
+    with pytest.raises(UserError, match="jsonl"):
+        read_prediction_rows(tmp_path / "a.txt", of_kind("classification"))
 
 
 @pytest.mark.parametrize("label", [-1, None, ""])
@@ -364,16 +373,16 @@ def test_prediction_rows_of_a_head_with_a_known_form(
     kind: Any, form: int, right: dict[str, Any], wrong: dict[str, Any], tmp_path: Path
 ) -> None:
     wrong = {**right, **wrong} if "question" in wrong else wrong
-    ((numbers, _),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, right]), kind, form)
+    ((numbers, _),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, right]), of_kind(kind), form).forms
     assert numbers == [0, 1]
     with pytest.raises(UserError, match=r"a\.jsonl:2 has the columns"):
-        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, wrong]), kind, form)
+        read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, wrong]), of_kind(kind), form)
 
 
 def test_columns_of_both_forms_are_read_in_the_form_of_the_head(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "text_a": "y", "text_b": "z"}])
     for form, expected in ((1, ["x"]), (2, ["y"])):
-        ((_, rows),) = read_prediction_rows(path, "classification", form)
+        ((_, rows),) = read_prediction_rows(path, of_kind("classification"), form).forms
         assert isinstance(rows, Rows)
         assert rows.text_a == expected
 

@@ -50,7 +50,7 @@ def test_unlabelled_rows() -> None:
     nothing = {**ROW, "answers": {"text": [], "answer_start": []}}
     assert pick(nothing).labels is None
     assert pick(nothing, no_answer=True).labels == [()]
-    with pytest.raises(UserError, match='file has no column "answers"'):
+    with pytest.raises(UserError, match=r'file:1 has no column "answers".*question, context'):
         pick({"question": "Who?", "context": "It"}, labelled=True)
 
 

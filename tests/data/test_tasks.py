@@ -76,9 +76,11 @@ def test_two_tasks_of_one_name(data: Path) -> None:
 
 
 def test_what_is_not_there(data: Path) -> None:
-    with pytest.raises(UserError, match=r"The task squad is not in .*put its download there"):
+    with pytest.raises(
+        UserError, match=r"The task squad is not in .*/SQuAD.*train-v1\.1\.json.*/squad with .*train\.csv"
+    ):
         find_task("squad", data)
-    with pytest.raises(UserError, match=r'There is no task "csqaa".*Did you mean "csqa"'):
+    with pytest.raises(UserError, match=r'There is no task "csqaa".*/csqaa .*train.jsonl.*Did you mean "csqa"'):
         find_task("csqaa", data)
     with pytest.raises(UserError, match=r'Did you mean "mine"'):
         find_task("mime", data)

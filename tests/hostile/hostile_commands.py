@@ -229,6 +229,8 @@ LISTS: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "none": ((None,), {}),
     "number": ((3,), {}),
     "bytes": (([b"a"],), {}),
+    "set": (({"a", "b"},), {}),
+    "columns": (({"text": ["a"], "label": ["x"]},), {}),
     "numbers": (([1, 2],), {}),
     "nothing-in-a-list": (([None],), {}),
     "triples": (([("a", "b", "c")],), {}),
@@ -320,7 +322,7 @@ def _train_single(change: Mapping[str, Any]) -> object:
 
     def other_data(name: str) -> dict[str, object]:
         if name == "no dev":
-            return {"train": split(pair_rows())}
+            return {"train": split(pair_rows()), "validation": split(pair_rows())}
         if name == "single dev":
             return {"train": split(pair_rows()), "dev": split(single_rows())}
         dev = [{**row, "label": "none" if row["label"] == "many" else "few"} for row in pair_rows()]

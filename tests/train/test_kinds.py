@@ -11,7 +11,8 @@ import pytest
 from afjax.architecture import ADAPTER_PRESETS, AdapterConfig
 from afjax.cli.predictions import write_predictions
 from afjax.config import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
-from afjax.data.rows import read_prediction_rows, rows_from_lists
+from afjax.data.prediction_rows import read_prediction_rows
+from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
 from afjax.task_model import TaskModel, _predict_step, load_task_model
 from afjax.train.multitask import train_multitask
@@ -206,8 +207,8 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
     for name, lines in inputs.items():
         model = models[0][name]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        rows = read_prediction_rows(tmp_path / "rows.jsonl", model.task.kind)
-        write_predictions(tmp_path / "out.jsonl", model, rows, batch_size=8, max_length=12)
+        rows = read_prediction_rows(tmp_path / "rows.jsonl", model.task)
+        write_predictions(str(tmp_path / "out.jsonl"), model, rows, batch_size=8, max_length=12)
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         if name == "choice":
             assert [len(line["logits"]) for line in found] == [3, 2]

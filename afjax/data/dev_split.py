@@ -1,0 +1,76 @@
+"""Makes a dev split for a task that has none: a hash of each row's texts decides which rows are dev."""
+
+import hashlib
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from afjax.config import TaskConfig
+from afjax.data.splits import AnyRows, row_texts
+from afjax.errors import UserError
+from afjax.hosts import is_first_host
+
+
+def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows]:
+    """Divides rows into train and dev, and logs how many each gets.
+
+    Args:
+      task: The task, whose ``dev_share`` is the expected share of dev rows.
+      rows: All rows.
+      name: Their name in messages.
+
+    Returns:
+      The train rows and the dev rows, in the order of ``rows``.
+
+    Raises:
+      UserError: Train or dev would have no rows.
+    """
+    train, dev = (split_part(task, rows, name, split) for split in ("train", "dev"))
+    if is_first_host():
+        print(
+            f"{task.name}: no dev split is given, so {len(dev):,} of the {len(rows):,} rows of {name} are dev and "
+            f"{len(train):,} train (by a hash of each row's texts, task.dev_share={task.dev_share:g})",
+            file=sys.stderr,
+        )
+    return train, dev
+
+
+def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRows:
+    """The train or dev part of :func:`divide`, without a log line.
+
+    Raises:
+      UserError: The part would have no rows.
+    """
+    hashes = row_hashes(rows)
+    is_dev = hashes < task.dev_share
+    chosen = np.flatnonzero(is_dev == (split == "dev"))
+    if len(chosen):
+        return rows.take(chosen)
+    num_dev = int(is_dev.sum())
+    # In hundredths, as a user would write it.
+    lowest = math.floor(100 * hashes.min() + 1) / 100
+    some = f" from {lowest:.2f} on" if hashes.min() < lowest <= hashes.max() else ""
+    advice = f"give another task.dev_share{some}, or a dev file" if len(set(hashes)) > 1 else "give a dev file"
+    raise UserError(
+        f"The task {task.name} has no {split} rows: task.dev_share={task.dev_share:g} puts {num_dev} of the "
+        f"{len(rows)} rows of {name} into dev and {len(rows) - num_dev} into train; {advice}."
+    )
+
+
+def row_hashes(rows: AnyRows) -> np.ndarray:
+    """float64 [rows]: a number in [0, 1) for each row, which depends only on the row's texts."""
+    return np.fromiter(map(_hash, row_texts(rows)), np.float64, len(rows))
+
+
+def _hash(texts: Iterable[Any]) -> float:
+    digest = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        for piece in (text,) if isinstance(text, str) else text:
+            encoded = piece.encode()
+            # The length keeps ("ab", "c") and ("a", "bc") apart.
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    # A float64 represents 53 bits exactly.
+    return (int.from_bytes(digest.digest(), "little") >> 11) / 2**53

@@ -1,0 +1,80 @@
+"""Reads columns from Python objects: lists, generators, NumPy arrays, Series, DataFrames, dictionaries of columns.
+
+pandas, Polars, PyArrow and Hugging Face's datasets are recognised by their methods; none of them is imported.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from afjax.data.files import shorten
+from afjax.errors import UserError
+
+# The types that an error message recommends.
+TABLES = "a DataFrame or a dictionary of columns"
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a table: a dictionary of columns, or an object with named columns, such as a DataFrame."""
+    if isinstance(value, Mapping):
+        return True
+    named = hasattr(value, "column_names") or hasattr(value, "columns")
+    return named and hasattr(value, "__getitem__") and hasattr(value, "__len__")
+
+
+def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a table, with rows counted from 0 by position.
+
+    Raises:
+      UserError: The table has no columns or no rows, two columns have one name or different lengths, or a column cannot
+        be read.
+    """
+    names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
+    twice = [str(column) for column in names if names.count(column) > 1]
+    if twice:
+        raise UserError(f'{name} has two columns "{twice[0]}"; column names must differ.')
+    columns = {str(column): as_list(table[column], f'The column "{column}" of {name}') for column in names}
+    lengths = {column: len(values) for column, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listing = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise UserError(f"{name} has columns of different lengths ({listing}); give every row a value in each column.")
+    if not any(lengths.values()):
+        raise UserError(f"{name} has no rows (its columns are {', '.join(columns) or 'none'}); give at least one.")
+    for row, values in enumerate(zip(*columns.values(), strict=True)):
+        yield f"{name}:{row}", dict(zip(columns, values, strict=True))
+
+
+def as_list(values: Any, what: str) -> list[Any]:
+    """The values of a sequence, a column or an iterator as a list, NumPy's numbers as Python's.
+
+    Args:
+      values: A list, tuple, generator, NumPy array, Series, or any other iterable with an order.
+      what: Its name in error messages.
+
+    Raises:
+      UserError: A single text, a table, a set, or a value that is not iterable.
+    """
+    kind = type(values).__name__
+    if is_table(values):
+        raise UserError(
+            f"{what} is a {kind}, which has named columns; give one of its columns, or the table to rows_from_table."
+        )
+    for method in ("tolist", "to_list", "to_pylist"):
+        if hasattr(values, method):
+            values = getattr(values, method)()
+            break
+    if isinstance(values, str | bytes):
+        raise UserError(f"{what} is the one text {shorten(values)}; put it into a list.")
+    if isinstance(values, set | frozenset):
+        raise UserError(f"{what} is a {kind}, which has no order; give a list.")
+    if not isinstance(values, Iterable):
+        raise UserError(f"{what} is {shorten(values)}, of the type {kind}; give a list, a column or an iterator.")
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python's own types: Parquet files give NumPy arrays within columns."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

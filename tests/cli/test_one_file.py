@@ -1,0 +1,168 @@
+"""One CSV file from training to predictions."""
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from afjax.cli.main import main
+
+Refused = Callable[..., str]
+Lines = Callable[..., list[str]]
+
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+REVIEWS = [
+    (f"{word} of the {number}", "many" if word in ("all", "most") else "few")
+    for number in NUMBERS
+    for word in ("all", "most", "some", "none")
+]
+CONFIG = """
+def get_config(data=""):
+    train = {{"max_steps": 2, "batch_size": 8, "max_length": 8, "buckets": (8,), "learning_rate": 1e-3}}
+    task = {{"name": "reviews", "source": data, "text_a": "review", "label": "stars"}}
+    return {{"recipe": "single", "trunk": {trunk!r}, "task": task, "train": train}}
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``reviews.csv``, ``config.py`` and ``run``, where an adapter was trained on that file."""
+    folder = tmp_path_factory.mktemp("one_file")
+    lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
+    (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")
+    (folder / "config.py").write_text(CONFIG.format(trunk=str(tiny_trunk_folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AFJAX_CACHE", str(cache_folder))
+        config = f"--config={folder / 'config.py'}:data={folder / 'reviews.csv'}"
+        assert main(["train", config, f"--workdir={folder / 'run'}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def model(home: Path, tiny_trunk_folder: Path) -> list[str]:
+    return [f"--store={home / 'run' / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=reviews", "--head=reviews"]
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
+    """Runs a command and returns the lines that it prints."""
+
+    def run(*words: str) -> list[str]:
+        capsys.readouterr()
+        assert main(words) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_the_file_is_shown(home: Path, tiny_trunk_folder: Path, lines: Lines) -> None:
+    plain = home / "reviews.csv"
+    flags = ["--text_a=review", "--label=stars", f"--trunk={tiny_trunk_folder}", "--json"]
+    for words in ([str(plain)], ["anything", f"--source={plain}"]):
+        found = json.loads(lines("data", "show", *words, *flags)[-1])
+        splits = found["splits"]
+        assert splits.keys() == {"train", "dev"}
+        assert sum(split["rows"] for split in splits.values()) == len(REVIEWS)
+        assert {name: split["files"] for name, split in splits.items()} == {"train": [str(plain)], "dev": [str(plain)]}
+    assert found["task"]["name"] == "anything"
+
+
+def test_eval_scores_the_dev_rows_of_the_training_run(
+    home: Path, model: list[str], lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = json.loads((home / "run" / "target" / "result.json").read_text())[0]["metrics"]
+    monkeypatch.chdir(home)
+    # However its path is written, the file is the one that the head was trained on.
+    for source in (home / "reviews.csv", "reviews.csv"):
+        scores = json.loads(lines("eval", *model, f"--source={source}")[-1])
+        assert 0 < scores["rows"] < len(REVIEWS) / 2
+        assert scores["accuracy"] == result["accuracy"]
+    other = shutil.copy(home / "reviews.csv", tmp_path / "other.csv")
+    assert json.loads(lines("eval", *model, f"--source={other}")[-1])["rows"] == len(REVIEWS)
+
+
+def test_predict_reads_the_file_and_keeps_columns(
+    home: Path, model: list[str], lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"--input={home / 'reviews.csv'}"
+    printed = lines("predict", *model, source, "--keep=id,review:text,stars:gold")
+    rows = [json.loads(line) for line in printed]
+    assert [list(row) for row in rows] == [["id", "text", "gold", "logits", "label", "probabilities"]] * len(REVIEWS)
+    assert [(row["text"], row["gold"]) for row in rows] == REVIEWS
+    assert [row["id"] for row in rows] == [str(number) for number in range(len(REVIEWS))]
+    # Without --keep a row has these fields only, whether rows come from a file or from the standard input.
+    bare = lines("predict", *model, source, "--output=-")
+    assert [json.loads(line) for line in bare] == [
+        {name: row[name] for name in ("logits", "label", "probabilities")} for row in rows
+    ]
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO((home / "reviews.csv").read_bytes())))
+    assert lines("predict", *model, "--input=-", "--input_format=csv") == bare
+    assert lines("predict", *model, source, f"--output={tmp_path / 'out.jsonl'}") == []
+    assert (tmp_path / "out.jsonl").read_text().splitlines() == bare
+
+
+def test_predict_cuts_rows_as_training_did(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"review": "all of the two " * 4}) + "\n")
+    (default,), (same,), (longer,) = (
+        lines("predict", *model, f"--input={rows}", *more) for more in ((), ("--max_length=8",), ("--max_length=32",))
+    )
+    assert default == same != longer
+
+
+def test_what_cannot_be_kept(home: Path, model: list[str], refused: Refused) -> None:
+    source = f"--input={home / 'reviews.csv'}"
+    sentence = refused("predict", *model, source, "--keep=id,reviews")
+    for fact in ("reviews.csv:2", '"reviews"', "id, review, stars", 'Did you mean "review"?'):
+        assert fact in sentence
+    assert '"label"' in refused("predict", *model, source, "--keep=label")
+
+
+# Files that cannot be trained on
+
+
+@pytest.mark.parametrize(
+    ("contents", "facts"),
+    [
+        ("comment,stars\nfine,5\n", (":2 ", '"review"', "comment, stars")),
+        ("review\nfine\npoor\n", (":2 ", '"stars"', "but review")),
+        ("review;stars\nfine;5\n", (":1 ", "semicolons", "review;stars")),
+        ("review,stars\nfine,5\npoor\n", (":3 ", "1 columns", "review, stars")),
+        ("fine\n" * 3, (":2 ", '"review"', "but fine")),
+    ],
+    ids=["other columns", "one column", "semicolons", "a column too few", "no names"],
+)
+def test_csv_files_of_another_form(
+    contents: str, facts: tuple[str, ...], home: Path, tmp_path: Path, refused: Refused
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(contents)
+    sentence = refused("train", f"--config={home / 'config.py'}:data={path}", f"--workdir={tmp_path / 'run'}")
+    for fact in (str(path), *facts):
+        assert fact in sentence
+
+
+def test_mixed_types(home: Path, tmp_path: Path, refused: Refused) -> None:
+    path = tmp_path / "bad.jsonl"
+    good = json.dumps({"review": "fine", "stars": "5"}) + "\n"
+    for row, facts in (
+        ({"review": 3, "stars": "5"}, ('3 in the column "review"', "review, stars")),
+        ({"review": "fine", "stars": 0.5}, ("0.5",)),
+        ({"review": "fine", "stars": ["5"]}, ("['5']",)),
+    ):
+        path.write_text(good + json.dumps(row) + "\n")
+        sentence = refused("train", f"--config={home / 'config.py'}:data={path}", f"--workdir={tmp_path / 'run'}")
+        for fact in (f"{path}:2 ", *facts):
+            assert fact in sentence
+
+
+def test_a_share_that_leaves_no_dev_row(home: Path, tmp_path: Path, refused: Refused) -> None:
+    config = f"--config={home / 'config.py'}:data={home / 'reviews.csv'}"
+    sentence = refused("train", config, f"--workdir={tmp_path / 'run'}", "--config.task.dev_share=1e-9")
+    for fact in ("0 of the 32 rows", "dev_share=1e-09", "32 into train"):
+        assert fact in sentence

@@ -1,0 +1,134 @@
+"""Recipes that are given tables, or no dev rows."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afjax.architecture import AdapterConfig
+from afjax.config import SamplingConfig, TaskConfig, TrainConfig
+from afjax.data.rows import Rows
+from afjax.errors import UserError
+from afjax.task_model import TaskModel, load_task_model
+from afjax.train.multitask import train_multitask
+from afjax.train.recipes import train_fusion, train_single
+from afjax.train.record import setting_differences
+from afjax.train.sequential import train_sequential
+from afjax.trees import tree_digest
+from afjax.trunk import Trunk
+
+pytestmark = pytest.mark.usefixtures("training")
+
+ADAPTER = AdapterConfig(size=2)
+COLUMNS = TaskConfig(name="quantity", text_a="sentence", label="amount", labels=("few", "many"))
+
+
+@pytest.fixture(scope="module")
+def settings(tiny: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(tiny, max_steps=2, eval_every=2)
+
+
+@pytest.fixture(scope="module")
+def tables(rows: Mapping[str, Rows]) -> dict[str, Any]:
+    """The tiny task as dictionaries of columns, under names of their own."""
+    found = {}
+    for split, of_split in rows.items():
+        assert of_split.labels is not None
+        labels = [of_split.label_names[label] for label in of_split.labels]
+        found[split] = {"sentence": of_split.text_a, "amount": labels}
+    return found
+
+
+@pytest.fixture(scope="module")
+def from_tables(
+    tiny_trunk: Trunk,
+    tables: dict[str, Any],
+    settings: TrainConfig,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TaskModel:
+    folder = tmp_path_factory.mktemp("tables") / "run"
+    return train_single(tiny_trunk, COLUMNS, tables, workdir=folder, adapter=ADAPTER, config=settings)
+
+
+def test_tables_train_what_rows_train(
+    from_tables: TaskModel,
+    tiny_trunk: Trunk,
+    rows: Mapping[str, Rows],
+    tables: dict[str, Any],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    from_rows = train_single(tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", adapter=ADAPTER, config=settings)
+    assert tree_digest(from_tables.params) == tree_digest(from_rows.params)
+    # The same rows resume the run, whatever their type.
+    again = train_single(tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", adapter=ADAPTER, config=settings)
+    assert again.metrics == from_rows.metrics
+
+
+def test_tables_are_scored_and_predicted(
+    from_tables: TaskModel, rows: Mapping[str, Rows], tables: dict[str, Any], tmp_path: Path
+) -> None:
+    from_tables.save(tmp_path)
+    stored = load_task_model(tmp_path, from_tables.trunk, head="quantity", adapter="quantity")
+    for model in (from_tables, stored):
+        assert model.evaluate(tables["dev"]) == model.evaluate(rows["dev"])
+        expected = model.predict(rows["dev"].text_a).labels
+        assert model.predict(tables["dev"]).labels == expected
+        assert model.predict(iter(rows["dev"].text_a)).labels == expected
+    with pytest.raises(UserError, match=r"list.*DataFrame"):
+        from_tables.evaluate(["all of the two"])
+    with pytest.raises(UserError, match=r'"amount".*sentence, amuont'):
+        from_tables.evaluate({"sentence": ["all"], "amuont": ["few"]})
+
+
+def test_the_other_recipes_take_tables(
+    from_tables: TaskModel, tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    from_tables.save(store)
+    task, data = COLUMNS, {"quantity": tables}
+    fused = train_fusion(
+        tiny_trunk, task, tables, ["quantity"], store_folder=store, workdir=tmp_path / "fusion", config=settings
+    )
+    assert fused.labels == ("few", "many")
+    head: dict[str, Any] = {"partition_name": "head", "config": settings}
+    sampling = SamplingConfig(steps_per_epoch=2)
+    joint = train_multitask(tiny_trunk, [task], data, workdir=tmp_path / "m", sampling=sampling, **head)
+    sequence = train_sequential(tiny_trunk, [task], data, workdir=tmp_path / "s", **head)
+    for model in (joint["quantity"], sequence.models["quantity"]):
+        assert model.labels == ("few", "many")
+    for train in (train_multitask, train_sequential):
+        for bad in ({}, tables, [tables]):
+            with pytest.raises(UserError):
+                train(tiny_trunk, [task], bad, workdir=tmp_path / "bad", **head)  # type: ignore[operator]
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_run_without_dev_rows_is_resumed_and_refused_with_other_rows(
+    tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path: Path
+) -> None:
+    task = dataclasses.replace(COLUMNS, dev_share=0.3)
+
+    def train(columns: dict[str, Any], task: TaskConfig = task) -> TaskModel:
+        data = {"train": columns}
+        return train_single(tiny_trunk, task, data, workdir=tmp_path, partition_name="head", config=settings)
+
+    first = train(tables["train"])
+    assert train(tables["train"]).metrics == first.metrics
+    more = {name: [*values, values[0]] for name, values in tables["train"].items()}
+    more["sentence"][-1] = "a new row"
+    with pytest.raises(UserError, match="rows changed since"):
+        train(more)
+    with pytest.raises(UserError, match="rows changed since"):
+        train(tables["train"], dataclasses.replace(task, dev_share=0.6))
+
+
+def test_runs_of_earlier_versions_have_no_dev_share() -> None:
+    recorded = json.loads(json.dumps({"task": {"name": "t"}, "sources": [{"task": {"name": "s"}}]}))
+    given = {"task": {"name": "t", "dev_share": 0.1}, "sources": [{"task": {"name": "s", "dev_share": 0.1}}]}
+    assert setting_differences(recorded, given) == []
+    given["task"]["dev_share"] = 0.2  # type: ignore[index]
+    assert setting_differences(recorded, given) == ["task.dev_share: 0.1 there, 0.2 given"]
