@@ -15,6 +15,18 @@ from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, settings_r
 from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
+# The default of train.learning_rate by what is trained, measured on small sets (docs/defaults.md).
+LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
+    {
+        "head": 1e-2,
+        "adapter": 1e-3,
+        "fusion": 1e-3,
+        "layernorm": 1e-3,
+        "full": 1e-4,
+        "top_k": 1e-4,
+        "adapter+trunk": 1e-4,
+    }
+)
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]
 TaskKind = Literal["classification", "regression", "multiple_choice", "span"]
@@ -152,7 +164,8 @@ class TrainConfig:
     """One training run: optimizer, schedule, batches, when to look and when to stop.
 
     Attributes:
-      learning_rate: Peak rate; decays linearly to zero over the run.
+      learning_rate: Peak rate, which decays linearly to zero over the run. None: the default for what is trained
+        (``LEARNING_RATES``).
       epochs: Passes over the train split.
       max_steps: Stops the schedule there instead, when above 0.
       batch_size: Rows a step.
@@ -190,13 +203,13 @@ class TrainConfig:
         draws the bits of all, and ``threefry2x32``, of which each draws its part, is the better. So it is on CPU.
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: float | None = None
     epochs: float = 10.0
     max_steps: int = 0
     batch_size: int = 32
     max_length: int = 128
     buckets: tuple[int, ...] = ()
-    warmup: float = 0.0
+    warmup: float = 0.1
     decay_from: Literal["warmup", "start"] = "warmup"
     weight_decay: float = 0.01
     weight_decay_on: Literal["kernels", "weights"] = "kernels"
@@ -221,7 +234,7 @@ class TrainConfig:
         check_fields(self, "train")
         for field, low in (("learning_rate", 0), ("epochs", 0), ("weight_decay", 0), ("clip_norm", 0)):
             value = getattr(self, field)
-            if not (math.isfinite(value) and value >= low):
+            if value is not None and not (math.isfinite(value) and value >= low):
                 raise UserError(f"train.{field} is {value}; it must be finite and at least {low}.")
         for field, least in (("batch_size", 1), ("max_length", 4)):
             if getattr(self, field) < least:
@@ -266,6 +279,12 @@ class TrainConfig:
                 f"a run has at most {MAX_INT} steps."
             )
         return max(1, math.ceil(num_steps))
+
+    def with_rate(self, trained: Partition) -> "TrainConfig":
+        """Returns these settings with a learning rate: the given one, or the default for what is trained."""
+        if self.learning_rate is not None:
+            return self
+        return dataclasses.replace(self, learning_rate=LEARNING_RATES[trained])
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -424,6 +443,11 @@ class ExperimentConfig:
         check_partition(self.partition, self.adapter)
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
+        # The workdir records the rates themselves, so that a run does not depend on later defaults.
+        trained: Partition = "fusion" if self.recipe == "fusion" else self.partition
+        object.__setattr__(self, "train", self.train.with_rate(trained))
+        with_rates = (dataclasses.replace(source, train=source.train.with_rate("adapter")) for source in self.sources)
+        object.__setattr__(self, "sources", tuple(with_rates))
 
     @property
     def target(self) -> TaskConfig:

@@ -14,9 +14,6 @@ import pathlib
 
 import ml_collections
 
-# Peak learning rates; those of the adapters are for trunks of minilm's size.
-LEARNING_RATES = {"adapter": 1e-3, "head": 1e-3, "full": 5e-5, "layernorm": 1e-3, "top_k": 5e-5}
-
 
 def get_config(
     task: str = "entail",
@@ -25,7 +22,7 @@ def get_config(
     partition: str = "adapter",
     top_k: int = 0,
     train_rows: int = 0,
-    epochs: float = 6.0,
+    epochs: float = 10.0,
     max_length: int = 128,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
@@ -44,12 +41,6 @@ def get_config(
     config.partition = partition
     config.top_k = top_k
     config.adapter = {"reduction_factor": 16.0}
-    config.train = {
-        "learning_rate": LEARNING_RATES[partition],
-        "epochs": epochs,
-        "batch_size": 32,
-        "max_length": max_length,
-        "warmup": 0.1,
-        "patience": 3,
-    }
+    # Everything else has its default, also the learning rate, which depends on the partition (docs/defaults.md).
+    config.train = {"epochs": epochs, "max_length": max_length}
     return config

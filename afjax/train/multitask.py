@@ -111,6 +111,7 @@ def train_multitask(
         name = (names or {}).get(task.name, "")
         splits_of[task.name] = check_arguments(trunk, task, data_of(data, task), config, head, seed, name)
     check_partition(partition_name, adapter)
+    config = config.with_rate(partition_name)
     check_length(config.max_length, trunk)
     for task in tasks:
         metrics.check_metric(task.main_metric, task.kind, len(splits_of[task.name]["train"].label_names))

@@ -91,6 +91,7 @@ def train_single(
     splits = check_arguments(trunk, task, data, config, head, seed, name)
     name = name or task.name
     check_partition(partition_name, adapter)
+    config = config.with_rate(partition_name)
     if not isinstance(adapter, typing.get_args(Adapter)):
         raise UserError(f"The adapter is {shown(adapter)}; give an AdapterConfig or another adapter's config.")
     has_adapter = partition_name in ("adapter", "adapter+trunk")
@@ -157,6 +158,7 @@ def train_fusion(
         raise UserError("A fusion needs at least one adapter; name some that the store has.")
     splits = check_arguments(trunk, task, data, config, head, seed, name)
     name = name or f"{task.name}-fusion"
+    config = config.with_rate("fusion")
     members = load_adapters(store_folder, adapters, trunk)
     check_subset(fusion, len(members))
     model = Model(

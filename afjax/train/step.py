@@ -26,6 +26,7 @@ State = dict[str, Any]
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """The rate of step 0, 1, ...: linear warm-up over ``warmup * num_steps`` steps, then linear decay to zero."""
+    assert config.learning_rate is not None, "recipes call TrainConfig.with_rate"
     warmup = round(config.warmup * num_steps)
     if step < warmup:
         return config.learning_rate * step / warmup
