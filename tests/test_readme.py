@@ -71,7 +71,7 @@ def test_files_that_pages_name_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:afjax|configs|docs|bench|launch)/[\w./]+)`", text):
-            assert (ROOT / name).exists(), (page.name, name)
+            assert "NAME" in name or (ROOT / name).exists(), (page.name, name)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
