@@ -339,15 +339,16 @@ def test_a_folder_is_fetched_once_and_again_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AFJAX_CACHE", str(tmp_path))
-    task = TaskConfig(name="t", source="gs://bucket/rows")
+    task = TaskConfig(name="t", source="gs://bucket/rows", dev_share=0)
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"))
     for _ in range(2):
         assert len(load_split(task, "train")) == len(ROWS)
     assert capsys.readouterr().err.count("fetching gs://bucket/rows: 100%") == 1
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:2])
     assert len(load_split(task, "train")) == 2
-    chosen = TaskConfig(name="t", train="gs://bucket/rows/train.jsonl")
-    assert len(load_split(chosen, "train")) == 2
+    for setting in ("train", "source"):
+        chosen = TaskConfig(name="t", dev_share=0, **{setting: "gs://bucket/rows/train.jsonl"})  # type: ignore[arg-type]
+        assert len(load_split(chosen, "train")) == 2
     # Whole or not at all.
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:4])
     before = sorted(tmp_path.rglob("*"))
