@@ -6,11 +6,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from afjax.data.notices import blank_rows, blank_rows_notice
 from afjax.data.prediction_rows import STANDARD, PredictionRows
 from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.errors import UserError
 from afjax.storage.writing import check_output, write_output
 from afjax.task_model import Predictions, TaskModel
+from afjax.terminal import print_line
 
 # The fields of every prediction; of span also its answers.
 FIELDS = ("logits", "label", "probabilities", "answers")
@@ -42,6 +44,9 @@ def write_predictions(
     """
     if output != STANDARD:
         check_output(output)
+    blank = sorted(int(numbers[row]) for numbers, of_form in rows.forms for row in blank_rows(of_form))
+    if blank:
+        print_line(f"Note: {blank_rows_notice('the input', blank, len(rows))}")
     lines: list[str] = [""] * len(rows)
     for numbers, of_form in rows.forms:
         predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)

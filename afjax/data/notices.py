@@ -4,7 +4,7 @@ None of them is an error, because each can be intended.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,26 @@ def blank_texts(name: str, rows: AnyRows) -> str:
       name: The split's name.
       rows: The split.
     """
-    blank = [number for number, texts in enumerate(row_texts(rows, choices=False)) if not all(map(is_visible, texts))]
+    return blank_rows_notice(name, blank_rows(rows), len(rows))
+
+
+def blank_rows(rows: AnyRows) -> list[int]:
+    """Returns the numbers, from 0, of the rows with a text that has no visible character."""
+    return [number for number, texts in enumerate(row_texts(rows, choices=False)) if not all(map(is_visible, texts))]
+
+
+def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
+    """Says how many rows have an empty text; empty if there are none.
+
+    Args:
+      name: What the rows are, such as ``rte's train``.
+      blank: The numbers of these rows, from 0, rising.
+      num_rows: The number of all rows.
+    """
     if not blank:
         return ""
     count = "1 row has" if len(blank) == 1 else f"{len(blank)} rows have"
-    return f"{count} an empty text among the {len(rows)} rows of {name}; the first is row {blank[0] + 1}."
+    return f"{count} an empty text among the {num_rows} rows of {name}; the first is row {blank[0] + 1}."
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
