@@ -34,8 +34,10 @@ def open_path(path: AnyPath) -> epath.Path:
     """A path as it was given, of a kind that does the same on disks and on object stores.
 
     Raises:
-      UserError: An empty path, an object store other than ``gs://BUCKET``, or gcsfs is not installed.
+      UserError: Not a path, an empty path, an object store other than ``gs://BUCKET``, or gcsfs is not installed.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"A path is {path!r}, of the type {type(path).__name__}; give a string or a pathlib.Path.")
     if not os.fspath(path):
         raise UserError('An empty path was given; give a folder, "." for the current one.')
     if not is_remote(path):

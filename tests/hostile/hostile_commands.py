@@ -271,7 +271,7 @@ LISTS: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "span-texts": ((["a"],), {"kind": "span"}),
     "span-label-text": (([("a", "b")], ["b"]), {"kind": "span"}),
     "span-answer-elsewhere": (([("a", "b")], [{"text": ["c"], "answer_start": [0]}]), {"kind": "span"}),
-    "span-start-negative": (([("a", "b")], [{"text": ["b"], "answer_start": [-1]}]), {"kind": "span"}),
+    "span-start-negative": (([("a", "b")], [{"text": ["b"], "answer_start": [-2]}]), {"kind": "span"}),
     "span-start-text": (([("a", "b")], [{"text": ["b"], "answer_start": ["0"]}]), {"kind": "span"}),
 }
 
