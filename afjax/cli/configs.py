@@ -59,7 +59,7 @@ def load_experiment(
     config: str,
     overrides: Sequence[str] = (),
     *,
-    store_folder: str | Path | None = None,
+    find_store: Callable[[], str | Path] | None = None,
     reads_rows: bool = True,
 ) -> ExperimentConfig:
     """Runs a config's ``get_config`` and applies overrides.
@@ -69,7 +69,8 @@ def load_experiment(
         ``get_config``. Or ``WORKDIR/config.json``, the experiment of a workdir.
       overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
         are Python literals; what is none is a string.
-      store_folder: The experiment's store. A fusion needs no data of the sources whose adapters it has.
+      find_store: Returns the experiment's store. A fusion needs no data of the sources whose adapters the store has, so
+        this is only called if such data is missing.
       reads_rows: Whether the experiment's rows will be read. If not, its tasks need no data.
 
     Raises:
@@ -84,7 +85,7 @@ def load_experiment(
     # In files and overrides sources and tasks go by the task's name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
-        values["sources"] = [_named_source(*item, store_folder, needs_data=reads_rows) for item in sources.items()]
+        values["sources"] = [_named_source(*item, find_store, needs_data=reads_rows) for item in sources.items()]
     if isinstance(tasks, Mapping):
         values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
@@ -99,7 +100,7 @@ def _named(name: str, task: Any, *, needs_data: bool) -> Any:
     return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
-def _named_source(name: str, source: Any, store_folder: str | Path | None, *, needs_data: bool) -> Any:
+def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] | None, *, needs_data: bool) -> Any:
     """A source's settings with its task's name. It needs no data if the store has its adapter."""
     if not isinstance(source, Mapping):
         return source
@@ -107,11 +108,11 @@ def _named_source(name: str, source: Any, store_folder: str | Path | None, *, ne
     try:
         named = _named(name, task, needs_data=needs_data)
     except UserError as error:
-        if store_folder is None:
+        if find_store is None:
             raise
         from afjax.train.checks import why_rows_are_needed
 
-        if reason := why_rows_are_needed(name, store_folder):
+        if reason := why_rows_are_needed(name, find_store()):
             raise UserError(f"{error}{reason}") from error
         named = _named(name, task, needs_data=False)
     return {**source, "task": named}

@@ -158,8 +158,11 @@ def _train(arguments: argparse.Namespace) -> int:
     # SIGTERM after joining, which brings a handler of JAX's own.
     with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
         with hosts.together():
-            store_folder = find_store(open_path(arguments.workdir), arguments.store)
-            config = load_experiment(arguments.config, arguments.overrides, store_folder=store_folder)
+            config = load_experiment(
+                arguments.config,
+                arguments.overrides,
+                find_store=lambda: find_store(open_path(arguments.workdir), arguments.store),
+            )
         set_up_libraries()
         try:
             results = run_experiment(

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from afjax.config import ExperimentConfig
+from afjax.config import LEARNING_RATES, ExperimentConfig
 from afjax.dataclass_dicts import UNIONS, shown
 
 
@@ -49,6 +49,9 @@ def _parts(cls: Any) -> str:
 
 def _setting(field: Any, hint: Any, path: str) -> str:
     names = [str(name) for name in _literals(hint) if name != ""]
+    if path == "train.learning_rate":
+        # Its default depends on what is trained.
+        names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
     allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
     return f"{path}={default}{allowed}"

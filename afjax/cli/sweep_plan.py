@@ -103,9 +103,10 @@ def plan(
     if adapters and not (Path(adapters) / "adapters").is_dir():
         raise UserError(f"--adapters={adapters} is no store with adapters on this machine; give a store's folder.")
     sweep = _going_on(wanted, workdir)
+    find_store = (lambda: adapters) if adapters else None
     seen: dict[str, str] = {}
     for run in sweep.runs:
-        experiment = load_experiment(config, [*overrides, *run.overrides], store_folder=adapters or None)
+        experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:
             raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")

@@ -13,7 +13,7 @@ from afjax.cli.configs import builtin_configs, load_experiment
 from afjax.cli.main import main
 from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan
-from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config import LEARNING_RATES, ExperimentConfig, SourceConfig, TaskConfig
 from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows
@@ -106,13 +106,15 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys: pytest.C
         for name, value in values.items():
             if isinstance(value, dict):
                 count += check(value, f"{prefix}{name}.")
-            elif prefix + name not in ("task.name", "recipe", "tasks", "sources"):
+            elif prefix + name not in ("task.name", "recipe", "tasks", "sources", "train.learning_rate"):
                 shown = repr(tuple(value)) if isinstance(value, list) else str(value) or "''"
                 assert any(line.split("  ")[0] == f"{prefix}{name}={shown}" for line in lines), (prefix + name, shown)
                 count += 1
         return count
 
     assert check(values, "") > 60
+    (rate,) = (line for line in lines if line.startswith("train.learning_rate="))
+    assert all(f"{partition}: {value:g}" in rate for partition, value in LEARNING_RATES.items())
     assert any(line.startswith("sources.NAME.") for line in lines)
     assert "adapter.kind=pal" in lines
     assert any(line.startswith("partition=adapter  (") and "top_k" in line for line in lines)
