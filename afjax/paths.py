@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.terminal import progress_bar
+from afjax.terminal import print_line, progress_bar, shows_bars
 
 AnyPath = str | os.PathLike[str]
 
@@ -167,6 +167,8 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
     except OSError as error:
         raise UserError(f"{source} cannot be copied to {folder.parent} ({error.strerror}); set AFJAX_CACHE.") from None
+    if not shows_bars():
+        print_line(f"fetching {source}")
     try:
         with (
             _sentences(source, "path", "copied"),

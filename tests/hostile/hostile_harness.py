@@ -97,7 +97,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
         _file_limit(case.max_file_bytes),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(record=True) as caught,
         _alarm(timeout),
     ):
         warnings.simplefilter("always")
@@ -116,7 +116,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
                 kind, error = "traceback", _last_lines(raised)
     seconds = time.monotonic() - started
     changes = _changes(before, _snapshot(place)) + _strays()
-    text = output.getvalue()
+    text = output.getvalue() + "".join(f"Warning: {each.message}\n" for each in caught if each.category is UserWarning)
     if case.call:
         text += error
     kind, detail = _judge(case, kind, code, text, error, changes)

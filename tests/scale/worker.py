@@ -140,6 +140,8 @@ def main() -> int:
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--fault", default="", help="KIND:HOST:NUMBER, see inject")
     arguments = parser.parse_args()
+    # A shell that starts a job in the background makes it ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     try:
         with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):

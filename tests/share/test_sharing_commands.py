@@ -86,9 +86,11 @@ def test_help_shows_an_example(action: str, capsys: pytest.CaptureFixture[str]) 
     assert f"afjax store {action} " in capsys.readouterr().out.split("example", 1)[1]
 
 
-@pytest.mark.parametrize(
-    "words", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"], ["x"]]
-)
+def test_an_unknown_action_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert '"pack"' in refused(capsys, "pck")
+
+
+@pytest.mark.parametrize("words", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"]])
 def test_flags_that_are_missing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["store", *words])

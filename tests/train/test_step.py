@@ -45,7 +45,7 @@ def test_the_rate_rises_from_zero_in_the_warm_up() -> None:
 
 
 def test_the_rate_does_not_fall_below_zero_behind_the_last_step() -> None:
-    assert learning_rate(TrainConfig(), 12, 10) == 0.0
+    assert learning_rate(TrainConfig(learning_rate=1.0), 12, 10) == 0.0
 
 
 def test_weight_decay_acts_on_kernels_only() -> None:
