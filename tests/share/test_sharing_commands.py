@@ -87,7 +87,7 @@ def test_help_shows_an_example(action: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_unknown_action_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert '"pack"' in refused(capsys, "pck")
+    assert 'Did you mean "store pack"' in refused(capsys, "pck")
 
 
 @pytest.mark.parametrize("words", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"]])
