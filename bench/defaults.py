@@ -59,9 +59,9 @@ class Run:
 def rate_runs() -> list[Run]:
     return [
         Run(task, ROWS, method, pooling, rate, 0)
-        for task in TASKS[:5]
-        for method in ("head", "pfeiffer", "full")
         for pooling in POOLINGS
+        for method in ("pfeiffer", "head", "full")
+        for task in TASKS[:5]
         for rate in RATES[method]
     ]
 
@@ -149,10 +149,7 @@ def read_scores(path: Path) -> dict[Run, float]:
 
 
 def tables(scores: dict[Run, float]) -> Iterator[str]:
-    """Yields Markdown tables of the parts that are complete."""
-    if missing := [run for run in rate_runs() if run not in scores]:
-        yield f"{len(missing)} runs of part 1 are missing."
-        return
+    """Yields Markdown tables of the rows that are complete."""
     for rows, tasks, title in ((ROWS, TASKS[:5], "300 train rows"), (WHOLE, TASKS[:4], "at most 2,000 train rows")):
         yield f"\nLearning rates, {title}, seed 0\n\n| method | pooling | learning rate | {' | '.join(tasks)} | mean |"
         yield "|" + "---|" * (4 + len(tasks))
@@ -162,6 +159,9 @@ def tables(scores: dict[Run, float]) -> Iterator[str]:
                     cells = [scores.get(Run(task, rows, method, pooling, rate, 0)) for task in tasks]
                     if None not in cells:
                         yield _line([method, pooling, f"{rate:g}"], [cell for cell in cells if cell is not None])
+    if missing := [run for run in rate_runs() if run not in scores]:
+        yield f"\n{len(missing)} runs of part 1 are missing."
+        return
     if missing := [run for run in pooling_runs(scores) if run not in scores]:
         yield f"\n{len(missing)} runs of part 2 are missing."
         return
