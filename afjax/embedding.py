@@ -116,7 +116,7 @@ def embed_texts(
     Args:
       texts: Strings, or pairs of strings.
       config: Pooling, normalization and length.
-      model: The encoder and what is in its slots.
+      model: The encoder with its adapters.
       params: The model's parameters on the mesh.
       tokenizer: The trunk's tokenizer.
       mesh: This host's devices.

@@ -51,7 +51,7 @@ def table(
       header: Titles of the columns.
       rows: As many cells each.
       numbers: Indices of the columns of numbers.
-      caption: What the table shows.
+      caption: The table's caption.
     """
     kind = ["number" if column in numbers else "" for column in range(len(header))]
     head = tag("tr", *(tag("th", cell, scope="col", class_=of) for cell, of in zip(header, kind, strict=True)))

@@ -143,7 +143,7 @@ class Trunk:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """Embeds texts, or pairs of texts, with the pretrained encoder alone.
+        """Embeds texts, or pairs of texts, with the pretrained encoder.
 
         Args:
           texts: Strings, or pairs of strings.

@@ -95,7 +95,7 @@ def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
 
 
 def best_pooling(scores: dict[Run, float], method: str) -> str:
-    """The pooling with the best mean score over the runs of part 2. Houlsby's adapter uses that of Pfeiffer's."""
+    """The pooling with the best mean score over the runs of part 2. Houlsby's adapter uses Pfeiffer's."""
     method = "pfeiffer" if method == "houlsby" else method
 
     def mean(pooling: str) -> float:

@@ -1,4 +1,4 @@
-"""What the README and its pages show runs as it is written, on a tiny trunk and for a few steps."""
+"""The examples of the README and of the docs run as written, with a tiny trunk and few steps."""
 
 import json
 import re
@@ -36,16 +36,18 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
     (training,) = blocks("README.md", "python")
     (several,) = blocks("docs/python.md", "python")
     assert len([line for line in training.splitlines() if line.strip()]) <= 15
-    # One padded length is one compilation.
-    few_steps = training.replace('"minilm"', repr(str(tiny_trunk_folder))).replace(
-        "epochs=2", "max_steps=2, buckets=(32,)"
-    )
+    trunk = repr(str(tiny_trunk_folder))
+
+    def short(program: str) -> str:
+        # One padded length is one compilation.
+        return program.replace('"minilm"', trunk).replace("epochs=2", "max_steps=2, buckets=(32,)")
+
     names: dict = {}
-    exec(few_steps, names)
+    exec(short(training), names)
     accuracy, label = capsys.readouterr().out.split(maxsplit=1)
     assert 0 <= float(accuracy) <= 1
     assert label.strip() in [f"['{name}']" for name in builtin_rows("target", "train").label_names]
-    exec(several, names)
+    exec(short(several), names)
     accuracy, digest = capsys.readouterr().out.split()
     assert 0 <= float(accuracy) <= 1
     assert digest == names["models"]["paraphrase"].trunk.sha256 != names["trunk"].sha256

@@ -225,6 +225,7 @@ def test_a_workdir_that_no_longer_holds_the_run_frees_its_names(tmp_path: Path, 
         file.write_text('{"store": "s", "run": "three"}' if change == "another run" else "{")
     store.reserve(tmp_path / "store", NAMES, run="two", workdir=two)
     store.save_all(tmp_path / "store", pair(2), run="two")
+    assert seeds(tmp_path / "store") == {"adapters/rte": 2, "heads/rte": 2}
 
 
 def test_a_damaged_reservation_names_the_file(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ class PaddedLengths:
     """The padded lengths of a run's batches, each rising; the last one holds the longest row.
 
     Attributes:
-      train: Of training batches.
-      dev: Of the batches that evaluate dev rows.
+      train: Lengths of training batches.
+      dev: Lengths of the batches that evaluate dev rows.
     """
 
     train: tuple[int, ...]

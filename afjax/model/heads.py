@@ -22,7 +22,7 @@ from afjax.model.layers import ACTIVATIONS, dense, dropout
 from afjax.model.pooling import apply_pooler, pool
 from afjax.trees import Tree, named_key
 
-# What a head reads: one vector per row, or each token as it is (heads that point at tokens).
+# A head reads one pooled vector per row, or the hidden state of every token (span heads).
 Reads = Literal["pooled", "tokens"]
 READS: Mapping[TaskKind, Reads] = types.MappingProxyType(
     {"classification": "pooled", "regression": "pooled", "multiple_choice": "pooled", "span": "tokens"}

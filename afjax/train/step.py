@@ -184,8 +184,7 @@ def make_train_step(
 
     Each step's dropout follows from the key and the step's number. The metrics are the scalars ``loss`` (the task's,
     plus the model's penalty), ``gradient_norm`` (of the trained leaves) and ``failed``. From the first step on whose
-    loss or gradients are not finite the state stays as it was in front of that step. See
-    :func:`task_loss` for ``class_loss``.
+    loss or gradients are not finite, the state is not changed. See :func:`task_loss` for ``class_loss``.
     """
 
     def step(

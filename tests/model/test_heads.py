@@ -1,4 +1,4 @@
-"""Heads read what they should: one pooled vector per row or per choice, or every token."""
+"""Heads read one pooled vector per row or per choice, or every token."""
 
 import jax
 import jax.numpy as jnp
