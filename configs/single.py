@@ -6,8 +6,9 @@ afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,t
 
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 
-data is one task's source; data_dir the folder that holds the benchmarks' downloads, where a task is found by its name.
-A task of your own can be described in a TOML file.
+data is the source of one task. data_dir is the folder that holds the benchmarks' downloads; the task is found there by
+its name. Without both, the task must be a built-in one (entail, paraphrase or target). A TOML file can describe a task
+of your own.
 """
 
 import pathlib
@@ -17,7 +18,7 @@ import ml_collections
 
 def get_config(
     task: str = "entail",
-    data: str = "builtin:entail",
+    data: str = "",
     data_dir: str = "",
     partition: str = "adapter",
     top_k: int = 0,
@@ -32,8 +33,9 @@ def get_config(
     config.seed = seed
     name = pathlib.Path(task).stem if task.endswith(".toml") else task
     config.name = name if partition == "adapter" else f"{name}-{partition}"
-    # A folder with train, dev and labels.json; builtin:NAME; or tfds:NAME.
-    config.task = {"name": name, **({"data_dir": data_dir} if data_dir else {"source": data})}
+    # A file, a folder with train, dev and labels.json, builtin:NAME or tfds:NAME.
+    source = {"data_dir": data_dir} if data_dir else {"source": data or f"builtin:{name}"}
+    config.task = {"name": name, **source}
     if task.endswith(".toml"):
         config.task = {"preset": task}
     if train_rows:

@@ -204,7 +204,8 @@ def builtin_rows(name: str, split: str) -> Rows:
     """
     if name not in GRAMMARS:
         raise UserError(
-            f'There is no built-in task "{name}"; there are {", ".join(GRAMMARS)}.{did_you_mean(name, GRAMMARS)}'
+            f'There is no built-in task "{name}"; there are {", ".join(GRAMMARS)}. Give a file or a folder as the '
+            f"source of other data.{did_you_mean(name, GRAMMARS)}"
         )
     return draw_rows(GRAMMARS[name])[split]
 

@@ -71,6 +71,14 @@ def test_an_unknown_argument_of_a_builtin_config_is_refused_by_its_name() -> Non
         load_experiment("single:taks=rte")
 
 
+def test_a_task_without_data_is_a_builtin_one_or_refused(refused: Refused, tmp_path: Path) -> None:
+    assert load_experiment("single:task=target").target.source == "builtin:target"
+    message = refused("train", "--config=single:task=cola", f"--workdir={tmp_path / 'run'}")
+    assert '"cola"' in message
+    assert "entail, paraphrase, target" in message
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_sweep_takes_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         write_rows(tmp_path / "data" / "rte" / f"{split}.jsonl")
@@ -88,7 +96,7 @@ def test_configs_lists_the_builtin_configs_with_their_arguments(capsys: pytest.C
     assert main(["configs", "single"]) == 0
     one = capsys.readouterr().out
     assert "afjax train --config=" in one
-    assert "data=builtin:entail, data_dir=''" in one
+    assert "data='', data_dir=''" in one
 
 
 def test_the_help_of_train_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
