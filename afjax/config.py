@@ -15,15 +15,15 @@ from afjax.dataclass_dicts import MAX_INT, check_fields, check_value, settings_r
 from afjax.errors import UserError, did_you_mean
 
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
-# The default of train.learning_rate by what is trained, measured on small sets (docs/defaults.md).
+# The default of train.learning_rate for each partition (docs/defaults.md).
 LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
     {
-        "head": 1e-2,
+        "head": 1e-3,
         "adapter": 1e-3,
         "fusion": 1e-3,
         "layernorm": 1e-3,
-        "full": 1e-4,
-        "top_k": 1e-4,
+        "full": 5e-5,
+        "top_k": 5e-5,
         "adapter+trunk": 1e-4,
     }
 )
@@ -209,7 +209,7 @@ class TrainConfig:
     batch_size: int = 32
     max_length: int = 128
     buckets: tuple[int, ...] = ()
-    warmup: float = 0.1
+    warmup: float = 0.0
     decay_from: Literal["warmup", "start"] = "warmup"
     weight_decay: float = 0.01
     weight_decay_on: Literal["kernels", "weights"] = "kernels"

@@ -114,7 +114,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
     rows = {"train": rows["train"], "dev": rows["dev"].every(DEV)}
     num_rows = len(rows["train"])
     epochs = 10.0 if run.rows == ROWS else 5.0
-    config = TrainConfig(learning_rate=run.rate, epochs=epochs, warmup=0.1, max_length=96)
+    config = TrainConfig(learning_rate=run.rate, epochs=epochs, max_length=96)
     num_steps = config.num_steps(-(-num_rows // config.batch_size))
     config = dataclasses.replace(config, eval_every=-(-num_steps // EVALUATIONS))
     begin = time.monotonic()

@@ -313,7 +313,7 @@ def test_max_steps_and_epochs(single: Any, tiny: TrainConfig, tmp_path: Path) ->
 def test_a_loss_that_is_not_finite_stops_with_step_rows_and_state(
     single: Any, tiny: TrainConfig, tmp_path: Path
 ) -> None:
-    settings = dataclasses.replace(tiny, learning_rate=1e38, warmup=0.0)
+    settings = dataclasses.replace(tiny, learning_rate=1e38)
     with pytest.raises(UserError, match="stopped being finite at step 2 ") as raised:
         single(settings=settings)
     folder = tmp_path / "run" / "not_finite_step_2"
