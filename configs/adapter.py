@@ -39,7 +39,8 @@ def get_config(
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,
-        # The paper does not say these three.
+        # The paper does not state the rest.
+        "warmup": 0.0,
         "batch_size": 32,
         "max_length": max_length,
         "patience": 3,

@@ -38,6 +38,7 @@ def get_config(
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,
+        "warmup": 0.0,
         "batch_size": 32,
         "max_length": max_length,
         "patience": 3,

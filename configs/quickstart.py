@@ -17,7 +17,7 @@ def get_config(seed: int = 0) -> ml_collections.ConfigDict:
     config.task = {"name": "target", "source": "builtin:target"}
     config.adapter = {"reduction_factor": 16.0}
     # Rows of these tasks have at most 32 tokens.
-    shared = {"max_length": 32, "buckets": (32,), "learning_rate": 2e-3}
+    shared = {"max_length": 32, "buckets": (32,), "learning_rate": 2e-3, "warmup": 0.0}
     of_target = {**shared, "batch_size": 16, "eval_every": 39}
     config.sources = {
         "entail": {"task": {"source": "builtin:entail"}, "train": {**shared, "epochs": 2.0}},

@@ -102,6 +102,15 @@ def write_row(task: str, word: str, number: str, index: int) -> dict[str, Any]:
     return {"message": text, "topic": label} if task == "columns" else {"text": text, "label": label}
 
 
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "single.py"], ids=lambda path: path.name)
+def test_a_study_states_its_schedule_instead_of_relying_on_defaults(path: Path) -> None:
+    values = runpy.run_path(str(path))["get_config"]().to_dict()
+    assert {"learning_rate", "epochs", "warmup"} <= values["train"].keys()
+    # The adapters of fusion_mt.py are in the store.
+    for source in values["sources"].values() if path.name != "fusion_mt.py" and "sources" in values else ():
+        assert {"learning_rate", "epochs", "warmup"} <= source["train"].keys()
+
+
 def test_every_config_trains_here() -> None:
     assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
 
