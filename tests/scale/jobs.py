@@ -15,7 +15,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class Job:
-    """Worker processes that run one command.
+    """Worker processes that run one command; a context, at whose end they are killed.
 
     Args:
       trunk: The trunk's folder.
@@ -58,6 +58,12 @@ class Job:
             self.processes.append(subprocess.Popen(command, stdout=cat.stdin, stderr=cat.stdin, env=environment))
             assert cat.stdin is not None
             cat.stdin.close()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def wait(self, seconds: float = 600) -> list[int]:
         """The processes' exit codes; kills all and raises TimeoutExpired where one takes longer."""

@@ -25,24 +25,27 @@ WORDS = ("--runs=adapter:2,2,1", f"--steps={NUM_STEPS}", "--checkpoint_every=5")
 
 
 @pytest.fixture(scope="module")
-def together(
-    tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, np.ndarray]:
-    """What two processes of four give that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("together")
-    job = Job(tiny_trunk_folder, folder, WORDS, processes=2, devices=4, cache=compiled)
-    assert job.wait() == [0, 0], job.said()
-    return result(folder, NAME)
+def folders(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of two jobs of two processes: one that nobody disturbs, one that is stopped, and then killed."""
+    undisturbed, folder = tmp_path_factory.mktemp("undisturbed"), tmp_path_factory.mktemp("disturbed")
+    with Job(tiny_trunk_folder, undisturbed, WORDS, processes=2, devices=4, cache=compiled) as job:
+        disturb(tiny_trunk_folder, folder, compiled)
+        assert job.wait() == [0, 0], job.said()
+    return undisturbed, folder
 
 
 @pytest.fixture(scope="module")
-def disturbed(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job that was stopped, and then killed, on its way."""
-    folder = tmp_path_factory.mktemp("disturbed")
+def expected(folders: tuple[Path, Path]) -> dict[str, np.ndarray]:
+    """The result of the job that nobody disturbs."""
+    return result(folders[0], NAME)
+
+
+def disturb(trunk: Path, folder: Path, compiled: Path) -> None:
+    """Stops a job, resumes it, and kills one of its hosts."""
     workdir = folder / NAME
 
     # SIGTERM to one: both save the same step, and lose none.
-    job = Job(tiny_trunk_folder, folder, [*WORDS, "--fault=term:1:7"], processes=2, devices=4, cache=compiled)
+    job = Job(trunk, folder, [*WORDS, "--fault=term:1:7"], processes=2, devices=4, cache=compiled)
     assert job.wait() == [75, 75], job.said()
     stopped = max(checkpoint_steps(workdir))
     assert 7 <= stopped < 12
@@ -50,7 +53,7 @@ def disturbed(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.
     assert len(logged) == stopped
 
     # SIGKILL of one: the other does not wait for it for ever.
-    job = Job(tiny_trunk_folder, folder, [*WORDS, "--fault=kill:1:12"], processes=2, devices=4, cache=compiled)
+    job = Job(trunk, folder, [*WORDS, "--fault=kill:1:12"], processes=2, devices=4, cache=compiled)
     job.processes[1].wait(PATIENCE)
     begin = time.monotonic()
     codes = job.wait()
@@ -58,31 +61,34 @@ def disturbed(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.
     assert codes[1] == -signal.SIGKILL
     assert codes[0] not in (0, 75), job.said()
     assert stopped < max(checkpoint_steps(workdir)) < NUM_STEPS
-    return folder
 
 
-def test_a_job_that_was_disturbed_ends_with_the_same_bits(
-    tiny_trunk_folder: Path, compiled: Path, tmp_path: Path, disturbed: Path, together: dict[str, np.ndarray]
+def test_a_disturbed_job_resumes_to_the_same_bits_and_on_fewer_hosts_and_devices(
+    tiny_trunk_folder: Path,
+    compiled: Path,
+    tmp_path: Path,
+    folders: tuple[Path, Path],
+    expected: dict[str, np.ndarray],
 ) -> None:
-    shutil.copytree(disturbed, tmp_path, dirs_exist_ok=True)
-    job = Job(tiny_trunk_folder, tmp_path, WORDS, processes=2, devices=4, cache=compiled)
-    assert job.wait() == [0, 0], job.said()
-    found = result(tmp_path, NAME)
-    for path, leaf in together.items():
+    same, fewer = tmp_path / "same", tmp_path / "fewer"
+    for folder in (same, fewer):
+        shutil.copytree(folders[1], folder)
+    words = ["--runs=adapter:1,1,2", f"--name={NAME}", *WORDS[1:]]
+    with (
+        Job(tiny_trunk_folder, same, WORDS, processes=2, devices=4, cache=compiled) as same_job,
+        Job(tiny_trunk_folder, fewer, words, devices=2, cache=compiled) as fewer_job,
+    ):
+        assert same_job.wait() == [0, 0], same_job.said()
+        assert fewer_job.wait() == [0], fewer_job.said()
+
+    found = result(same, NAME)
+    for path, leaf in expected.items():
         assert np.array_equal(found[path], leaf), path
 
-
-def test_a_job_goes_on_with_fewer_hosts_and_devices(
-    tiny_trunk_folder: Path, compiled: Path, tmp_path: Path, disturbed: Path, together: dict[str, np.ndarray]
-) -> None:
-    shutil.copytree(disturbed, tmp_path, dirs_exist_ok=True)
-    words = ["--runs=adapter:1,1,2", f"--name={NAME}", *WORDS[1:]]
-    job = Job(tiny_trunk_folder, tmp_path, words, devices=2, cache=compiled)
-    assert job.wait() == [0], job.said()
-    found = result(tmp_path, NAME)
+    found = result(fewer, NAME)
     assert len(found["losses"]) == NUM_STEPS
-    np.testing.assert_allclose(found["losses"], together["losses"], rtol=1e-5)
-    for path, leaf in together.items():
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-5)
+    for path, leaf in expected.items():
         if path.startswith("metrics/"):
             # 69 dev rows, which no number of devices divides.
             assert found[path] == leaf
@@ -96,19 +102,21 @@ def test_hosts_are_told_all_or_nothing() -> None:
             hosts.Job(*given, explain=explain)
 
 
+def start_python(*words: str, devices: int = 1) -> subprocess.Popen[str]:
+    """Starts a Python process with its output in pipes."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    return subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
 def agree(*given: tuple[str, str, int]) -> list[subprocess.Popen[str]]:
     """Starts a process for each digest, which of them fails, and number of devices."""
     address = f"127.0.0.1:{free_port()}"
     script = str(Path(__file__).with_name("agree.py"))
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return [
-        subprocess.Popen(
-            [sys.executable, script, address, str(number), digest, fails],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
-        )
+        start_python(script, address, str(number), digest, fails, devices=devices)
         for number, (digest, fails, devices) in enumerate(given)
     ]
 
@@ -150,19 +158,18 @@ def test_hosts_agree_before_anything_is_spent(given: list[tuple[str, str, int]],
         assert code == 2
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_host_whose_others_never_come_says_so_and_ends(number: int) -> None:
-    less = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
-    job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
-    code = f"from afjax import hosts; {less}; {job}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=environment
-    )
-    waiting, said = done.stderr.splitlines()[-2:]
-    assert done.returncode == 2
-    assert "for the other hosts of this run, for 3 s at most" in waiting
-    assert said.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
+def test_a_host_whose_others_never_come_says_so_and_ends() -> None:
+    shorter = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
+    processes = []
+    # Each waits at an address of its own.
+    for number in (0, 1):
+        job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
+        processes.append(start_python("-c", f"from afjax import hosts; {shorter}; {job}"))
+    for code, errors in outcome(processes):
+        waiting, said = errors.splitlines()[-2:]
+        assert code == 2
+        assert "for the other hosts of this run, for 3 s at most" in waiting
+        assert said.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 
 ABORTED = """
@@ -182,16 +189,7 @@ with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain)
 @pytest.mark.parametrize("aborted", [0, 1, 2])
 def test_every_host_says_what_to_do_if_one_is_aborted(aborted: int) -> None:
     address = f"127.0.0.1:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", ABORTED, address, "3", str(number), str(aborted)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        )
-        for number in range(3)
-    ]
+    processes = [start_python("-c", ABORTED, address, "3", str(number), str(aborted)) for number in range(3)]
     for number, (code, errors) in enumerate(outcome(processes)):
         assert errors.count("start the same command again on all hosts") == 1, errors
         # The host with the coordination service takes it along: the runtime may abort the others first.
@@ -201,7 +199,6 @@ def test_every_host_says_what_to_do_if_one_is_aborted(aborted: int) -> None:
             assert "was lost" in reason(errors)
 
 
-@pytest.mark.parametrize("host", [0, 1])
 @pytest.mark.parametrize(
     ("fault", "code", "code_elsewhere", "sentence"),
     [
@@ -219,20 +216,23 @@ def test_a_fault_of_one_host_ends_all_with_its_reason(
     code: int,
     code_elsewhere: int,
     sentence: str,
-    host: int,
     tiny_trunk_folder: Path,
     compiled: Path,
     tmp_path: Path,
 ) -> None:
-    job = Job(
-        tiny_trunk_folder, tmp_path, [*WORDS, f"--fault={fault.format(host)}"], processes=2, devices=4, cache=compiled
-    )
-    codes = job.wait()
-    assert codes == ([code, code_elsewhere] if host == 0 else [code_elsewhere, code]), job.said()
-    here, there = (reason(job.logs[number].read_text()) for number in (host, 1 - host))
-    assert sentence in here
-    assert not here.startswith("On host")
-    assert there == f"On host {host}: {here}"
+    def start(host: int) -> Job:
+        words = [*WORDS, f"--fault={fault.format(host)}"]
+        return Job(tiny_trunk_folder, tmp_path / str(host), words, processes=2, devices=4, cache=compiled)
+
+    # Two jobs at the same time, one for each host that may have the fault.
+    with start(0) as first, start(1) as second:
+        for host, job in enumerate((first, second)):
+            codes = job.wait()
+            assert codes == ([code, code_elsewhere] if host == 0 else [code_elsewhere, code]), job.said()
+            here, there = (reason(job.logs[number].read_text()) for number in (host, 1 - host))
+            assert sentence in here
+            assert not here.startswith("On host")
+            assert there == f"On host {host}: {here}"
 
 
 def test_a_loss_that_is_not_finite_ends_all_hosts(tiny_trunk_folder: Path, compiled: Path, tmp_path: Path) -> None:
@@ -277,18 +277,10 @@ def test_what_one_host_lacks_is_said_by_all(
     for number, (trunk_there, data_there) in enumerate((("trunk", "data"), (trunk, data))):
         config = tmp_path / f"config{number}.py"
         config.write_text(CONFIG.format(trunk=str(tmp_path / trunk_there), data=str(tmp_path / data_there)))
-        command = [sys.executable, "-m", "afjax", "train", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+        command = ["-m", "afjax", "train", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
         command += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={number}"]
         command += [words] if number == 1 else []
-        processes.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
-            )
-        )
+        processes.append(start_python(*command))
     for code, errors in outcome(processes):
         assert code == 2
         assert sentence in reason(errors)

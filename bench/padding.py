@@ -1,0 +1,82 @@
+"""Prints each task's padded lengths and padding, per split, for a run with default settings.
+
+    python bench/padding.py --data_dir=DATA
+    python bench/padding.py --data_dir=DATA --tasks=cola,mrpc --train_rows=300
+
+DATA holds the tasks, as the benchmarks' downloads or as a folder each with train and dev. Tasks that it lacks are left
+out. The built-in tasks need no data. Nothing is trained.
+"""
+
+import argparse
+import sys
+
+from afjax.config import TaskConfig, TrainConfig
+from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
+from afjax.data.builtin import GRAMMARS
+from afjax.data.lengths import choose_lengths
+from afjax.data.prepare import prepare
+from afjax.data.rows import load_task
+from afjax.data.tasks import find_task
+from afjax.errors import UserError
+from afjax.trunk import Trunk, load_trunk
+
+GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
+COLUMNS = ("task", "train rows", "tokens per row", "lengths", "padding", "dev rows", "lengths", "padding")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", default="", help="the folder that holds the tasks")
+    parser.add_argument("--tasks", default=GLUE, help=f"which tasks ({GLUE})")
+    parser.add_argument("--trunk", default="minilm")
+    parser.add_argument("--train_rows", type=int, default=0, help="at most this many train rows; 0: all")
+    arguments = parser.parse_args()
+    trunk = load_trunk(arguments.trunk)
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    for name in arguments.tasks.split(","):
+        try:
+            task = (
+                TaskConfig(name=name, source=f"builtin:{name}")
+                if name in GRAMMARS
+                else find_task(name, arguments.data_dir)
+            )
+            splits = load_task(task)
+        except UserError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+            continue
+        if arguments.train_rows:
+            splits["train"] = splits["train"].every(arguments.train_rows)
+        print(f"| {' | '.join(measure(trunk, task, splits))} |", flush=True)
+    return 0
+
+
+def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
+    """One line of the table: the lengths of a run of default length, and the padding of an epoch."""
+    config = TrainConfig()
+    train, dev = (
+        prepare(
+            splits[name],
+            trunk.tokenizer(),
+            task,
+            max_length=config.max_length,
+            training=name == "train",
+            cache_dir=None,
+        )
+        for name in ("train", "dev")
+    )
+    num_steps = config.num_steps(batches_per_epoch(len(train), config.batch_size))
+    lengths = choose_lengths([train], [dev], config, num_steps=num_steps, num_evaluations=int(config.epochs))
+    return [
+        task.name,
+        str(len(train)),
+        f"{train.offsets[-1] / len(train):.1f}",
+        ", ".join(map(str, lengths.train)),
+        f"{padding_share(train, batch_size=config.batch_size, lengths=lengths.train):.1%}",
+        str(len(dev)),
+        ", ".join(map(str, lengths.dev)),
+        f"{eval_padding_share(dev, batch_size=config.batch_size, lengths=lengths.dev):.1%}",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
