@@ -34,6 +34,8 @@ from afjax.config import TaskConfig
 from afjax.data.rows import load_split
 from afjax.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 import ml_collections
 

@@ -31,6 +31,8 @@ from afjax.task_model import TaskModel, load_adapters, load_task_model
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 BOTTLENECK = AdapterConfig(size=4)
 PAL = PalConfig(size=8, num_heads=2)
 NAMES = ("a", "b", "c")

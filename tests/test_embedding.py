@@ -13,6 +13,8 @@ from afjax.errors import UserError
 from afjax.model.encoder import encode
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["all cats sleep", "some", "no dogs run and most cats sleep"]
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 

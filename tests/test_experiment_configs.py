@@ -17,7 +17,7 @@ from afjax.cli.configs import load_experiment
 from afjax.dataclass_dicts import to_dict
 from afjax.train.experiment import Result, run_experiment
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))

@@ -16,6 +16,8 @@ from afjax.task_model import TaskModel, load_adapters, load_task_model
 from afjax.trunk import Trunk
 from tests.analysis.random_models import make
 
+pytestmark = pytest.mark.slow
+
 Load = Callable[..., TaskModel]
 CONFIG = AdapterConfig(reduction_factor=8.0)
 

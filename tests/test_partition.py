@@ -24,6 +24,8 @@ from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_optimizer, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
 
+pytestmark = pytest.mark.slow
+
 TRUNK = TrunkConfig(
     family="bert",
     vocab_size=30,

@@ -10,6 +10,8 @@ import pytest
 from afjax.cli.main import main
 from afjax.data.builtin import builtin_rows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 

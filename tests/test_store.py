@@ -28,6 +28,8 @@ from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 
+pytestmark = pytest.mark.slow
+
 TRUNK = {"name": "minilm", "sha256": "ab" * 32, "hidden_size": 4, "num_layers": 2, "family": "bert"}
 
 

@@ -16,7 +16,7 @@ from afjax.task_model import load_task_model
 from afjax.train.recipes import train_single
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 Save = Callable[..., None]
 

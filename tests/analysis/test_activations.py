@@ -19,6 +19,8 @@ from afjax.task_model import TaskModel
 from afjax.trunk import Trunk
 from tests.analysis.random_models import make
 
+pytestmark = pytest.mark.slow
+
 CONFIG = AdapterConfig(size=4)
 NAMES = ("a", "b", "c")
 

@@ -20,6 +20,8 @@ from afjax.trees import Tree
 from afjax.trunk import Trunk
 from tests.analysis.random_models import make
 
+pytestmark = pytest.mark.slow
+
 HOULSBY = AdapterConfig(size=4, position="both", pretrained_layer_norm="after", residual_from="sublayer")
 HOULSBY_WITH_NORMS = dataclasses.replace(HOULSBY, layer_norms=True)
 

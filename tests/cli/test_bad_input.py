@@ -24,6 +24,8 @@ from afjax.train.logs import RunLog
 from afjax.train.parts import new_adapter
 from afjax.trunk import load_trunk
 
+pytestmark = pytest.mark.slow
+
 Refused = Callable[..., str]
 WriteRows = Callable[..., Path]
 

@@ -18,6 +18,8 @@ from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -21,6 +21,8 @@ from afjax.store.manifest import to_json
 from afjax.task_model import load_task_model
 from afjax.trunk import load_trunk
 
+pytestmark = pytest.mark.slow
+
 WriteRows = Callable[..., Path]
 
 

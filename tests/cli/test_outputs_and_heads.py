@@ -12,6 +12,8 @@ from afjax import bench, host_memory, store
 from afjax.cli.main import main
 from tests.cli.conftest import Refused
 
+pytestmark = pytest.mark.slow
+
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 

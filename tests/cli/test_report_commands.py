@@ -9,6 +9,8 @@ import pytest
 
 from afjax.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 Refused = Callable[..., str]
 
 CONFIGS = Path(__file__).parents[2] / "configs"

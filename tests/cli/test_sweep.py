@@ -22,6 +22,8 @@ from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.train.workdir import claim_workdir
 
+pytestmark = pytest.mark.slow
+
 Refused = Callable[..., str]
 Capsys = pytest.CaptureFixture[str]
 

@@ -24,6 +24,8 @@ from afjax.task_model import load_adapters, load_task_model
 from afjax.trunk import Trunk, load_trunk, save_trunk, tokenizer_digests
 from tests.cli.conftest import Refused, WriteRows
 
+pytestmark = pytest.mark.slow
+
 Edit = Callable[[dict], Any]
 
 

@@ -11,6 +11,8 @@ from hostile_case import Case
 from hostile_cases import bad_cases, good_cases, sample
 from hostile_harness import run_case
 
+pytestmark = pytest.mark.slow
+
 BAD = sample(100)
 # The good inputs that need little compilation. All of them run in the script.
 QUICK = ("lists", "store-", "table", "predict", "predict-single-texts", "predict-with-a-byte-order-mark", "eval-csv")

@@ -15,6 +15,8 @@ from afjax.interop.adapterhub import import_adapterhub
 from afjax.task_model import load_task_model
 from tests.interop.adapterhub_folders import Folders
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 1e-5
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 

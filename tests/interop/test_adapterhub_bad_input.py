@@ -19,6 +19,8 @@ from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.store import checkpoint
 from tests.interop.adapterhub_folders import Folders
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[dict[str, Any]], Any]
 has_torch = importlib.util.find_spec("torch") is not None
 

@@ -45,6 +45,8 @@ from afjax.task_model import load_task_model
 from afjax.trees import flatten
 from afjax.trunk import load_trunk
 
+pytestmark = pytest.mark.slow
+
 State = dict[str, Array]
 Shapes = dict[str, tuple[int, ...]]
 HIDDEN, LAYERS, TASKS = 16, 2, 3

@@ -20,6 +20,8 @@ from afjax.model.heads import apply_head
 from afjax.task_model import TaskModel, load_task_model
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reuse.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 BATCH = {

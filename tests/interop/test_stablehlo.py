@@ -23,6 +23,8 @@ from afjax.task_model import TaskModel
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 MakeModel = Callable[..., TaskModel]
 
 FUSED = {"first": AdapterConfig(size=4), "second": AdapterConfig(size=6, activation="gelu")}

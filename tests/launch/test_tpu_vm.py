@@ -19,9 +19,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch" / "tpu_vm.py"
 
-pytestmark = pytest.mark.skipif(
-    not all(shutil.which(name) for name in ("bash", "flock", "setsid", "git")), reason="needs bash, flock and setsid"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(shutil.which(name) for name in ("bash", "flock", "setsid", "git")),
+        reason="needs bash, flock and setsid",
+    ),
+]
 
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = ("--accelerator_type=v5e-16", "--spot")

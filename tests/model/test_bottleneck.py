@@ -20,6 +20,8 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree, flatten, map_with_path, named_key
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 TRUNK = TrunkConfig(
     family="bert",

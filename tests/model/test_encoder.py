@@ -28,6 +28,8 @@ from afjax.partition import split_layers
 from afjax.trees import Tree, flatten, tree_digest
 from afjax.trunk import MINILM_PACKAGE, load_trunk
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 RANDOM = ("bert", "bert_gelu_new", "bert_relu", "roberta")
 CONFIG = TrunkConfig(

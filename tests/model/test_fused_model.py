@@ -17,6 +17,8 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key
 
+pytestmark = pytest.mark.slow
+
 TRUNK = TrunkConfig(
     family="bert",
     vocab_size=30,

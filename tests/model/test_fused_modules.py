@@ -28,6 +28,8 @@ from afjax.model.model import Model
 from afjax.model.parallel import module_output, plain_output
 from afjax.trees import Tree, map_with_path, merge, named_key
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 TRUNK = TrunkConfig(
     family="bert",

@@ -32,6 +32,8 @@ from afjax.model.fusion import (
 from afjax.model.layers import dropout
 from afjax.trees import Tree, map_with_path
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 1e-10
 HIDDEN = 12
 PLAIN_ACTIVATIONS = {

@@ -18,6 +18,8 @@ from afjax.model.encoder import TrunkConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 LIMIT = 1e-5
 FAMILIES = ("bert", "roberta")

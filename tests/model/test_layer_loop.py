@@ -25,6 +25,8 @@ from afjax.model.model import Model, trunk_layer_norms
 from afjax.tpu.program import count_work
 from afjax.trees import Tree, flatten, map_with_path, named_key
 
+pytestmark = pytest.mark.slow
+
 DEPTH, ROWS, SIZE = 4, 3, 5
 PARTS = ("x", "kernel", "bias", "shared")
 

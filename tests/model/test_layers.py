@@ -16,6 +16,8 @@ from afjax.model.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 
 def normal(seed: int, *shape: int) -> Array:
     return jax.random.normal(jax.random.key(seed), shape)

@@ -20,6 +20,8 @@ from afjax.tpu.minimum import minimum_flops
 from afjax.trees import Tree
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 LENGTHS = np.array([6, 3, 5, 1])
 

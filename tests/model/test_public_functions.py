@@ -16,6 +16,8 @@ from afjax.model.fusion import fuse_outputs, init_fusion
 from afjax.model.parallel import module_output
 from afjax.trees import Tree, map_with_path, named_key
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 TRUNK = TrunkConfig(
     family="bert",

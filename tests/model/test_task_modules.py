@@ -31,6 +31,8 @@ from afjax.model.model import Model
 from afjax.model.top import apply_top
 from afjax.trees import Tree, flatten, map_with_path, named_key
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 HIDDEN, LENGTH = 12, 5
 LIMIT = 1e-9

@@ -17,6 +17,8 @@ from afjax import hosts
 from afjax.cli.main import explain
 from afjax.errors import HOST_LOST, PREEMPTED, UserError
 
+pytestmark = pytest.mark.slow
+
 NAME = "adapter-2x2x1"
 NUM_STEPS = 40
 # Seconds after which a test gives up; a job takes a few on an idle machine.

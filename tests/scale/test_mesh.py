@@ -15,6 +15,8 @@ from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 
+pytestmark = pytest.mark.slow
+
 
 def abstract(data: int, fsdp: int, tensor: int) -> Any:
     return AbstractMesh((data, fsdp, tensor), AXES)

@@ -22,6 +22,8 @@ from afjax.errors import UserError
 from afjax.store import bundle, files, manifest
 from afjax.store.provenance import shareable
 
+pytestmark = pytest.mark.slow
+
 Refused = Callable[..., contextlib.AbstractContextManager[None]]
 Members = dict[str, bytes]
 

@@ -12,6 +12,8 @@ from afjax.model.model import Model
 from afjax.tpu.minimum import Trained, minimum_flops
 from afjax.tpu.program import read_program
 
+pytestmark = pytest.mark.slow
+
 ROWS, LENGTH = 4, 16
 D, FFN, LAYERS = 32, 64, 2
 TOKENS = ROWS * LENGTH

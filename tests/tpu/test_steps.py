@@ -26,6 +26,8 @@ from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, 
 from afjax.train import multitask, recipes
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = TrainConfig(batch_size=4, max_length=8, max_steps=1)
 ROWS = rows_from_lists(["all of it", "none of it"] * 4, ["yes", "no"] * 4, label_names=("no", "yes"))
 

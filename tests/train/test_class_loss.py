@@ -24,6 +24,8 @@ from afjax.train.sequential import train_sequential
 from afjax.train.step import task_loss
 from afjax.trunk import Trunk
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("neutral", "negative", "positive")
 WEIGHTS = np.array([0.25, 1.0, 4.0])
 LABELS = np.array([0, 2, 1, 0, 2], np.int32)

@@ -20,7 +20,7 @@ from afjax.stored import load_adapter
 from afjax.train.experiment import Result, run_experiment
 from afjax.trunk import load_trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 ADAPTER = AdapterConfig(reduction_factor=4.0, init_scale=0.1)
 CHOICE = TaskConfig(name="choice", kind="multiple_choice")

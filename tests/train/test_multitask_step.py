@@ -30,7 +30,7 @@ from afjax.train.step import init_state, jit_step, make_optimizer, make_train_st
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 PAL = PalConfig(size=8, num_heads=2, init_scale=0.3)
 CONFIG = TrainConfig(learning_rate=1e-2, dropout=False)

@@ -20,7 +20,7 @@ from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import TaskSequence
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 HOSTILE = "<script>alert('&')</script>"
 # A screen of a notebook.

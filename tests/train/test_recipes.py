@@ -27,7 +27,7 @@ from afjax.train.recipes import train_fusion, train_single
 from afjax.trees import flatten, tree_digest
 from afjax.trunk import Trunk, load_trunk, save_trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 TEXTS = ["all of the two", "none", "some of the nine", "most of the three"]
 

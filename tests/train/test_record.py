@@ -26,7 +26,7 @@ from afjax.train.sequential import train_sequential
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 ADAPTER = AdapterConfig(size=2)
 Train = Callable[..., TaskModel]

@@ -24,7 +24,7 @@ from afjax.train.recipes import train_single
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 CONFIG = """
 import ml_collections

@@ -20,7 +20,7 @@ from afjax.train.sequential import train_sequential
 from afjax.trees import tree_digest
 from afjax.trunk import Trunk
 
-pytestmark = pytest.mark.usefixtures("training")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 ADAPTER = AdapterConfig(size=2)
 COLUMNS = TaskConfig(name="quantity", text_a="sentence", label="amount", labels=("few", "many"))
