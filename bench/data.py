@@ -1,4 +1,4 @@
-"""Times the data pipeline: tokenising, MNLI from the cache, padding, and what of a training step is data.
+"""Times the data pipeline: tokenising, MNLI from the cache, and what of a training step is data.
 
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
@@ -23,8 +23,6 @@ import jax
 from afjax import partition
 from afjax.architecture import AdapterConfig
 from afjax.config import TaskConfig, TrainConfig
-from afjax.data.batches import batches_per_epoch, padding_share
-from afjax.data.lengths import train_lengths
 from afjax.data.prepare import prepare
 from afjax.data.rows import load_task
 from afjax.data.tasks import find_task
@@ -71,8 +69,8 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     trunk = load_trunk(arguments.trunk)
     found: dict[str, Any] = {"tasks": {}}
-    print("| task | rows | tokens a row | rows tokenised a second | lengths | padding | data of a step |")
-    print("|---|---|---|---|---|---|---|")
+    print("| task | rows | tokens per row | rows tokenised per second | data of a step |")
+    print("|---|---|---|---|---|")
     for name in arguments.tasks.split(","):
         try:
             task = find_task(name, arguments.data_dir)
@@ -83,7 +81,7 @@ def main() -> int:
         figures = found["tasks"][name] = measure(trunk, task, splits, arguments.steps)
         print(
             f"| {name} | {figures['rows']} | {figures['tokens_per_row']:.1f} | {figures['rows_per_s']:.0f} | "
-            f"{', '.join(map(str, figures['lengths']))} | {figures['padding']:.1%} | {figures['data_share']:.2%} |",
+            f"{figures['data_share']:.2%} |",
             flush=True,
         )
     found["large"] = large(arguments.data_dir, arguments.trunk, arguments.rows)
@@ -97,21 +95,17 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict[str, Any]:
-    """One task's figures: rows a second of the best of three, the padding of an epoch, data's share of a step."""
-    config, seconds = TrainConfig(), []
+    """One task's figures: rows per second of the best of three, and the data's share of a step."""
+    seconds = []
     for _ in range(3):
         begin = time.perf_counter()
         train = prepare(splits["train"], trunk.tokenizer(), task, max_length=128, training=True, cache_dir=None)
         seconds.append(time.perf_counter() - begin)
     dev = prepare(splits["dev"], trunk.tokenizer(), task, max_length=128, training=False, cache_dir=None)
-    of_run = config.num_steps(batches_per_epoch(len(train), config.batch_size))
-    lengths = train_lengths([train], config, num_steps=of_run)
     return {
         "rows": len(train),
         "tokens_per_row": float(train.offsets[-1] / len(train)),
         "rows_per_s": len(train) / min(seconds),
-        "lengths": lengths,
-        "padding": padding_share(train, batch_size=config.batch_size, lengths=lengths),
         "data_share": data_share(trunk, task, {"train": train, "dev": dev}, splits["train"].label_names, num_steps),
     }
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fork_server import fork_server
 
 from afjax import store, trees
 from afjax.architecture import AdapterConfig
@@ -454,9 +455,7 @@ def test_a_read_only_store_is_readable_and_refuses_writers(saved: pathlib.Path) 
 
 @pytest.fixture(scope="module")
 def processes() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["afjax.store", "orbax.checkpoint", "pytest"])
-    return context
+    return fork_server()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import fork_server
 
 from afjax import store
 from afjax.config import MAX_NAME_BYTES, ExperimentConfig, TaskConfig, check_name
@@ -118,8 +118,7 @@ def save_in_turn(folder: Path, seed: int, barrier: Any, won: Any) -> None:
 
 
 def test_of_processes_that_save_at_the_same_time_one_wins_as_a_whole(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["afjax.store", "orbax.checkpoint", "pytest"])
+    context = fork_server()
     barrier, won = context.Barrier(3), context.Queue()
     processes = [
         context.Process(target=save_in_turn, args=(tmp_path, seed, barrier, won), daemon=True) for seed in range(3)

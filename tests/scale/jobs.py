@@ -1,17 +1,17 @@
 """Starting workers: one process of eight fake devices, or two of four that form a multi-host job."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
-
-WORKER = Path(__file__).with_name("worker.py")
+from fork_server import fork_server
 
 
 class Job:
@@ -38,26 +38,23 @@ class Job:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-        if cache is not None:
-            environment |= {
-                "JAX_COMPILATION_CACHE_DIR": str(cache),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            }
         several = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
         self.logs = [folder / f"log{number}" for number in range(processes)]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[BaseProcess] = []
         self._cats: list[subprocess.Popen[bytes]] = []
         for number, log in enumerate(self.logs):
             own = [*several, f"--process_id={number}"] if processes > 1 else []
-            command = [sys.executable, str(WORKER), f"--trunk={trunk}", f"--folder={folder}", *words, *own]
+            words_of_worker = [f"--trunk={trunk}", f"--folder={folder}", *words, *own]
             # Through a pipe, as a worker's limit on the size of its files is not one on what it prints.
             with log.open("w") as file:
                 cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
-            self._cats.append(cat)
-            self.processes.append(subprocess.Popen(command, stdout=cat.stdin, stderr=cat.stdin, env=environment))
             assert cat.stdin is not None
+            self._cats.append(cat)
+            with Connection(os.dup(cat.stdin.fileno()), readable=False) as output:
+                process = fork_server().Process(target=run_worker, args=(words_of_worker, flags, cache, output))
+                process.start()
             cat.stdin.close()
+            self.processes.append(process)
 
     def __enter__(self) -> "Job":
         return self
@@ -65,25 +62,42 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def wait(self, seconds: float = 600) -> list[int]:
-        """The processes' exit codes; kills all and raises TimeoutExpired where one takes longer."""
+    def wait(self, seconds: float = 600) -> list[int | None]:
+        """The processes' exit codes; kills all that take longer, whose exit code is that of SIGKILL."""
         end = time.monotonic() + seconds
         try:
-            return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
+            for process in self.processes:
+                process.join(max(0.1, end - time.monotonic()))
         finally:
             self.kill()
+        return [process.exitcode for process in self.processes]
 
     def kill(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            process.kill()
+            process.join()
         for cat in self._cats:
             cat.wait()
 
     def said(self) -> str:
         """What all processes have printed, for a test that fails."""
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
+
+
+def run_worker(words: list[str], flags: str, cache: Path | None, output: Connection) -> None:
+    """Runs ``worker.py`` in this new process, which prints to ``output``."""
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    # XLA reads it when it makes its devices, which no import does.
+    os.environ["XLA_FLAGS"] = flags
+    import jax
+    import worker
+
+    if cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    sys.exit(worker.main(words))
 
 
 def checkpoint_steps(workdir: Path) -> list[int]:

@@ -9,6 +9,7 @@ being written. The run that goes on must end with the bits of one that was never
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from jobs import Job, checkpoint_steps, result
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from jobs import Job, checkpoint_steps, result  # noqa: E402
 
 EVERY = 10
 
@@ -50,12 +51,12 @@ def main() -> int:
     while moments < arguments.moments:
         job = Job(arguments.trunk, folder / "killed", words, processes=2, cache=cache)
         started = last_logged(workdir)
-        while last_logged(workdir) <= started and all(process.poll() is None for process in job.processes):
+        while last_logged(workdir) <= started and all(process.exitcode is None for process in job.processes):
             time.sleep(0.02)
         time.sleep(random_.uniform(0.0, 3.0))
         sign = random_.choice([signal.SIGTERM, signal.SIGKILL])
         for process in random_.choice([job.processes, job.processes[:1], job.processes[1:]]):
-            process.send_signal(sign)
+            os.kill(process.pid, sign)
         begin = time.monotonic()
         codes = job.wait(120)
         took = time.monotonic() - begin

@@ -125,7 +125,7 @@ def inject(fault: str, process_id: int | None) -> None:
     SingleRun.note = note  # type: ignore[method-assign]
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trunk", required=True)
     parser.add_argument("--folder", required=True, type=Path)
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--process_id", type=int)
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--fault", default="", help="KIND:HOST:NUMBER, see inject")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     # A shell that starts a job in the background makes it ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
@@ -182,7 +182,3 @@ def train_all(arguments: argparse.Namespace) -> None:
             losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
             np.savez(arguments.folder / f"{name}.npz", losses=np.array(losses), **leaves)
             print(f"{name} done", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

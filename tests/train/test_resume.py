@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import fork_server
 
 from afjax import store
 from afjax.architecture import AdapterConfig
@@ -54,12 +55,7 @@ def train_command(config: Path, workdir: Path, cache: Path) -> None:
 
 @pytest.fixture(scope="module")
 def processes() -> multiprocessing.context.ForkServerContext:
-    """Processes from a server that has done the imports, which take seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["afjax.train.experiment", "orbax.checkpoint", "transformers", "sklearn.metrics", "ml_collections", "pytest"]
-    )
-    return context
+    return fork_server()
 
 
 @pytest.fixture
