@@ -90,10 +90,10 @@ DATA is the folder that holds the tasks' folders: benchmarks' own downloads, or 
 
 SUBMIT_EXAMPLE = """\
 examples:
-  afjax submit glue --store=store --trunk=minilm --data_dir=DATA --output=submission
-  afjax submit glue --store=store --trunk=minilm --data_dir=DATA --output=submission --names={task}-fusion --partial
-  afjax submit superglue --store=store --trunk=minilm --data_dir=DATA --output=submission --tasks=boolq,rte
-  afjax submit squad --store=store --trunk=minilm --data_dir=DATA --output=submission --tasks=squad_v2
+  afjax submit glue --store=store --data_dir=DATA --output=submission
+  afjax submit glue --store=store --data_dir=DATA --output=submission --names={task}-fusion --partial
+  afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
+  afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
 
 A task's head is the store's of its name (see --names), with the fusion of that name, else the adapter, else alone."""
 
@@ -242,7 +242,11 @@ def make_parser() -> argparse.ArgumentParser:
     submit = add_command(commands, "submit", "predict a benchmark's test sets for its server", SUBMIT_EXAMPLE)
     submit.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
     submit.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    submit.add_argument("--trunk", required=True, help="minilm, a folder (or gs://...) or a Hugging Face id")
+    submit.add_argument(
+        "--trunk",
+        default="",
+        help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store records)",
+    )
     submit.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
     submit.add_argument("--output", required=True, type=Path, help="a folder for the files")
     submit.add_argument("--names", default="{task}", help="what each task's head is called ({task})")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
-from afjax.cli.stored_model import load_stored_model, rows_of, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk, load_stored_model, rows_of, set_up_libraries
 from afjax.errors import PREEMPTED, PreemptionError, UserError, did_you_mean
 from afjax.paths import cache_folder, client_errors, local_path, open_path
 
@@ -345,7 +345,6 @@ def _data(arguments: argparse.Namespace) -> int:
 def _submit(arguments: argparse.Namespace) -> int:
     from afjax.cli import submit
     from afjax.cli.submit_plan import plan
-    from afjax.trunk import load_trunk
 
     if arguments.output.is_file():
         raise UserError(f"{arguments.output} is a file; give --output the name of a folder.")
@@ -359,11 +358,15 @@ def _submit(arguments: argparse.Namespace) -> int:
         split=arguments.split,
         partial=arguments.partial,
     )
+    heads = [job.head for job in jobs if job.head]
+    if not (arguments.trunk or heads):
+        raise UserError(f"{arguments.store} has no head of these tasks, so it records no trunk; give --trunk.")
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", heads[0] if heads else "")
     lines = submit.write(
         arguments.benchmark,
         jobs,
         store_folder=arguments.store,
-        trunk=load_trunk(arguments.trunk),
+        trunk=trunk,
         output=arguments.output,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,

@@ -274,6 +274,20 @@ def test_a_stored_fusion_predicts_another_task(
     assert "GLUE's server wants 11 files, of which these are 1." in shown
 
 
+def test_the_trunk_is_the_one_that_the_store_records(
+    flags: list[str], tmp_path: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out" / "here" / "RTE.tsv"
+    words = ["submit", "glue", "--tasks=rte", "--max_length=12"]
+    assert main([*words, *flags]) == 0
+    expected = out.read_bytes()
+    out.unlink()
+    capsys.readouterr()
+    assert main([*words, *(flag for flag in flags if not flag.startswith("--trunk="))]) == 0
+    assert out.read_bytes() == expected
+    assert str(tiny_trunk_folder) in capsys.readouterr().err
+
+
 def test_super_glue(submit: Submit, quick: list[str], tmp_path: Path) -> None:
     shown = submit("superglue")
     out = tmp_path / "out" / "here"
