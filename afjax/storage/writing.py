@@ -28,8 +28,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
       OSError: The file cannot be written. A file that was there before is unchanged.
 
     Example:
-      >>> with replacing("scores.csv") as part:  # doctest: +SKIP
-      ...     part.write_text("task,accuracy\\n")
+      >>> with replacing("scores.csv") as part:
+      ...     _ = part.write_text("task,accuracy\\n")
     """
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -26,6 +26,7 @@ from afjax.model.fusion import check_fusible, fused_slot, init_fusion, is_factor
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.parallel import module_output, plain_output
+from afjax.model.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, merge, named_key
 
 pytestmark = pytest.mark.slow
@@ -78,24 +79,16 @@ def make_params(configs: tuple[BesideLayers, ...], *, value: bool = True) -> tup
     return draw(fusion, 0), [draw(init_adapter(KEY, config, TRUNK), 1 + i) for i, config in enumerate(configs)]
 
 
-def textbook(
+def fuse_modules(
     fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
 ) -> tuple[jax.Array, jax.Array]:
-    """The paper's formula, every adapter's output through K and V."""
-
-    def linear(params: Tree, x: jax.Array) -> jax.Array:
-        return x @ params["kernel"] + params["bias"][None, None]
-
+    """The paper's formula on the outputs of the modules, and what the layer does with the result."""
     outputs = [
         module_output({**tree.get("shared", {}), **tree["ffn"]}, config, slot)
         for tree, config in zip(adapters, configs, strict=True)
     ]
     z = plain_output(slot)
-    query = linear(fusion["query"], z)
-    scores = jnp.stack([(query * linear(fusion["key"], u)).sum(-1) for u in outputs], -1)
-    attention = jax.nn.softmax(scores)
-    values = [u @ fusion["value"]["kernel"] if "value" in fusion else u for u in outputs]
-    mixed = sum(attention[..., n, None] * v for n, v in enumerate(values))
+    mixed, attention = textbook_fusion(fusion, jnp.stack(outputs, -2), z)
     if isinstance(configs[0], LhucConfig):
         return z + mixed, attention
     return slot.norm(slot.residual + slot.output + mixed), attention
@@ -125,7 +118,7 @@ def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, 
 
     def theirs(fusion: Tree, adapters: list[Tree], x: jax.Array) -> Any:
         of_layer = [{**tree, "ffn": first(tree["ffn"])} for tree in adapters]
-        return textbook(first(fusion["ffn"]), of_layer, configs, slot_of(x))
+        return fuse_modules(first(fusion["ffn"]), of_layer, configs, slot_of(x))
 
     def values_and_gradients(function: Any) -> Any:
         def loss(*inputs: Any) -> Any:

@@ -29,7 +29,7 @@ from afjax.model.fusion import (
     sum_per_adapter,
     value_penalty,
 )
-from afjax.model.layers import dropout
+from afjax.model.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def float64() -> Iterator[None]:
 # The text-book form, of one layer and slot
 
 
-def textbook_fusion(
+def fuse_adapters(
     fusion: Tree,
     adapters: Sequence[Tree],
     configs: Sequence[AdapterConfig],
@@ -65,14 +65,9 @@ def textbook_fusion(
     rate: float,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Every adapter's output projected by K and V on its own."""
+    """The paper's formula on the outputs of bottleneck adapters."""
     outputs = jnp.stack([textbook_adapter(*pair, z) for pair in zip(adapters, configs, strict=True)], -2)
-    queries = jnp.einsum("...d,de->...e", z, fusion["query"]["kernel"]) + as_last(fusion["query"]["bias"], z)
-    keys = jnp.einsum("...nd,de->...ne", outputs, fusion["key"]["kernel"]) + as_last(fusion["key"]["bias"], outputs)
-    values = jnp.einsum("...nd,de->...ne", outputs, fusion["value"]["kernel"]) if "value" in fusion else outputs
-    scores = dropout(key, jnp.einsum("...d,...nd->...n", queries, keys), rate)
-    attention = jax.nn.softmax(scores / temperature)
-    return jnp.einsum("...n,...nd->...d", attention, values), attention
+    return textbook_fusion(fusion, outputs, z, temperature=temperature, dropout_rate=rate, key=key)
 
 
 def textbook_adapter(params: Tree, config: AdapterConfig, x: jax.Array) -> jax.Array:
@@ -196,7 +191,7 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     def textbook(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         alone = [first_layer(adapter["ffn"]) for adapter in adapters]
         given = {"temperature": temperature, "rate": rate, "key": key}
-        return textbook_fusion(first_layer(fusion["ffn"]), alone, configs, z, **given)
+        return fuse_adapters(first_layer(fusion["ffn"]), alone, configs, z, **given)
 
     sizes = {7: HIDDEN, 8: len(configs)}
     weights = [np.random.default_rng(seed).normal(size=(2, length, size)) for seed, size in sizes.items()]
@@ -221,6 +216,23 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
 
 
 @pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("value", [True, False])
+def test_the_textbook_form_is_the_papers_sum_over_adapters(value: bool) -> None:
+    fusion, _ = make_inputs([AdapterConfig(size=2)], value=value)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf[0]), fusion["ffn"])
+    generator = np.random.default_rng(3)
+    z, outputs = generator.normal(size=(2, HIDDEN)), generator.normal(size=(2, 3, HIDDEN))
+    found, attention = textbook_fusion(params, jnp.asarray(outputs), jnp.asarray(z), temperature=2.0)
+    for token in range(2):
+        query = z[token] @ params["query"]["kernel"] + params["query"]["bias"]
+        scores = [query @ (u @ params["key"]["kernel"] + params["key"]["bias"]) / 2.0 for u in outputs[token]]
+        weights = np.exp(scores) / np.exp(scores).sum()
+        values = [u @ params["value"]["kernel"] if value else u for u in outputs[token]]
+        np.testing.assert_allclose(attention[token], weights, atol=1e-12)
+        np.testing.assert_allclose(found[token], sum(w * v for w, v in zip(weights, values, strict=True)), atol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     kinds=st.integers(0, 99),
@@ -236,7 +248,7 @@ def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int,
     bank = jax.jit(make_bank, static_argnums=1)(adapters, tuple(configs))[0]["ffn"]
     ours = jax.jit(functools.partial(fuse_bank, layout=layout))
     given = {"temperature": 1.0, "rate": 0.0, "key": None}
-    theirs = jax.jit(lambda params, alone, z: textbook_fusion(params, alone, configs, z, **given))
+    theirs = jax.jit(lambda params, alone, z: fuse_adapters(params, alone, configs, z, **given))
     for layer in range(layers):
         of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], (fusion["ffn"], adapters, bank))
         params, alone, bank_of_layer = of_layer[0], [adapter["ffn"] for adapter in of_layer[1]], of_layer[2]

@@ -12,8 +12,9 @@ from afjax.architecture import AdapterConfig, FusionConfig, LhucConfig, PalConfi
 from afjax.errors import UserError
 from afjax.model.adapters import init_adapter, layer_params
 from afjax.model.encoder import Sublayer, TrunkConfig
-from afjax.model.fusion import fuse_outputs, init_fusion
+from afjax.model.fusion import init_fusion
 from afjax.model.parallel import module_output
+from afjax.model.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, named_key
 
 pytestmark = pytest.mark.slow
@@ -90,7 +91,7 @@ def test_fuse_is_the_textbook_form_of_the_bottlenecks() -> None:
         [afjax.bottleneck(adapter, X, member) for adapter, member in zip(adapters, configs, strict=True)], -2
     )
     for key in (None, jax.random.key(1)):
-        expected = fuse_outputs(params, outputs, X, temperature=2.0, dropout_rate=0.3, key=key)
+        expected = textbook_fusion(params, outputs, X, temperature=2.0, dropout_rate=0.3, key=key)
         fused = afjax.fuse(params, adapters, X, configs, config, dropout_rate=0.3, key=key)
         for ours, theirs in zip(fused, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
