@@ -48,9 +48,10 @@ from afjax.model.top import apply_top
 from afjax.trees import Tree, merge, named_key
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """What a forward pass gives.
+    """The results of a forward pass; a pytree, so that jitted functions can return it.
 
     Attributes:
       logits: ``[batch, num_outputs]``, float32 or wider; ``[batch, choices]`` of multiple choice, the dtype's lowest

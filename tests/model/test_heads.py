@@ -55,6 +55,15 @@ def test_a_head_on_tokens_has_the_logits_of_every_token(tiny_trunk: Trunk, batch
     assert np.allclose(logits, hidden @ output["kernel"] + output["bias"][None, None], atol=1e-5)
 
 
+def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
+    model = Model(trunk=tiny_trunk.config, head_name="task")
+    params = params_of(tiny_trunk, model, 3)
+    found, expected = jax.jit(model)(params, batch), model(params, batch)
+    assert found.logits.shape == (4, 3)
+    assert np.allclose(found.logits, expected.logits, atol=1e-5)
+    assert found.fusion_attention == {}
+
+
 def test_a_module_on_top_gives_every_token_where_the_head_reads_it(
     tiny_trunk: Trunk, batch: dict[str, jax.Array]
 ) -> None:
