@@ -61,3 +61,18 @@ def table_lines(rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def duration(seconds: float) -> str:
+    """Returns a time in its two largest units.
+
+    Example:
+      >>> duration(3725)
+      '1 h 2 min'
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

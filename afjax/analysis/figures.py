@@ -5,7 +5,6 @@ Okabe and Ito's for kinds), and kinds by their markers or hatching too.
 """
 
 import contextlib
-import csv
 import io
 import itertools
 import re
@@ -117,7 +116,7 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     if not lines:
         raise UserError(f"There is nothing to show in {output}.")
     check_output(output)
-    contents = {".csv": _csv(header, lines).encode()}
+    contents = {".csv": writing.csv_text([header, *lines]).encode()}
     for suffix in _PICTURES:
         contents[suffix] = picture(figure, suffix)
     paths = _targets(output)
@@ -171,11 +170,3 @@ def _stem(output: Path) -> Path:
 def _targets(output: Path) -> list[Path]:
     stem = _stem(output)
     return [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()

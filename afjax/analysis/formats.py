@@ -1,12 +1,11 @@
 """Tables as plain text, Markdown, LaTeX and CSV."""
 
-import csv
-import io
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from afjax.analysis.tables import Table
 from afjax.errors import UserError, did_you_mean
+from afjax.storage.writing import csv_text
 
 # What LaTeX reads as commands, and signs that its default fonts lack.
 _LATEX = {
@@ -72,11 +71,7 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """A line a number, in full; gaps are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.data_header)
-    writer.writerows(["" if value is None else value for value in row] for row in table.data)
-    return text.getvalue()
+    return csv_text([table.data_header, *table.data])
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = {

@@ -13,7 +13,6 @@ from afjax.analysis.report_sections import (
     confusion,
     cost,
     curves,
-    duration,
     mistakes,
     settings_table,
     versions,
@@ -28,6 +27,7 @@ from afjax.paths import absolute, open_path
 from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest
 from afjax.task_model import TaskModel
+from afjax.terminal import duration
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET, find_store
 from afjax.trees import count, flatten

@@ -12,6 +12,7 @@ from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
 from afjax.markup import Content, Markup, scrolling, table, tag
 from afjax.store import Manifest
+from afjax.terminal import duration
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 
@@ -254,16 +255,6 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
         ]
         parts.append(table(["read", "digest"], digests, caption="What the runs read; SHA-256 over its contents."))
     return parts
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _memory(size: Any) -> str:

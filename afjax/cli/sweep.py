@@ -5,9 +5,7 @@ and this process never holds an accelerator. A sweep's folder has ``sweep.json``
 ``runs``, ``sweep.csv`` (a line a run) and ``summary.csv`` (a line a setting).
 """
 
-import csv
 import dataclasses
-import io
 import shlex
 import shutil
 import signal
@@ -21,7 +19,8 @@ from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
 from afjax.errors import UserError
-from afjax.storage.writing import write_json, write_text
+from afjax.storage.writing import csv_text, write_json, write_text
+from afjax.terminal import duration
 from afjax.train.experiment import read_results
 from afjax.train.workdir import RESULT, TARGET
 
@@ -94,8 +93,8 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
             took, waiting = time.monotonic() - begin, waiting - 1
             # A run that failed may have taken no time at all: it does not say how long the others will take.
             seconds += [] if failure else [took]
-            left = f"; about {_duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
-            print(f"{place}: {failure or _score(outcome)} ({_duration(took)}{left})", file=sys.stderr)
+            left = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
+            print(f"{place}: {failure or _score(outcome)} ({duration(took)}{left})", file=sys.stderr)
             outcomes[run.name] = outcome
             _write_tables(sweep, outcomes, workdir)
     except OSError as error:
@@ -222,18 +221,12 @@ def _write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) 
             status = "failed" if outcome.score is None else "done"
             cells = [run.seed, status, outcome.score, outcome.metric, f"runs/{run.name}"]
             rows.append([*run.settings.values(), *cells])
-    write_text(workdir / RUNS_TABLE, _csv(rows))
+    write_text(workdir / RUNS_TABLE, csv_text(rows))
     rows = [[*sweep.grid, "mean", "std", "finished", "seeds", "metric", "best"]]
     for summary in summaries(sweep, outcomes):
         cells = [summary.mean, summary.std, summary.finished, len(sweep.seeds), summary.metric]
         rows.append([*summary.settings.values(), *cells, "best" if summary.best else ""])
-    write_text(workdir / SUMMARY_TABLE, _csv(rows))
-
-
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    write_text(workdir / SUMMARY_TABLE, csv_text(rows))
 
 
 def _score(outcome: Outcome) -> str:
@@ -244,12 +237,3 @@ def _cell(summary: Summary) -> str:
     if summary.mean is None:
         return "-"
     return f"{summary.mean:.4f}" + ("" if summary.std is None else f" ± {summary.std:.4f}")
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -5,10 +5,12 @@ A file is written under another name, ``NAME.part``, and renamed when it is comp
 """
 
 import contextlib
+import csv
 import errno
+import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +114,15 @@ def _is_written_directly(path: str | os.PathLike[str]) -> bool:
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):
         return True
     return os.path.exists(path) and not os.path.isfile(path)
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    r"""Returns rows as the text of a CSV file; None is an empty field.
+
+    Example:
+      >>> csv_text([["task", "accuracy"], ["rte", None]])
+      'task,accuracy\nrte,\n'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

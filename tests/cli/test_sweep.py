@@ -20,6 +20,7 @@ import pytest
 from afjax.cli import sweep, sweep_plan
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
+from afjax.terminal import duration
 from afjax.train.workdir import claim_workdir
 
 pytestmark = pytest.mark.slow
@@ -445,7 +446,7 @@ def test_how_long_it_will_take_is_told(
     assert main([*words, "--grid.train.epochs=1", "--seeds=0,1,2,3"]) == 1
     ends = [line.rpartition(" (")[2] for line in capsys.readouterr().err.splitlines()[1:]]
     assert ends == ["1 s)", "1 min 12 s; about 2 min 24 s left)", "48 s; about 1 min 0 s left)", "4 s)"]
-    assert [sweep._duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
+    assert [duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
 
 
 # What is refused, before anything is written or run
