@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lint, format, types and tests. With --fast, which must come first, the tests that take under 90 seconds together, and
-# no types. All other arguments go to pytest.
+# Runs the linter, the formatter, the type checker and the tests. --fast comes first if it is given: it leaves out the
+# type checker and the slow tests, and takes about a minute. All other arguments go to pytest.
 #
 #     ./launch/test.sh --fast
 #     ./launch/test.sh tests/data -k labels
@@ -13,14 +13,17 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 ruff check .
 ruff format --check .
-# Beside the tests: the first time it takes half a minute.
-if [ ${#fast[@]} = 0 ]; then mypy & else true & fi
-types=$!
+types=
+if [ ${#fast[@]} = 0 ]; then
+  # At the same time as the tests: the first time it takes half a minute.
+  mypy &
+  types=$!
+fi
 failed=0
 # A file's tests stay in one process, so that what they share is made once.
 python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder ${fast[@]+"${fast[@]}"} "$@" || failed=$?
-wait "$types" || {
+if [ -n "$types" ] && ! wait "$types"; then
   echo "mypy failed; see above, where the tests begin." >&2
   exit 1
-}
+fi
 exit "$failed"

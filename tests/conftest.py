@@ -41,21 +41,21 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Traces are large trees of Python objects. With Python's default threshold, collecting garbage takes 7 % of the time.
 gc.set_threshold(50_000, 20, 100)
 
-# Bytes of memory from which a process forgets its compiled programs at the end of a file.
+# A process that uses more bytes of memory than this forgets its compiled programs at the end of a file.
 CACHE_LIMIT = 2 * 2**30
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the slow files first, so that no process has a long file left when the other has none."""
+    """Puts the slow files first, so that the processes end at about the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def limited_memory() -> Iterator[None]:
-    """Forgets compiled programs where they have grown large; few files share any."""
+    """Forgets the compiled programs if they have grown large; few files share programs."""
     yield
     if resident_bytes() > CACHE_LIMIT:
         jax.clear_caches()
@@ -63,7 +63,7 @@ def limited_memory() -> Iterator[None]:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has now; its peak where the system does not say."""
+    """Returns the memory that this process uses now, or its peak if the system only knows that."""
     if (statm := Path("/proc/self/statm")).exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,8 +1,9 @@
-"""Processes for tests, forked from a server that has done the imports, which take seconds."""
+"""Processes for tests. They are forked from a server that has already done the slow imports."""
 
 import multiprocessing
 
-# What any of the processes needs. Importing these starts no thread and no JAX backend, so that a fork is safe.
+# The imports of all these processes. They start no JAX backend and no threads except OpenBLAS's,
+# which OpenBLAS stops before a fork.
 IMPORTS = (
     "afjax.cli.main",
     "afjax.train.experiment",

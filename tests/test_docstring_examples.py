@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and show what they say."""
+"""Runs the examples in docstrings and compares their output."""
 
 import doctest
 import importlib

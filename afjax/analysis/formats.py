@@ -70,7 +70,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A line a number, in full; gaps are empty."""
+    """CSV with one line per number, at full precision; gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 

@@ -358,10 +358,9 @@ def _submit(arguments: argparse.Namespace) -> int:
         split=arguments.split,
         partial=arguments.partial,
     )
-    heads = [job.head for job in jobs if job.head]
-    if not (arguments.trunk or heads):
-        raise UserError(f"{arguments.store} has no head of these tasks, so it records no trunk; give --trunk.")
-    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", heads[0] if heads else "")
+    # A plan has at least one head. If the heads belong to different trunks, loading the models refuses the others.
+    head = next(job.head for job in jobs if job.head)
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
     lines = submit.write(
         arguments.benchmark,
         jobs,

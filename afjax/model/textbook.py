@@ -1,7 +1,6 @@
 """AdapterFusion as the paper writes it (Pfeiffer 2021, section 3.2).
 
-Models use the faster forms of :mod:`afjax.model.fusion`, which give the same numbers. This module states what they must
-give, and the tests compare them with it.
+Models use the faster forms of :mod:`afjax.model.fusion`. Both give the same numbers; the tests compare them.
 """
 
 import jax

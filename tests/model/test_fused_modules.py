@@ -82,7 +82,7 @@ def make_params(configs: tuple[BesideLayers, ...], *, value: bool = True) -> tup
 def fuse_modules(
     fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
 ) -> tuple[jax.Array, jax.Array]:
-    """The paper's formula on the outputs of the modules, and what the layer does with the result."""
+    """The paper's formula on the outputs of the modules, with the rest of the layer after it."""
     outputs = [
         module_output({**tree.get("shared", {}), **tree["ffn"]}, config, slot)
         for tree, config in zip(adapters, configs, strict=True)

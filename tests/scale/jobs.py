@@ -63,7 +63,7 @@ class Job:
         self.kill()
 
     def wait(self, seconds: float = 600) -> list[int | None]:
-        """The processes' exit codes; kills all that take longer, whose exit code is that of SIGKILL."""
+        """Returns the processes' exit codes; kills processes that take longer, so their code is ``-SIGKILL``."""
         end = time.monotonic() + seconds
         try:
             for process in self.processes:

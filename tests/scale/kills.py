@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from jobs import Job, checkpoint_steps, result  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+from jobs import Job, checkpoint_steps, result
 
 EVERY = 10
 
