@@ -130,7 +130,9 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         # JAX's own, gone once shapes are known: the check of shapes, and what counts RoBERTa's positions.
         calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name == "regression" else [])]
         assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
-    outputs = np.load(tmp_path / "outputs.npz")
+    # Read into memory, so that no open file is left for the garbage collector.
+    with np.load(tmp_path / "outputs.npz") as file:
+        outputs = dict(file)
     for key, batch in batches.items():
         model = models[key.partition("/")[0]]
         expected = models["fusion"].predict(TEXTS).logits if key == texts else own_logits(model, batch)
