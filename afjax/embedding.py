@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from jax.sharding import Mesh
 
 from afjax.architecture import Pooling
 from afjax.data.lengths import inference_lengths
+from afjax.data.over_rows import over_rows
 from afjax.data.rows import rows_from_lists
 from afjax.data.splits import Rows
 from afjax.data.tokenise import tokenise
 from afjax.dataclass_dicts import check_fields
 from afjax.errors import UserError
-from afjax.evaluate import over_rows
-from afjax.model.model import Model
+from afjax.model.encoder import TrunkConfig, encode
 from afjax.model.pooling import pool
 from afjax.storage.json_files import read_json
 from afjax.trees import Tree
@@ -101,11 +101,34 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
     return _MODES[modes[0]]
 
 
+class Encoder(Protocol):
+    """What computes hidden states: a trunk, with or without adapters. Hashable, without parameters."""
+
+    @property
+    def trunk(self) -> TrunkConfig:
+        """The trunk's architecture."""
+        ...
+
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+        """Computes the last hidden states, ``[batch, length, hidden_size]``, without dropout."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainEncoder:
+    """A trunk without adapters; an :class:`Encoder`."""
+
+    trunk: TrunkConfig
+
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+        return encode(params["trunk"], self.trunk, batch["tokens"], batch["types"], batch["mask"])[0]
+
+
 def embed_texts(
     texts: Sequence[Any],
     config: EmbeddingConfig,
     *,
-    model: Model,
+    model: Encoder,
     params: Tree,
     tokenizer: Any,
     mesh: Mesh,
@@ -151,7 +174,7 @@ def embed_texts(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _embed_step(model: Model, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, Array]) -> Array:
+def _embed_step(model: Encoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, Array]) -> Array:
     hidden = model.hidden_states(params, batch)  # [batch, length, hidden_size]
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
     if not normalize:

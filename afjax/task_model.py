@@ -18,6 +18,7 @@ from afjax.answers import Answer, best_answers
 from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig, Pooling
 from afjax.config import TaskConfig
 from afjax.data.lengths import inference_lengths
+from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.prepare import prepare
 from afjax.data.rows import rows_from_lists, rows_from_table
 from afjax.data.splits import AnyRows, check_same_form
@@ -27,7 +28,6 @@ from afjax.data.windows import TokenisedSpans
 from afjax.dataclass_dicts import from_dict, to_dict
 from afjax.embedding import embed_texts
 from afjax.errors import UserError, did_you_mean
-from afjax.evaluate import check_outputs, over_rows, split_scores, sum_over_rows
 from afjax.hosts import is_first_host
 from afjax.markup import Content, join, listed, shortened, table
 from afjax.metrics import confusion_matrix
@@ -36,6 +36,7 @@ from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.model.reduce import drop_layers, left_layers, take_layers
+from afjax.scores import split_scores
 from afjax.sharding import local_mesh, place
 from afjax.stored import load_adapter, load_unpruned_fusion
 from afjax.trees import Tree, flatten, tree_digest
@@ -394,7 +395,7 @@ class TaskModel:
     def over_rows(
         self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
     ) -> Any:
-        """What ``step(model, params, batch)`` gives for every row, in order: :func:`afjax.evaluate.over_rows`.
+        """What ``step(model, params, batch)`` gives for every row, in order: :func:`afjax.data.over_rows.over_rows`.
 
         Args:
           step: Compiled, the model being static. It is given the model without its names, and a fusion folded.
@@ -413,7 +414,7 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> Any:
-        """The sum of what a step gives for the batches of all rows: :func:`afjax.evaluate.sum_over_rows`.
+        """The sum of what a step gives for the batches of all rows: :func:`afjax.data.over_rows.sum_over_rows`.
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
@@ -423,7 +424,7 @@ class TaskModel:
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
     def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
-        """Returns the arguments from which :mod:`afjax.evaluate` makes batches."""
+        """Returns the arguments from which :mod:`afjax.data.over_rows` makes batches."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         devices = self._mesh.size

@@ -21,12 +21,11 @@ from afjax.architecture import Pooling
 from afjax.config import TrunkDtype
 from afjax.data.pieces import check_fast
 from afjax.dataclass_dicts import check_value
-from afjax.embedding import LENGTH, MODULES, POOLING, EmbeddingConfig, embed_texts, read_embedding_config
+from afjax.embedding import LENGTH, MODULES, POOLING, EmbeddingConfig, PlainEncoder, embed_texts, read_embedding_config
 from afjax.errors import UserError, did_you_mean
 from afjax.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.markup import table
 from afjax.model.encoder import TrunkConfig, cast_trunk, memory_form
-from afjax.model.model import Model
 from afjax.paths import fetched, is_remote, open_path
 from afjax.sharding import local_mesh, place
 from afjax.storage.json_files import read_json
@@ -173,7 +172,7 @@ class Trunk:
         return embed_texts(
             texts,
             config,
-            model=Model(trunk=self.config, head_name=""),
+            model=PlainEncoder(self.config),
             params=self._device_params,
             tokenizer=self.tokenizer(),
             mesh=local_mesh(),
@@ -196,10 +195,10 @@ class Trunk:
 
     @functools.cached_property
     def _device_params(self) -> Tree:
-        """The trunk's parameters on this host's devices, as :class:`~afjax.model.model.Model` takes them."""
+        """The trunk's parameters on this host's devices, as :class:`PlainEncoder` takes them."""
         trunk = cast_trunk(self.params, self.dtype)
         trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=False)}
-        return place({"trunk": trunk, "adapters": {}, "fusion": {}, "heads": {}}, local_mesh())
+        return place({"trunk": trunk}, local_mesh())
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

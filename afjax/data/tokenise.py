@@ -54,6 +54,10 @@ class TokenisedRows:
         """The most sequences that a row has."""
         return 1 if self.choices is None else int(np.diff(self.choices).max())
 
+    def source_row(self, index: int) -> tuple[int, int]:
+        """The row of the split that entry ``index`` belongs to, from 0, and the split's number of rows."""
+        return index, len(self)
+
 
 def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedRows:
     """Turns texts into token ids, or reads them from the cache.

@@ -34,6 +34,9 @@ class TokenisedSpans(TokenisedRows):
     characters: np.ndarray
     rows: SpanRows
 
+    def source_row(self, index: int) -> tuple[int, int]:
+        return int(self.row_of[index]), len(self.rows)
+
 
 def tokenise_spans(
     rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from afjax import partition
-from afjax.evaluate import jit_eval_step
+from afjax.data.over_rows import jit_eval_step
 from afjax.sharding import batch_sharding, tree_sharding, whole
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (

@@ -12,8 +12,8 @@ from afjax import partition
 from afjax.config import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
+from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.evaluate import jit_eval_step, over_rows
 from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.sharding import own_rows, place

@@ -12,10 +12,11 @@ from afjax import partition
 from afjax.config import TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
+from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.evaluate import jit_eval_step, over_rows, split_scores
 from afjax.model.encoder import cast_trunk, memory_form
 from afjax.model.model import Model
+from afjax.scores import split_scores
 from afjax.sharding import own_rows, place, place_batch
 from afjax.train.class_loss import ClassLoss
 from afjax.train.step import (

@@ -11,8 +11,8 @@ import pytest
 from afjax import partition
 from afjax.architecture import AdapterConfig
 from afjax.config import TrainConfig
+from afjax.data.over_rows import over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.evaluate import over_rows
 from afjax.model.adapters import init_adapter
 from afjax.model.heads import init_head
 from afjax.model.model import Model

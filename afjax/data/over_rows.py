@@ -1,4 +1,4 @@
-"""A compiled step over every row of a split, and the scores of what it gives."""
+"""Runs a compiled step over every row of a split."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,12 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax import metrics
-from afjax.answers import best_answers
-from afjax.config import TaskConfig
 from afjax.data.batches import eval_batches
 from afjax.data.tokenise import TokenisedRows
-from afjax.data.windows import TokenisedSpans
 from afjax.errors import UserError
 from afjax.sharding import own_rows, place_batch, to_host, whole
 from afjax.trees import Tree
@@ -95,14 +91,8 @@ def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
         bad |= ~np.isfinite(leaf).reshape(len(data), -1).all(-1)
     if not bad.any():
         return
-    row = int(bad.argmax())
-    if isinstance(data, TokenisedSpans):
-        row = int(data.row_of[row])
-    raise _not_finite(f"The model's output for row {row + 1} (of {_num_rows(data)})", params)
-
-
-def _num_rows(data: TokenisedRows) -> int:
-    return len(data.rows) if isinstance(data, TokenisedSpans) else len(data)
+    row, num_rows = data.source_row(int(bad.argmax()))
+    raise _not_finite(f"The model's output for row {row + 1} (of {num_rows})", params)
 
 
 def _not_finite(what: str, params: Tree) -> UserError:
@@ -184,14 +174,3 @@ def _joined(leaves: Sequence[np.ndarray]) -> np.ndarray:
         joined[(slice(first, first + len(leaf)), *map(slice, leaf.shape[1:]))] = leaf
         first += len(leaf)
     return joined
-
-
-def split_scores(logits: np.ndarray, data: TokenisedRows, task: TaskConfig) -> dict[str, float]:
-    """Every metric of a labelled split, from a model's logits; those of regression in the units of the labels."""
-    if isinstance(data, TokenisedSpans):
-        assert data.rows.labels is not None, "a split without answers is not scored"
-        answers = best_answers(logits, data, task.span)
-        right = [[text for text, _ in of_row] for of_row in data.rows.labels]
-        return metrics.span_scores([best[0].text for best in answers], right, no_answer=task.span.no_answer)
-    assert data.labels is not None, "a split without labels is not scored"
-    return metrics.scores(logits, data.labels, task.kind)

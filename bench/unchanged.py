@@ -1,0 +1,172 @@
+"""Checks that two checkouts of afjax give the same results, for a change that should not alter any.
+
+    python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
+
+BEFORE and AFTER are checkouts, FOLDER keeps what was computed. The same command resumes, and a later AFTER reuses the
+runs of BEFORE if its folder is deleted first (``rm -r FOLDER/after``). Four parts:
+
+1. ``train``: both run ``configs/quickstart.py`` with seed 0; the scores and the digests of all stored arrays are equal.
+2. ``resume``: BEFORE is killed in the middle of that run, AFTER resumes it, and the result has the same bits.
+3. ``store``: AFTER predicts with the store that BEFORE wrote, and both write the same file.
+4. ``tpu``: the FLOPs and the memory traffic of compiled TPU programs differ by at most 0.5 %.
+
+Step times are compared with ``afjax bench``, which should run in turns in both checkouts.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PARTS = ("train", "resume", "store", "tpu")
+TPU_METHODS = ("full", "head", "pfeiffer", "houlsby", "pals", "fusion")
+TOLERANCE = 0.005
+TEXTS = ["A man plays the guitar.\tSomebody makes music.", "The cat sleeps.\tThe dog runs in the park."]
+
+
+class Checkout:
+    """One version of afjax, and the folder of what it computes."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.source, self.folder = source.resolve(), folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "PYTHONPATH": str(self.source), "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-m", "afjax", *words]
+        return subprocess.Popen(command, cwd=self.source, env=environment, text=True, **options)
+
+    def run(self, *words: str) -> str:
+        with self.start(*words, stdout=subprocess.PIPE) as process:
+            output = process.communicate()[0]
+        if process.returncode:
+            raise SystemExit(f"afjax {' '.join(words)} in {self.source} failed with exit code {process.returncode}.")
+        return output
+
+    def train(self, workdir: Path) -> None:
+        if not (workdir / "result.json").exists() or not finished(workdir):
+            self.run("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
+
+    @property
+    def quickstart(self) -> Path:
+        return self.folder / "quickstart"
+
+
+def finished(workdir: Path) -> bool:
+    return (workdir / "target" / "result.json").exists()
+
+
+def results(workdir: Path) -> dict[str, Any]:
+    """Scores of all runs and digests of all artefacts of a finished workdir."""
+    scores = {str(path.relative_to(workdir)): json.loads(path.read_text()) for path in workdir.rglob("result.json")}
+    manifests = [json.loads(path.read_text()) for path in (workdir / "store").rglob("manifest.json")]
+    digests = {f"{manifest['kind']}/{manifest['name']}": manifest["leaves"] for manifest in manifests}
+    return {"scores": scores, "digests": digests}
+
+
+def report(part: str, problems: list[str]) -> bool:
+    print(f"{part}: {'; '.join(problems) or 'unchanged'}", flush=True)
+    return not problems
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    names = [(kind, name) for kind in before for name in sorted({*before[kind], *after[kind]})]
+    return [f"{name} differs" for kind, name in names if before[kind].get(name) != after[kind].get(name)]
+
+
+def check_train(before: Checkout, after: Checkout) -> bool:
+    for checkout in (before, after):
+        checkout.train(checkout.quickstart)
+    found = results(before.quickstart)
+    for entries in found["scores"].values():
+        for entry in entries:
+            print(f"  {entry['name']}: {entry['metrics'][entry['main_metric']]:.4f}")
+    return report("train", differences(found, results(after.quickstart)))
+
+
+def check_resume(before: Checkout, after: Checkout) -> bool:
+    unfinished, resumed = before.folder / "unfinished", after.folder / "resumed"
+    if not unfinished.exists():
+        workdir = before.folder / "killed"
+        shutil.rmtree(workdir, ignore_errors=True)
+        process = before.start("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
+        # The second source has begun, so the folder holds a finished run and an unfinished one.
+        while len(list(workdir.glob("sources/*/checkpoints/*"))) < 4:
+            assert process.poll() is None, "the run ended before it was killed"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        workdir.rename(unfinished)
+    if not resumed.exists():
+        shutil.copytree(unfinished, resumed)
+    after.train(resumed)
+    return report("resume", differences(results(before.quickstart), results(resumed)))
+
+
+def check_store(before: Checkout, after: Checkout) -> bool:
+    texts = before.folder / "texts.tsv"
+    texts.write_text("\n".join(["text_a\ttext_b", *TEXTS]) + "\n")
+    store, problems = before.quickstart / "store", []
+    for words in (["--fusion=target-fusion"], ["--adapter=entail"]):
+        written = []
+        for checkout in (before, after):
+            output = checkout.folder / "predictions.jsonl"
+            checkout.run("predict", f"--store={store}", *words, f"--input={texts}", f"--output={output}")
+            written.append(output.read_bytes())
+        if written[0] != written[1]:
+            problems.append(f"predictions with {words[0]} differ")
+    return report("store", problems)
+
+
+def check_tpu(before: Checkout, after: Checkout) -> bool:
+    problems = []
+    for method in TPU_METHODS:
+        numbers = []
+        for checkout in (before, after):
+            path = checkout.folder / f"tpu_{method}.json"
+            if not path.exists():
+                words = ["--topology=v5e:2x2", "--trunk=bert-base", f"--method={method}", "--batch_size=64"]
+                path.write_text(checkout.run("tpu", *words, "--no_fit", "--json").splitlines()[-1])
+            numbers.append(json.loads(path.read_text()))
+        problems += [f"{method}: {problem}" for problem in unequal_numbers(*numbers)]
+    return report("tpu", problems)
+
+
+def unequal_numbers(before: Any, after: Any, name: str = "") -> list[str]:
+    """The numbers of two JSON values that differ by more than the tolerance; compile times are left out."""
+    if isinstance(before, dict):
+        return [
+            problem
+            for key, value in before.items()
+            if "compile" not in key
+            for problem in unequal_numbers(value, after.get(key), f"{name}/{key}")
+        ]
+    if isinstance(before, list):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [problem for number, pair in pairs for problem in unequal_numbers(*pair, f"{name}/{number}")]
+    if isinstance(before, float | int) and isinstance(after, float | int):
+        return [] if abs(after - before) <= TOLERANCE * abs(before) else [f"{name} {before} -> {after}"]
+    return [] if before == after else [f"{name} {before!r} -> {after!r}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", required=True, type=Path, help="a checkout of the commit before")
+    parser.add_argument("--after", default=".", type=Path, help="a checkout of the commit after (.)")
+    parser.add_argument("--folder", required=True, type=Path, help="where runs and outputs are kept")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)} (all)")
+    arguments = parser.parse_args()
+    checkouts = [Checkout(getattr(arguments, name), arguments.folder / name) for name in ("before", "after")]
+    checks = {"train": check_train, "resume": check_resume, "store": check_store, "tpu": check_tpu}
+    results = [checks[part](*checkouts) for part in arguments.parts.split(",")]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
