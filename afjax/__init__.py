@@ -7,40 +7,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, PalConfig
-    from afjax.config import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
-    from afjax.data.rows import load_split, load_task, rows_from_lists, rows_from_table
-    from afjax.data.tasks import find_task
+    from afjax.adapters.beside import pal
+    from afjax.adapters.bottleneck import bottleneck
+    from afjax.adapters.kinds import layer_params
+    from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, PalConfig
+    from afjax.config.experiment import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
     from afjax.errors import UserError
-    from afjax.model.adapters import layer_params
-    from afjax.model.bottleneck import bottleneck
-    from afjax.model.fusion import fuse
-    from afjax.model.parallel import pal
-    from afjax.stored import load_adapter, load_fusion
-    from afjax.task_model import Predictions, TaskModel, load_task_model
+    from afjax.fusion.factored import fuse
+    from afjax.model.stored import load_adapter, load_fusion
+    from afjax.model.task_model import Predictions, TaskModel, load_task_model
+    from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
+    from afjax.tasks.named import find_task
     from afjax.train.multitask import train_multitask
     from afjax.train.recipes import train_fusion, train_single
     from afjax.train.sequential import train_sequential
-    from afjax.trunk import Trunk, load_trunk, save_trunk
+    from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "afjax.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "PalConfig"),
-    "afjax.config": ("SamplingConfig", "SpanConfig", "TaskConfig", "TrainConfig"),
-    "afjax.data.rows": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
-    "afjax.data.tasks": ("find_task",),
+    "afjax.config.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "PalConfig"),
+    "afjax.config.experiment": ("SamplingConfig", "SpanConfig", "TaskConfig", "TrainConfig"),
+    "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
+    "afjax.tasks.named": ("find_task",),
     "afjax.errors": ("UserError",),
-    "afjax.model.adapters": ("layer_params",),
-    "afjax.model.bottleneck": ("bottleneck",),
-    "afjax.model.fusion": ("fuse",),
-    "afjax.model.parallel": ("pal",),
-    "afjax.stored": ("load_adapter", "load_fusion"),
-    "afjax.task_model": ("Predictions", "TaskModel", "load_task_model"),
+    "afjax.adapters.kinds": ("layer_params",),
+    "afjax.adapters.bottleneck": ("bottleneck",),
+    "afjax.fusion.factored": ("fuse",),
+    "afjax.adapters.beside": ("pal",),
+    "afjax.model.stored": ("load_adapter", "load_fusion"),
+    "afjax.model.task_model": ("Predictions", "TaskModel", "load_task_model"),
     "afjax.train.multitask": ("train_multitask",),
     "afjax.train.recipes": ("train_fusion", "train_single"),
     "afjax.train.sequential": ("train_sequential",),
-    "afjax.trunk": ("Trunk", "load_trunk", "save_trunk"),
+    "afjax.trunk.pretrained": ("Trunk", "load_trunk", "save_trunk"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -20,19 +20,19 @@ from typing import Any
 
 import jax
 
-from afjax import partition
-from afjax.architecture import AdapterConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.prepare import prepare
-from afjax.data.rows import load_task
-from afjax.data.tasks import find_task
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
+from afjax.model import partition
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
+from afjax.tasks.load import load_task
+from afjax.tasks.named import find_task
+from afjax.tasks.prepare import prepare
 from afjax.train.single_run import SingleRun
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 MNLI_ROWS = 392_702
@@ -41,10 +41,10 @@ MNLI_ROWS = 392_702
 LOAD = """
 import json, sys, time
 from pathlib import Path
-from afjax.data.tasks import find_task
-from afjax.data.rows import load_task
+from afjax.tasks.named import find_task
+from afjax.tasks.load import load_task
 from afjax.data.tokenise import tokenise
-from afjax.trunk import load_trunk
+from afjax.trunk.pretrained import load_trunk
 tokenizer = load_trunk(sys.argv[3]).tokenizer()
 begin = time.perf_counter()
 rows = load_task(find_task("mnli", sys.argv[1]))["train"]

@@ -28,9 +28,9 @@ from typing import Any
 import jax
 
 from afjax import load_task, load_trunk, train_single
-from afjax.architecture import ADAPTER_PRESETS, HeadConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.trunk import Trunk
+from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.trunk.pretrained import Trunk
 
 # Tokens per row: few of a task's rows are longer. Parts 1 and 3 use the first four tasks.
 MAX_LENGTHS = {"sst5": 48, "subj": 64, "mrpc": 80, "cr": 48, "cb": 96, "sst2": 32, "sick": 48, "cola": 24}

@@ -10,15 +10,15 @@ out. The built-in tasks need no data. Nothing is trained.
 import argparse
 import sys
 
-from afjax.config import TaskConfig, TrainConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
-from afjax.data.builtin import GRAMMARS
 from afjax.data.lengths import choose_lengths
-from afjax.data.prepare import prepare
-from afjax.data.rows import load_task
-from afjax.data.tasks import find_task
+from afjax.data.sources.builtin import GRAMMARS
 from afjax.errors import UserError
-from afjax.trunk import Trunk, load_trunk
+from afjax.tasks.load import load_task
+from afjax.tasks.named import find_task
+from afjax.tasks.prepare import prepare
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 COLUMNS = ("task", "train rows", "tokens per row", "lengths", "padding", "dev rows", "lengths", "padding")

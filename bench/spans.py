@@ -25,12 +25,12 @@ import jax
 import numpy as np
 
 import afjax
+from afjax.adapters.kinds import init_adapter
 from afjax.analysis.spans import layer_spans, score_spans
-from afjax.architecture import AdapterConfig, HeadConfig
-from afjax.model.adapters import init_adapter
+from afjax.config.architecture import AdapterConfig, HeadConfig
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from afjax.config import MeshConfig
-from afjax.sharding import make_mesh
+from afjax.config.experiment import MeshConfig
+from afjax.distributed.sharding import make_mesh
 from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.plan import of_method
 from afjax.tpu.program import total_by_kind

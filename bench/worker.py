@@ -54,7 +54,7 @@ def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: i
     """afjax: what ``afjax bench`` measures. The number of threads follows from the process's cores."""
     import jax
 
-    from afjax import bench
+    from afjax.bench import step_time as bench
 
     prepared = bench.prepare(
         trunk="bert-base",

@@ -30,10 +30,10 @@ from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from afjax.data.builtin import GRAMMARS, builtin_rows
-from afjax.hugging_face import to_hugging_face, trunk_config
-from afjax.model.encoder import init_trunk
-from afjax.trunk import Trunk, load_trunk
+from afjax.data.sources.builtin import GRAMMARS, builtin_rows
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.hugging_face import to_hugging_face, trunk_config
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 # Strict promotion of dtypes as well would be too much: optax's Adam raises a float to an integer power.
 jax.config.update("jax_numpy_rank_promotion", "raise")

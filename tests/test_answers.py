@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afjax.answers import best_answers
-from afjax.config import SpanConfig
+from afjax.config.experiment import SpanConfig
 from afjax.data.splits import SpanRows
-from afjax.data.windows import TokenisedSpans
+from afjax.tasks.answers import best_answers
+from afjax.tasks.windows import TokenisedSpans
 
 CONTEXT = "one two three four five"
 CHARACTERS = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]

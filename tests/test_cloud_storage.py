@@ -28,11 +28,12 @@ from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
-from afjax import paths, store
+from afjax import share, store
 from afjax.cli.main import main
-from afjax.config import TaskConfig
-from afjax.data.rows import load_split
+from afjax.config.experiment import TaskConfig
 from afjax.errors import UserError
+from afjax.storage import paths
+from afjax.tasks.load import load_split
 
 pytestmark = pytest.mark.slow
 
@@ -305,14 +306,14 @@ def test_sharing_from_a_bucket_and_to_one(cloud: Bucket, tmp_path: Path) -> None
     params = {"up": {"kernel": np.ones((3, 4), np.float32)}}
     trunk = {"name": "gs://bucket/trunk", "sha256": "ab" * 32}
     saved = store.save("gs://bucket/shared", "adapters", "a", params, config={}, trunk=trunk)
-    store.pack("gs://bucket/shared", "a", tmp_path / "a.tar")
+    share.pack("gs://bucket/shared", "a", tmp_path / "a.tar")
     assert b"bucket" not in (tmp_path / "a.tar").read_bytes()
-    store.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
+    share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
     assert store.verify("gs://bucket/taken") == []
     assert store.read_manifest("gs://bucket/taken", "adapters", "b").digest == saved.digest
     before = names_in(cloud, "taken/")
     with pytest.raises(UserError, match="has adapters/b already, and nothing was changed"):
-        store.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
+        share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
     assert names_in(cloud, "taken/") == before
 
 

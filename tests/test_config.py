@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.architecture import (
+from afjax.config.architecture import (
     ADAPTER_PRESETS,
     Adapter,
     AdapterConfig,
@@ -19,7 +19,7 @@ from afjax.architecture import (
     PalConfig,
     TopFfnConfig,
 )
-from afjax.config import (
+from afjax.config.experiment import (
     ExperimentConfig,
     MeshConfig,
     SamplingConfig,
@@ -31,7 +31,7 @@ from afjax.config import (
     check_partition,
     check_seed,
 )
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 
 TASK = TaskConfig(name="rte")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from afjax import store
-from afjax.architecture import (
+from afjax.adapters.kinds import init_adapter
+from afjax.analysis.curves import adapterdrop_curve, most_used, prune_curve, rank_adapters
+from afjax.config.architecture import (
     AdapterConfig,
     BesideLayers,
     FusionConfig,
@@ -19,17 +21,15 @@ from afjax.architecture import (
     PalConfig,
     TopFfnConfig,
 )
-from afjax.config import TaskConfig
-from afjax.curves import adapterdrop_curve, most_used, prune_curve, rank_adapters
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.experiment import TaskConfig
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.fusion import check_subset, init_fusion
+from afjax.fusion.factored import check_subset, init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.task_model import TaskModel, load_adapters, load_task_model
+from afjax.model.task_model import TaskModel, load_adapters, load_task_model
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.trees import Tree, map_with_path, named_key
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

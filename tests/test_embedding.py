@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from afjax.embedding import EmbeddingConfig, read_embedding_config
 from afjax.errors import UserError
-from afjax.model.encoder import encode
-from afjax.trunk import Trunk, load_trunk, save_trunk
+from afjax.trunk.embedding import EmbeddingConfig, read_embedding_config
+from afjax.trunk.encoder import encode
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 
 from afjax import store
 from afjax.cli.configs import load_experiment
-from afjax.dataclass_dicts import to_dict
+from afjax.config.from_dict import to_dict
 from afjax.train.experiment import Result, run_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from afjax import store
-from afjax.architecture import AdapterConfig
+from afjax import share, store
+from afjax.config.architecture import AdapterConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
+from afjax.model.task_model import TaskModel, load_adapters, load_task_model
 from afjax.store.manifest import to_json
-from afjax.task_model import TaskModel, load_adapters, load_task_model
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make
 
 pytestmark = pytest.mark.slow
@@ -148,20 +148,20 @@ def test_a_mismatch_that_was_asked_for_keeps_the_head_s_own_record(saved: Path, 
 
 
 def test_packing_takes_a_head_only_if_it_was_trained_with_the_rest(saved: Path, tmp_path: Path) -> None:
-    packed = store.pack(saved, "a", tmp_path / "a.tar")
+    packed = share.pack(saved, "a", tmp_path / "a.tar")
     assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
-    store.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
+    share.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
     assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
     # Another adapter takes the name; the head of that name was not trained with it.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
     store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
-    assert [manifest.kind for manifest in store.pack(saved, "a", tmp_path / "other.tar")] == ["adapters"]
+    assert [manifest.kind for manifest in share.pack(saved, "a", tmp_path / "other.tar")] == ["adapters"]
     export_adapterhub(saved, "a", tmp_path / "out")
     assert not list((tmp_path / "out").glob("head*"))
 
 
 def test_the_name_of_a_trunk_s_folder_is_not_shared(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     assert tiny_trunk.name.encode() in (saved / "heads" / "bare" / "manifest.json").read_bytes()
-    store.pack(saved, "bare", tmp_path / "bare.tar")
+    share.pack(saved, "bare", tmp_path / "bare.tar")
     assert tiny_trunk.name.encode() not in (tmp_path / "bare.tar").read_bytes()

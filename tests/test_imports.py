@@ -15,28 +15,30 @@ MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
 )
-# From the bottom up: a module imports from its own layer's folder or from layers below.
+# From the bottom up: a module imports from its own package or from packages below.
 LAYERS = (
-    ("errors", "host_memory", "markup", "terminal"),
-    ("dataclass_dicts",),
-    ("trees", "architecture", "hosts", "paths"),
-    ("storage",),
-    ("config",),
-    ("sharding",),
-    ("data", "metrics", "model", "partition", "store"),
-    ("hugging_face", "answers", "stored"),
-    ("scores",),
-    ("submissions",),
-    ("embedding",),
-    ("trunk",),
-    ("task_model",),
-    ("curves", "interop"),
-    ("train",),
-    ("analysis",),
-    ("tpu",),
-    ("bench",),
-    ("cli",),
-    ("__main__",),
+    "errors",
+    "trees",
+    "display",
+    "config",
+    "storage",
+    "distributed",
+    "nn",
+    "data",
+    "tasks",
+    "trunk",
+    "adapters",
+    "fusion",
+    "store",
+    "model",
+    "train",
+    "share",
+    "interop",
+    "analysis",
+    "tpu",
+    "bench",
+    "cli",
+    "__main__",
 )
 HEAVY = (
     "huggingface_hub",
@@ -53,12 +55,8 @@ HEAVY = (
 
 
 def part(module: str) -> str:
-    """``afjax.model.fusion`` belongs to ``model``."""
+    """``afjax.fusion.factored`` belongs to ``model``."""
     return module.split(".")[1]
-
-
-def layer(name: str) -> int:
-    return next(index for index, names in enumerate(LAYERS) if name in names)
 
 
 def imported(module: str) -> Iterator[tuple[int, str]]:
@@ -77,7 +75,11 @@ def imported(module: str) -> Iterator[tuple[int, str]]:
 
 def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {part(module) for module in MODULES if module != "afjax"}
-    assert parts == {name for names in LAYERS for name in names}
+    assert parts == set(LAYERS)
+
+
+def test_the_root_holds_few_modules() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 6
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module != "afjax"])
@@ -86,7 +88,7 @@ def test_imports_point_down(module: str) -> None:
     upward = [
         f"{module}:{line} imports {name}"
         for line, name in imported(module)
-        if name != "afjax.__version__" and part(name) != here and layer(part(name)) >= layer(here)
+        if name != "afjax.__version__" and part(name) != here and LAYERS.index(part(name)) >= LAYERS.index(here)
     ]
     assert upward == []
 

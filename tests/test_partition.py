@@ -11,18 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import Partition, TrainConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import Partition, TrainConfig
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk, unstack_layers
-from afjax.model.fusion import init_fusion
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.partition import Rule, join_layers, label, preset, split, split_layers
+from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
 from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_optimizer, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
+from afjax.trunk.encoder import TrunkConfig, init_trunk, unstack_layers
 
 pytestmark = pytest.mark.slow
 

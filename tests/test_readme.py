@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from afjax.cli.main import main
-from afjax.data.builtin import builtin_rows
+from afjax.data.sources.builtin import builtin_rows
 
 pytestmark = pytest.mark.slow
 

@@ -22,10 +22,10 @@ import pytest
 from fork_server import fork_server
 
 from afjax import store, trees
-from afjax.architecture import AdapterConfig
 from afjax.cli.store import list_lines, show_lines, verify_lines
-from afjax.config import TaskConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 

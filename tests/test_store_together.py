@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from fork_server import fork_server
 
-from afjax import store
-from afjax.config import MAX_NAME_BYTES, ExperimentConfig, TaskConfig, check_name
+from afjax import share, store
+from afjax.config.experiment import MAX_NAME_BYTES, ExperimentConfig, TaskConfig, check_name
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 from afjax.store.manifest import CHECKSUM
@@ -242,9 +242,9 @@ def test_reservations_are_not_artefacts_and_are_not_shared(tmp_path: Path) -> No
     store.reserve(tmp_path / "store", [("heads", "other")], run="one", workdir=one)
     store.save_all(tmp_path / "store", [draft("adapters", 1)])
     assert store.folders(tmp_path / "store") == [("adapters", "rte")]
-    store.pack(tmp_path / "store", "rte", tmp_path / "rte.tar")
+    share.pack(tmp_path / "store", "rte", tmp_path / "rte.tar")
     assert bytes(one) not in (tmp_path / "rte.tar").read_bytes()
-    store.unpack(tmp_path / "rte.tar", tmp_path / "store", name="again")
+    share.unpack(tmp_path / "rte.tar", tmp_path / "store", name="again")
     with pytest.raises(UserError, match=str(one)):
         store.reserve(tmp_path / "store", [("adapters", "again"), ("heads", "other")], run="two", workdir=tmp_path)
 
@@ -272,8 +272,8 @@ def test_a_store_of_format_1_is_read_packed_and_unpacked(tmp_path: Path) -> None
     manifest = store.load(tmp_path / "old", "adapters", "rte").manifest
     assert (manifest.format_version, manifest.trained_with, manifest.run) == (1, {}, "")
     assert store.verify(tmp_path / "old") == []
-    store.pack(tmp_path / "old", "rte", tmp_path / "rte.tar")
-    store.unpack(tmp_path / "rte.tar", tmp_path / "new", name="again")
+    share.pack(tmp_path / "old", "rte", tmp_path / "rte.tar")
+    share.unpack(tmp_path / "rte.tar", tmp_path / "new", name="again")
     assert store.read_manifest(tmp_path / "new", "adapters", "again").format_version == 1
     text = path.read_text()
     path.write_text(text.replace('"seed": 1', '"seed": 2'))
@@ -306,11 +306,11 @@ def test_manifests_that_nest_deeply_or_have_other_types_are_refused(tmp_path: Pa
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 130, "x" * (MAX_NAME_BYTES + 1)])
 def test_names_that_are_too_long_for_a_file_system_write_nothing(tmp_path: Path, name: str) -> None:
     store.save_all(tmp_path / "store", pair(1)[:1])
-    store.pack(tmp_path / "store", "rte", tmp_path / "rte.tar")
+    share.pack(tmp_path / "store", "rte", tmp_path / "rte.tar")
     attempts: list[Callable[[], Any]] = [
         lambda: store.save_all(tmp_path / "new", pair(1, name)),
         lambda: store.reserve(tmp_path / "new", [("heads", name)], run="one", workdir=tmp_path),
-        lambda: store.unpack(tmp_path / "rte.tar", tmp_path / "new", name=name),
+        lambda: share.unpack(tmp_path / "rte.tar", tmp_path / "new", name=name),
         lambda: ExperimentConfig(task=TaskConfig(name="rte"), name=name),
     ]
     before = sorted(tmp_path.iterdir())
@@ -327,8 +327,8 @@ def test_the_longest_name_works_everywhere(tmp_path: Path) -> None:
     store.reserve(tmp_path / "store", [("adapters", name)], run="one", workdir=one)
     for _ in range(2):
         store.save_all(tmp_path / "store", pair(1, name)[:1], run="one")
-    store.pack(tmp_path / "store", name, tmp_path / "x.tar")
-    store.unpack(tmp_path / "x.tar", tmp_path / "new")
+    share.pack(tmp_path / "store", name, tmp_path / "x.tar")
+    share.unpack(tmp_path / "x.tar", tmp_path / "new")
     assert seeds(tmp_path / "new") == {f"adapters/{name}": 1}
 
 

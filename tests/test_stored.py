@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from afjax import store
-from afjax.architecture import AdapterConfig, FusionConfig, PalConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import AdapterConfig, FusionConfig, PalConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
-from afjax.stored import load_adapter, load_fusion, recorded_head, recorded_trunk
+from afjax.model.stored import load_adapter, load_fusion, recorded_head, recorded_trunk
 from afjax.trees import Tree, flatten, tree_digest
 
 TRUNK = {"name": "tiny", "sha256": "0" * 64}

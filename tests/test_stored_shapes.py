@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from afjax import store
-from afjax.architecture import AdapterConfig, PalConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import AdapterConfig, PalConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
-from afjax.task_model import load_task_model
+from afjax.model.task_model import load_task_model
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.recipes import train_single
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

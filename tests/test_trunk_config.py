@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
-from afjax.hugging_face import config_values, trunk_config
-from afjax.trunk import load_trunk, trunk_size
+from afjax.trunk.hugging_face import config_values, trunk_config
+from afjax.trunk.pretrained import load_trunk, trunk_size
 
 
 @pytest.fixture

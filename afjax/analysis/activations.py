@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from afjax.adapters.kinds import adapter_layers
 from afjax.data.pieces import encode_texts, learn_template, plain_backend
-from afjax.data.rows import Rows, rows_from_lists
 from afjax.data.splits import AnyRows
-from afjax.data.windows import TokenisedSpans
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_layers
 from afjax.model.model import Model
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree
 
 # The group of all rows, beside those of the labels.

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from afjax import metrics
 from afjax.analysis.paired import Paired, Weighted, class_scores, mean_scores, paired_bootstrap, value_scores
 from afjax.analysis.sides import Side
 from afjax.analysis.workdirs import differing_settings
+from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
-from afjax.dataclass_dicts import to_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.task_model import Predictions, TaskModel
+from afjax.model.task_model import Predictions, TaskModel
+from afjax.tasks import metrics
 from afjax.train.record import by_path
 
 # What the counts of rows are called.

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from afjax import metrics
+from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
-from afjax.model.adapters import adapter_layers
-from afjax.task_model import Predictions, TaskModel
+from afjax.model.task_model import Predictions, TaskModel
+from afjax.tasks import metrics
 
 
 @dataclasses.dataclass(frozen=True)

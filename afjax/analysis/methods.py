@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from afjax.architecture import ADAPTER_PRESETS, Adapter
-from afjax.config import ExperimentConfig
+from afjax.config.architecture import ADAPTER_PRESETS, Adapter
+from afjax.config.experiment import ExperimentConfig
 
 # What tells one architecture of adapters from another; sizes and starts do not.
 _ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")

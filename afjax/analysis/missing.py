@@ -10,8 +10,8 @@ from etils import epath
 
 from afjax.analysis.cells import Cell
 from afjax.analysis.runs import Collection, RunRecord
-from afjax.config import ExperimentConfig, TaskConfig
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.experiment import ExperimentConfig, TaskConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder

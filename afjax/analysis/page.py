@@ -2,7 +2,7 @@
 
 import base64
 
-from afjax.markup import Content, Markup, tag
+from afjax.display.html import Content, Markup, tag
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --quiet: #595959; --line: #c9c9c9; --shade: #f1f3f5;

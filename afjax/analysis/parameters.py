@@ -8,13 +8,13 @@ from typing import Any
 import jax
 from etils import epath
 
-from afjax import partition
-from afjax.config import ExperimentConfig, HeadConfig
-from afjax.hugging_face import read_trunk_config
-from afjax.model.encoder import TrunkConfig, init_trunk
-from afjax.paths import is_remote
+from afjax.config.experiment import ExperimentConfig, HeadConfig
+from afjax.model import partition
+from afjax.storage.paths import is_remote
 from afjax.trees import flatten
-from afjax.trunk import SIZES
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.hugging_face import read_trunk_config
+from afjax.trunk.pretrained import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from etils import epath
 
-from afjax import __version__, partition
+from afjax import __version__
 from afjax.analysis.dev_rows import DevLook, look_at
 from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import (
@@ -19,19 +19,20 @@ from afjax.analysis.report_sections import (
 )
 from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
 from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
-from afjax.architecture import HeadConfig
+from afjax.config.architecture import HeadConfig
 from afjax.data.splits import AnyRows
+from afjax.display.html import Markup, tag
+from afjax.display.terminal import duration
 from afjax.errors import UserError
-from afjax.markup import Markup, tag
-from afjax.paths import absolute, open_path
+from afjax.model import partition
+from afjax.model.task_model import TaskModel
+from afjax.storage.paths import absolute, open_path
 from afjax.storage.writing import check_output, write_output
 from afjax.store import Manifest, names, read_manifest
-from afjax.task_model import TaskModel
-from afjax.terminal import duration
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET, find_store
 from afjax.trees import count, flatten
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 SECTIONS = {
     "trained": "What was trained",

@@ -10,9 +10,9 @@ from afjax.analysis.dev_rows import DevLook, Mistake
 from afjax.analysis.figures import picture
 from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
-from afjax.markup import Content, Markup, scrolling, table, tag
+from afjax.display.html import Content, Markup, scrolling, table, tag
+from afjax.display.terminal import duration
 from afjax.store import Manifest
-from afjax.terminal import duration
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 

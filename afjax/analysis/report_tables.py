@@ -8,7 +8,7 @@ from typing import Any
 
 from afjax.analysis.dev_rows import DevLook
 from afjax.analysis.workdirs import NO_MATTER, ExperimentRecord, by_tasks, differing_settings
-from afjax.markup import Content, Markup, table, tag
+from afjax.display.html import Content, Markup, table, tag
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET

@@ -18,12 +18,12 @@ from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
 from afjax.analysis.workdirs import NO_MATTER
-from afjax.architecture import Adapter
-from afjax.config import ExperimentConfig, TaskConfig
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.architecture import Adapter
+from afjax.config.experiment import ExperimentConfig, TaskConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
-from afjax.paths import is_remote, open_path
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results

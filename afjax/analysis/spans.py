@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from afjax.adapters.kinds import adapter_layers
 from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_layers
 from afjax.model.model import Model
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 from afjax.trees import Tree
 
 # How many rows a step takes is chosen so that all masks' hidden states together hold about this many tokens: enough to

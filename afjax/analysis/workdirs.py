@@ -10,15 +10,15 @@ from etils import epath
 
 from afjax import store
 from afjax.errors import UserError
-from afjax.paths import absolute, open_path
+from afjax.model.task_model import TaskModel, load_task_model
 from afjax.storage.json_files import parse_json, read_json
+from afjax.storage.paths import absolute, open_path
 from afjax.store import Manifest
-from afjax.task_model import TaskModel, load_task_model
 from afjax.train.experiment import Result, parse_results, read_results
 from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 # Settings on which results do not depend, or that only name them.
 NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from afjax.cli.stored_model import rows_of
-from afjax.data.rows import load_split
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.task_model import TaskModel
-from afjax.trunk import load_trunk
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import load_split
+from afjax.trunk.pretrained import load_trunk
 
 
 def report(arguments: argparse.Namespace) -> int:

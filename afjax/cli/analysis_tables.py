@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from afjax.errors import UserError
-from afjax.paths import expanded
+from afjax.storage.paths import expanded
 from afjax.storage.writing import check_output, write_output
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.architecture import ADAPTER_PRESETS
-from afjax.config import ExperimentConfig
-from afjax.data.tasks import find_task, known_task
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.architecture import ADAPTER_PRESETS
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
+from afjax.tasks.named import find_task, known_task
 
 
 def builtin_configs() -> dict[str, Path]:

@@ -4,14 +4,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from afjax.config import check_name
-from afjax.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
-from afjax.data.rows import Rows
+from afjax.adapters.kinds import adapter_layers
+from afjax.analysis.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
+from afjax.config.experiment import check_name
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_layers
+from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.store import names
-from afjax.task_model import TaskModel
+from afjax.tasks.load import Rows
 
 
 def drop(task_model: TaskModel, rows: Rows, *, from_top: bool, batch_size: int, output: Path | None) -> None:

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from afjax.config import MAIN_METRICS, TaskConfig, TrainConfig
-from afjax.data.files import ENDINGS, file_stem
+from afjax.config.experiment import MAIN_METRICS, TaskConfig, TrainConfig
 from afjax.data.labels import find_label_names
-from afjax.data.official import OFFICIAL, SPLITS, find_official
-from afjax.data.rows import load_split, read_columns
-from afjax.data.sources import has_split, is_one_file, makes_dev, open_source, split_official, split_path
+from afjax.data.sources.files import ENDINGS, file_stem
+from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
+from afjax.data.sources.source import has_split, is_one_file, makes_dev, open_source, split_official, split_path
 from afjax.data.splits import AnyRows
-from afjax.data.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
-from afjax.data.tasks import find_task, known_task, read_task
 from afjax.errors import UserError
 from afjax.model.heads import READS, num_outputs
-from afjax.paths import fetched
-from afjax.trunk import Trunk, check_length
+from afjax.storage.paths import fetched
+from afjax.tasks.load import load_split, read_columns
+from afjax.tasks.named import find_task, known_task, read_task
+from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
+from afjax.trunk.pretrained import Trunk, check_length
 
 Split = Literal["train", "dev", "test"]
 

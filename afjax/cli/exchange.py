@@ -7,7 +7,7 @@ from afjax.cli.stored_model import load_stored_model, set_up_libraries
 
 def import_adapterhub(arguments: argparse.Namespace) -> int:
     from afjax.interop.adapterhub import import_adapterhub
-    from afjax.trunk import load_trunk
+    from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
     imported = import_adapterhub(
@@ -72,10 +72,10 @@ def export_stablehlo(arguments: argparse.Namespace) -> int:
 
 
 def pack(arguments: argparse.Namespace) -> int:
-    from afjax import store
+    from afjax import share
     from afjax.cli.store import shared_lines
 
-    shared = store.pack(
+    shared = share.pack(
         arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
     )
     print("\n".join(shared_lines(f"{arguments.output} has", shared)))
@@ -83,27 +83,27 @@ def pack(arguments: argparse.Namespace) -> int:
 
 
 def unpack(arguments: argparse.Namespace) -> int:
-    from afjax import store
+    from afjax import share
     from afjax.cli.store import shared_lines
 
-    found = store.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    found = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
     print("\n".join(shared_lines(f"{arguments.store} now has", found)))
     return 0
 
 
 def push(arguments: argparse.Namespace) -> int:
-    from afjax import store
+    from afjax import share
 
     options = {"kind": arguments.kind, "license": arguments.license, "private": arguments.private}
-    print(store.push(arguments.store, arguments.name, arguments.repo, **options))
+    print(share.push(arguments.store, arguments.name, arguments.repo, **options))
     return 0
 
 
 def pull(arguments: argparse.Namespace) -> int:
-    from afjax import store
+    from afjax import share
     from afjax.cli.store import shared_lines
 
     options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
-    found = store.pull(arguments.repo, arguments.store, **options)
+    found = share.pull(arguments.repo, arguments.store, **options)
     print("\n".join(shared_lines(f"{arguments.store} now has", found)))
     return 0

@@ -5,7 +5,7 @@ import argparse
 from afjax.interop.adapter_bert import import_adapter_bert
 from afjax.interop.bert_n_pals import import_bert_n_pals
 from afjax.interop.google_bert import import_bert
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 
 
 def adapter_bert(arguments: argparse.Namespace) -> list[str]:

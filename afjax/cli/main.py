@@ -17,12 +17,12 @@ from afjax.cli import exchange
 from afjax.cli.flags import TPU_DEFAULTS, make_parser
 from afjax.cli.stored_model import load_recorded_trunk, load_stored_model, rows_of, set_up_libraries
 from afjax.errors import PREEMPTED, PreemptionError, UserError, did_you_mean
-from afjax.paths import cache_folder, client_errors, local_path, open_path
+from afjax.storage.paths import cache_folder, client_errors, local_path, open_path
 
 if TYPE_CHECKING:
     from etils import epath
 
-    from afjax.config import ExperimentConfig
+    from afjax.config.experiment import ExperimentConfig
     from afjax.train.experiment import Result
 
 
@@ -148,10 +148,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 def _train(arguments: argparse.Namespace) -> int:
     import jax
 
-    from afjax import hosts
     from afjax.cli.configs import load_experiment
+    from afjax.distributed import hosts
+    from afjax.distributed.preemption import stopping_between_runs
     from afjax.train.experiment import run_experiment
-    from afjax.train.preemption import stopping_between_runs
     from afjax.train.workdir import find_store
 
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
@@ -278,7 +278,7 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from afjax.cli.predictions import FIELDS, write_predictions
-    from afjax.data.prediction_rows import STANDARD, parse_keep, read_prediction_rows
+    from afjax.tasks.prediction_rows import STANDARD, parse_keep, read_prediction_rows
 
     files = [os.path.realpath(path) for path in (arguments.input, arguments.output) if path != STANDARD]
     if len(files) == 2 and files[0] == files[1]:
@@ -324,7 +324,7 @@ def _data(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         print("\n".join(data.list_lines(as_json=arguments.json)))
         return 0
-    from afjax.trunk import load_trunk
+    from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
     task = data.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
@@ -390,7 +390,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from afjax import bench
+    from afjax.bench import step_time as bench
 
     if arguments.num_steps < 1:
         raise UserError(f"--num_steps is {arguments.num_steps}; it must be at least 1.")
@@ -417,7 +417,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _tpu(arguments: argparse.Namespace) -> int:
     from afjax.cli.configs import load_experiment
-    from afjax.config import MeshConfig
+    from afjax.config.experiment import MeshConfig
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)

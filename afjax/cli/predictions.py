@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from afjax.data.notices import blank_rows, blank_rows_notice
-from afjax.data.prediction_rows import STANDARD, PredictionRows
 from afjax.data.splits import AnyRows, ChoiceRows
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
+from afjax.model.task_model import Predictions, TaskModel
 from afjax.storage.writing import check_output, write_output
-from afjax.task_model import Predictions, TaskModel
-from afjax.terminal import print_line
+from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
 # The fields of every prediction; of span also its answers.
 FIELDS = ("logits", "label", "probabilities", "answers")

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from afjax.config import LEARNING_RATES, ExperimentConfig
-from afjax.dataclass_dicts import UNIONS, shown
+from afjax.config.experiment import LEARNING_RATES, ExperimentConfig
+from afjax.config.from_dict import UNIONS, shown
 
 
 @functools.cache

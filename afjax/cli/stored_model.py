@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.paths import cache_folder
+from afjax.storage.paths import cache_folder
 
 
 def set_up_libraries() -> None:
@@ -24,8 +24,8 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     Raises:
       UserError: The store does not have such a model, or records no trunk, or no head or several.
     """
-    from afjax.stored import recorded_head
-    from afjax.task_model import load_adapters, load_task_model
+    from afjax.model.stored import recorded_head
+    from afjax.model.task_model import load_adapters, load_task_model
 
     if arguments.adapter and arguments.fusion:
         raise UserError(
@@ -65,13 +65,13 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
 
     Args:
       given: The flag's value; empty if it was not given.
-      store_folder, kind, name: The artefact, as for :func:`afjax.stored.recorded_trunk`.
+      store_folder, kind, name: The artefact, as for :func:`afjax.model.stored.recorded_trunk`.
 
     Raises:
       UserError: The trunk cannot be loaded, or the manifest does not name it.
     """
-    from afjax.stored import recorded_trunk
-    from afjax.trunk import load_trunk
+    from afjax.model.stored import recorded_trunk
+    from afjax.trunk.pretrained import load_trunk
 
     if given:
         return load_trunk(given)
@@ -87,9 +87,9 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
     import dataclasses
 
-    from afjax.data.rows import load_split
-    from afjax.data.sources import open_source
-    from afjax.data.tasks import find_task, read_task
+    from afjax.data.sources.source import open_source
+    from afjax.tasks.load import load_split
+    from afjax.tasks.named import find_task, read_task
 
     own, source = task_model.task, arguments.source or ""
     if not (arguments.data_dir or source or getattr(own, split)):

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from afjax import store
-from afjax.answers import Answer
 from afjax.cli.submit_plan import Job
-from afjax.data.official import OFFICIAL
+from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
+from afjax.display.terminal import progress_bar
 from afjax.errors import UserError
+from afjax.model.task_model import TaskModel, load_task_model
 from afjax.storage.writing import write_output
-from afjax.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
-from afjax.task_model import TaskModel, load_task_model
-from afjax.terminal import progress_bar
-from afjax.trunk import Trunk, check_length
+from afjax.tasks.answers import Answer
+from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
+from afjax.trunk.pretrained import Trunk, check_length
 
 # Rows that are predicted before the progress bar moves.
 CHUNK = 1024

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
-from afjax.config import TaskConfig
-from afjax.data.official import OFFICIAL, find_official
-from afjax.data.rows import load_split
-from afjax.data.sources import has_split
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import from_dict
+from afjax.data.sources.official import OFFICIAL, find_official
+from afjax.data.sources.source import has_split
 from afjax.data.splits import AnyRows
-from afjax.data.tasks import find_task
-from afjax.dataclass_dicts import from_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.paths import expanded
-from afjax.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
+from afjax.storage.paths import expanded
+from afjax.tasks.load import load_split
+from afjax.tasks.named import find_task
+from afjax.tasks.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
 
 ENTRIES = {"glue": GLUE, "superglue": SUPER_GLUE, "squad": SQUAD}
 TITLES = {"glue": "GLUE", "superglue": "SuperGLUE", "squad": "SQuAD"}

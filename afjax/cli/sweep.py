@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
+from afjax.display.terminal import duration
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_json, write_text
-from afjax.terminal import duration
 from afjax.train.experiment import read_results
 from afjax.train.workdir import RESULT, TARGET
 

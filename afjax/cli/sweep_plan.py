@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.configs import literal, load_experiment, run_config_file
-from afjax.dataclass_dicts import to_dict
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import check_workdir

@@ -1,1 +1,1 @@
-"""From text files, TFDS and built-in tasks to batches of token ids."""
+"""From rows to batches: columns, labels, splits, token ids, padded lengths."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.files import shorten
+from afjax.data.sources.files import shorten
 from afjax.errors import UserError, did_you_mean
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config import TaskConfig
+from afjax.config.experiment import TaskConfig
 from afjax.data.splits import AnyRows, row_texts
+from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
-from afjax.hosts import is_first_host
 
 
 def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from afjax.data.columns import Columns, is_visible, is_visible_or_blank, no_labels
-from afjax.data.files import shorten
+from afjax.data.sources.files import shorten
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 from afjax.data.batches import eval_batches
 from afjax.data.tokenise import TokenisedRows
+from afjax.distributed.sharding import own_rows, place_batch, to_host, whole
 from afjax.errors import UserError
-from afjax.sharding import own_rows, place_batch, to_host, whole
 from afjax.trees import Tree
 
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from afjax.display.html import Content, listed, shortened, table
 from afjax.errors import UserError
-from afjax.markup import Content, listed, shortened, table
 
 # How many rows a notebook shows, and how many characters of a text.
 _SHOWN_ROWS, _SHOWN_TEXT = 10, 200

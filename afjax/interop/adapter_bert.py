@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
 from afjax.errors import UserError
 from afjax.interop.bert_tables import (
     TENSORFLOW,
@@ -27,12 +28,11 @@ from afjax.interop.bert_tables import (
 from afjax.interop.google_bert import optimizer_variables
 from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.interop.tensorflow_checkpoints import read_variables
-from afjax.model.adapters import init_adapter
 from afjax.model.model import trunk_layer_norms
-from afjax.paths import AnyPath
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
+from afjax.storage.paths import AnyPath
 from afjax.trees import Tree, flatten
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 _SLOTS = (("attention", "attention/output"), ("ffn", "output"))
 _PARTS = (

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax.errors import UserError
-from afjax.hugging_face import trunk_config
-from afjax.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
-from afjax.trunk import Trunk, load_tokenizer
+from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.pretrained import Trunk, load_tokenizer
 
 Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from afjax import store
-from afjax.architecture import (
+from afjax.adapters.kinds import adapter_layers, init_adapter
+from afjax.config.architecture import (
     Adapter,
     HeadConfig,
     LhucConfig,
@@ -20,9 +21,8 @@ from afjax.architecture import (
     TopAttentionConfig,
     TopLayerConfig,
 )
-from afjax.config import check_name
+from afjax.config.experiment import check_name
 from afjax.errors import UserError
-from afjax.hugging_face import read_tensor_file, trunk_config
 from afjax.interop.bert_files import Case, bert_trunk, check_output, hugging_face_config, read_bert_config
 from afjax.interop.bert_tables import (
     PYTORCH,
@@ -38,12 +38,12 @@ from afjax.interop.bert_tables import (
     trunk_table,
 )
 from afjax.interop.paper_tasks import paper_model, paper_task
-from afjax.model.adapters import adapter_layers, init_adapter
-from afjax.model.encoder import TrunkConfig
-from afjax.paths import AnyPath, fetched, open_path
-from afjax.task_model import TaskModel, save_models
+from afjax.model.task_model import TaskModel, save_models
+from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
-from afjax.trunk import Trunk, load_trunk, save_trunk
+from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.hugging_face import read_tensor_file, trunk_config
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 _ENCODER = "bert.encoder"
 _SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")
@@ -212,7 +212,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """One task's module, as a tree of :mod:`afjax.model.parallel` or :mod:`afjax.model.top`."""
+    """One task's module, as a tree of :mod:`afjax.adapters.beside` or :mod:`afjax.adapters.top`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from afjax.errors import UserError
-from afjax.hugging_face import check_finite
-from afjax.model.encoder import TrunkConfig, init_trunk
 from afjax.trees import Tree, flatten, unflatten
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.hugging_face import check_finite
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

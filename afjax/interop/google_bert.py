@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from afjax.hugging_face import trunk_config
 from afjax.interop.bert_files import Case, Gelu, bert_trunk, check_output, hugging_face_config, read_bert_config
 from afjax.interop.bert_tables import TENSORFLOW, Tensors, check_names, fill, trunk_shapes, trunk_table
 from afjax.interop.tensorflow_checkpoints import find_checkpoint, read_variables
-from afjax.model.encoder import TrunkConfig
-from afjax.paths import AnyPath
+from afjax.storage.paths import AnyPath
 from afjax.trees import Tree
-from afjax.trunk import Trunk, load_trunk, save_trunk
+from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 # The two tasks of pretraining.
 _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")

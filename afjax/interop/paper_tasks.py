@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from afjax.architecture import Adapter, HeadConfig
-from afjax.config import TaskConfig
-from afjax.data.tasks import known_task
+from afjax.config.architecture import Adapter, HeadConfig
+from afjax.config.experiment import TaskConfig
 from afjax.errors import UserError
 from afjax.model.heads import num_outputs
 from afjax.model.model import Model
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
+from afjax.tasks.named import known_task
 from afjax.trees import Tree
-from afjax.trunk import Trunk, check_length
+from afjax.trunk.pretrained import Trunk, check_length
 
 # The order of the outputs is that of get_labels() in both codes; the names are those of the benchmark's own files.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(

@@ -18,11 +18,11 @@ from jax import Array, export
 
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
-from afjax.paths import AnyPath, expanded, is_remote
+from afjax.model.task_model import TaskModel
+from afjax.storage.paths import AnyPath, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
-from afjax.task_model import TaskModel
 from afjax.trees import tree_digest
-from afjax.trunk import check_length
+from afjax.trunk.pretrained import check_length
 
 FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from afjax.errors import UserError
-from afjax.paths import AnyPath, fetched
+from afjax.storage.paths import AnyPath, fetched
 
 _INDEX = ".index"
 

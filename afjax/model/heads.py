@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.architecture import HeadConfig
-from afjax.config import TaskKind
+from afjax.config.architecture import HeadConfig
+from afjax.config.experiment import TaskKind
 from afjax.errors import UserError
-from afjax.model.layers import ACTIVATIONS, dense, dropout
-from afjax.model.pooling import apply_pooler, pool
+from afjax.nn.layers import ACTIVATIONS, dense, dropout
+from afjax.nn.pooling import apply_pooler, pool
 from afjax.trees import Tree, named_key
 
 # A head reads one pooled vector per row, or the hidden state of every token (span heads).

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.architecture import (
+from afjax.adapters.kinds import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
+from afjax.adapters.top import apply_top
+from afjax.config.architecture import (
     Adapter,
     AdapterConfig,
     BesideLayers,
@@ -26,11 +28,14 @@ from afjax.architecture import (
     HeadConfig,
     OnTop,
 )
-from afjax.config import Remat, TrunkDtype
-from afjax.dataclass_dicts import check_value
-from afjax.model import fusion
-from afjax.model.adapters import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.model.encoder import (
+from afjax.config.experiment import Remat, TrunkDtype
+from afjax.config.from_dict import check_value
+from afjax.fusion import factored as fusion
+from afjax.fusion.pruning import check_kept, keep_adapters, kept_config
+from afjax.model.heads import Reads, apply_head
+from afjax.nn.layers import split_key
+from afjax.trees import Tree, merge, named_key
+from afjax.trunk.encoder import (
     Slot,
     Sublayer,
     TrunkConfig,
@@ -40,12 +45,7 @@ from afjax.model.encoder import (
     stack_layers,
     unstack_layers,
 )
-from afjax.model.heads import Reads, apply_head
-from afjax.model.layers import split_key
-from afjax.model.masked import encode_under_masks
-from afjax.model.reduce import check_kept, keep_adapters, kept_config
-from afjax.model.top import apply_top
-from afjax.trees import Tree, merge, named_key
+from afjax.trunk.layer_masks import encode_under_masks
 
 
 @jax.tree_util.register_dataclass
@@ -217,7 +217,7 @@ class Model:
     def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
         """The logits with adapters in some of the layers only, for many choices of these layers at once.
 
-        What the choices have in common is computed once: :func:`afjax.model.masked.encode_under_masks`.
+        What the choices have in common is computed once: :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
           params, batch: As of a call.

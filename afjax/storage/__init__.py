@@ -1,1 +1,1 @@
-"""Reading and writing files: JSON that is checked, and files that appear complete or not at all."""
+"""Files on disks and object stores: paths, atomic writes, JSON."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.paths import is_remote, open_path
+from afjax.storage.paths import is_remote, open_path
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ says what it is, on which trunk it was trained and the SHA-256 of every leaf. ``
 ``STORE/.runs`` serve writers: see :mod:`afjax.store.files` and :mod:`afjax.store.reservations`.
 """
 
-from afjax.store.archive import pack, unpack
 from afjax.store.artefacts import (
     Artefact,
     Draft,
@@ -26,7 +25,6 @@ from afjax.store.artefacts import (
     save_all,
 )
 from afjax.store.checks import adapter_problems, problems, verify
-from afjax.store.hub import pull, push
 from afjax.store.manifest import KINDS, Manifest
 from afjax.store.trunk_identity import TrunkComparison, trunk_difference
 
@@ -42,15 +40,11 @@ __all__ = [
     "folders",
     "load",
     "names",
-    "pack",
     "problems",
-    "pull",
-    "push",
     "read_manifest",
     "reserve",
     "save",
     "save_all",
     "trunk_difference",
-    "unpack",
     "verify",
 ]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from afjax.config import check_name
+from afjax.config.experiment import check_name
 from afjax.errors import UserError, did_you_mean
-from afjax.paths import check_readable, is_remote, open_path
+from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import checkpoint, files, reservations
 from afjax.store.manifest import (
     FORMAT_VERSION,

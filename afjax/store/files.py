@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from afjax.paths import is_remote
+from afjax.storage.paths import is_remote
 
 MANIFEST = "manifest.json"
 

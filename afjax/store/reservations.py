@@ -10,8 +10,8 @@ import os
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.paths import AnyPath, absolute, open_path
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import AnyPath, absolute, open_path
 from afjax.storage.writing import write_json
 
 # In a workdir: the store of its run, and the identifier of that run (see ``afjax.train.workdir``).

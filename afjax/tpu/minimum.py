@@ -15,7 +15,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from afjax.architecture import (
+from afjax.adapters.kinds import adapter_layers, reads_all_tokens
+from afjax.config.architecture import (
     Adapter,
     AdapterConfig,
     BesideLayers,
@@ -29,11 +30,10 @@ from afjax.architecture import (
     TopLayerConfig,
 )
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_layers, reads_all_tokens
-from afjax.model.fusion import is_factored
+from afjax.fusion.factored import is_factored
 from afjax.model.model import Model
 
-# A preset of afjax.partition.preset, or nothing at all: evaluation.
+# A preset of afjax.model.partition.preset, or nothing at all: evaluation.
 Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layernorm", "top_k", "nothing"]
 
 
@@ -44,7 +44,7 @@ def minimum_flops(
 
     Of several exact ways to compute the same it takes the cheapest known: the last layer for the first token alone
     where that is what the head reads, first-token attention without keys and values, fusion factored or folded
-    (:mod:`afjax.model.fusion`). Fusion for evaluation is folded before the step.
+    (:mod:`afjax.fusion.factored`). Fusion for evaluation is folded before the step.
 
     Args:
       model: What is computed.

@@ -5,17 +5,26 @@ from collections.abc import Mapping
 
 import jax
 
-from afjax import partition
-from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, HeadConfig
-from afjax.config import ExperimentConfig, MeshConfig, Partition, Remat, TaskConfig, TaskKind, TrainConfig, TrunkDtype
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, HeadConfig
+from afjax.config.experiment import (
+    ExperimentConfig,
+    MeshConfig,
+    Partition,
+    Remat,
+    TaskConfig,
+    TaskKind,
+    TrainConfig,
+    TrunkDtype,
+)
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import init_trunk
-from afjax.model.fusion import init_fusion
+from afjax.fusion.factored import init_fusion
+from afjax.model import partition
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree
-from afjax.trunk import trunk_size
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.pretrained import trunk_size
 
 # ``adapter`` is a Pfeiffer adapter, as for ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {

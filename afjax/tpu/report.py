@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from afjax.sharding import ROWS, check_batch, make_mesh
+from afjax.distributed.sharding import ROWS, check_batch, make_mesh
 from afjax.tpu.chips import Topology, get_topology
 from afjax.tpu.minimum import minimum_flops
 from afjax.tpu.plan import Plan

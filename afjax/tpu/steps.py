@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from afjax import partition
 from afjax.data.over_rows import jit_eval_step
-from afjax.sharding import batch_sharding, tree_sharding, whole
+from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
+from afjax.model import partition
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
     TaskTable,

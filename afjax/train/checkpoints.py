@@ -12,9 +12,9 @@ from typing import Any
 import jax
 from etils import epath
 
+from afjax.distributed.hosts import is_runtime_error, several_hosts
 from afjax.errors import UserError
-from afjax.hosts import is_runtime_error, several_hosts
-from afjax.paths import absolute, is_remote
+from afjax.storage.paths import absolute, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.train.record import input_differences
 from afjax.trees import Tree

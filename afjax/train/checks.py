@@ -7,23 +7,25 @@ from pathlib import Path
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax import metrics, partition, store
-from afjax.architecture import Adapter
-from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax import store
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.architecture import Adapter
+from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
+from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError, did_you_mean
-from afjax.model.adapters import adapter_layers
-from afjax.model.fusion import check_fusible, check_subset
+from afjax.fusion.factored import check_fusible, check_subset
+from afjax.fusion.pruning import check_kept
+from afjax.model import partition
 from afjax.model.heads import check_pooler
-from afjax.model.reduce import check_kept
-from afjax.paths import check_writable, expanded, is_remote
-from afjax.sharding import check_batch
-from afjax.task_model import load_adapters
-from afjax.train.class_loss import check_class_settings
+from afjax.model.task_model import load_adapters
+from afjax.storage.paths import check_writable, expanded, is_remote
+from afjax.tasks import metrics
+from afjax.tasks.class_loss import check_class_settings
 from afjax.train.parts import check_adapter_size
 from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
-from afjax.trunk import Trunk, check_length
+from afjax.trunk.pretrained import Trunk, check_length
 
 
 def check_experiment(

@@ -15,17 +15,17 @@ from jax.sharding import Mesh
 
 import afjax.errors
 from afjax import store
-from afjax.config import ExperimentConfig, SourceConfig, TaskConfig
-from afjax.data.rows import load_task
+from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
-from afjax.dataclass_dicts import to_dict
+from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
+from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
-from afjax.hosts import check_same, check_shared, is_first_host, together
-from afjax.paths import open_path
-from afjax.sharding import make_mesh
+from afjax.model.task_model import TaskModel, save_models
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json, write_text
-from afjax.task_model import TaskModel, save_models
+from afjax.tasks.load import load_task
 from afjax.train.checks import (
     check_batches,
     check_experiment,
@@ -54,7 +54,7 @@ from afjax.train.workdir import (
     run_identifier,
     source_folder,
 )
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 Tasks = Mapping[TaskConfig, Mapping[str, AnyRows]]
 

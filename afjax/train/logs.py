@@ -10,9 +10,9 @@ from typing import Any
 
 from etils import epath
 
-from afjax.paths import is_remote
+from afjax.display.terminal import print_line, progress_bar, shows_bars
+from afjax.storage.paths import is_remote
 from afjax.storage.writing import write_text
-from afjax.terminal import print_line, progress_bar, shows_bars
 
 # Without a progress bar, a line about the step follows after so many seconds without a line.
 QUIET_SECONDS = 60.0

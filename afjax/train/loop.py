@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax.config import TrainConfig
+from afjax.config.experiment import TrainConfig
 from afjax.data.batches import Batch
+from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.preemption import Preemption
 from afjax.errors import PreemptionError, UserError
-from afjax.hosts import is_first_host, together
-from afjax.paths import absolute
+from afjax.storage.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
-from afjax.train.preemption import Preemption
 from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
 from afjax.train.step import State, learning_rate
 from afjax.train.usage import Usage

@@ -8,9 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from afjax import metrics, partition
-from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import (
+from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config.experiment import (
     MeshConfig,
     Partition,
     Remat,
@@ -19,17 +18,19 @@ from afjax.config import (
     TrainConfig,
     check_partition,
 )
+from afjax.config.from_dict import to_dict
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.dataclass_dicts import to_dict
+from afjax.distributed.hosts import together
+from afjax.distributed.sharding import check_batch, make_mesh
 from afjax.errors import UserError
-from afjax.hosts import together
+from afjax.model import partition
 from afjax.model.heads import READS
 from afjax.model.model import Model
-from afjax.paths import open_path
-from afjax.sharding import check_batch, make_mesh
-from afjax.task_model import TaskModel
-from afjax.train.class_loss import check_class_settings, make_class_loss
+from afjax.model.task_model import TaskModel
+from afjax.storage.paths import open_path
+from afjax.tasks import metrics
+from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.parts import (
@@ -50,7 +51,7 @@ from afjax.train.parts import (
 )
 from afjax.train.record import RunSpec, check_run, claim_run
 from afjax.trees import Tree, count, merge
-from afjax.trunk import Trunk, check_length
+from afjax.trunk.pretrained import Trunk, check_length
 
 
 def train_multitask(

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax import partition
-from afjax.config import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
+from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
+from afjax.distributed.sharding import own_rows, place
+from afjax.model import partition
 from afjax.model.heads import READS
 from afjax.model.model import Model
-from afjax.sharding import own_rows, place
-from afjax.train.class_loss import ClassLoss
+from afjax.tasks.class_loss import ClassLoss
 from afjax.train.multitask_step import (
     TaskTable,
     init_multitask_state,

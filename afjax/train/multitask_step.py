@@ -18,10 +18,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from afjax.config import TaskKind, TrainConfig
+from afjax.config.experiment import TaskKind, TrainConfig
 from afjax.model.heads import Reads
 from afjax.model.model import Model
-from afjax.train.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.train.step import Batch, State, TrainStep, descend, keep_if, make_adamw, make_clipping, task_loss
 from afjax.trees import Tree, flatten, merge, unflatten
 

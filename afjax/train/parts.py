@@ -12,33 +12,33 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax import partition
-from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import TaskConfig, TaskKind, TrainConfig, check_name, check_seed
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config.experiment import TaskConfig, TaskKind, TrainConfig, check_name, check_seed
+from afjax.config.from_dict import shown, to_dict
 from afjax.data.batches import padding_share
 from afjax.data.notices import data_notices
-from afjax.data.prepare import prepare
-from afjax.data.rows import check_forms, rows_by_split
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
-from afjax.dataclass_dicts import shown, to_dict
+from afjax.display.terminal import print_line
+from afjax.distributed.host_memory import physical_memory
+from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
-from afjax.host_memory import physical_memory
-from afjax.hosts import is_first_host, together
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import stack_layers
+from afjax.model import partition
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import trunk_layer_norms
-from afjax.sharding import to_host
+from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
-from afjax.task_model import TaskModel
-from afjax.terminal import print_line
+from afjax.tasks.load import check_forms, rows_by_split
+from afjax.tasks.prepare import prepare
 from afjax.train.loop import Run, Trained, train
 from afjax.train.record import TRAINED, trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, named_key, tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.encoder import stack_layers
+from afjax.trunk.pretrained import Trunk
 
 
 def check_arguments(
@@ -53,7 +53,7 @@ def check_arguments(
     """Checks the arguments of a recipe; an empty name is the task's.
 
     Returns:
-      The rows of each split, see :func:`afjax.data.rows.rows_by_split`.
+      The rows of each split, see :func:`afjax.tasks.load.rows_by_split`.
 
     Raises:
       UserError: An argument has a wrong type or cannot be used.

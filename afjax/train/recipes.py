@@ -9,21 +9,22 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax import metrics, partition
-from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
+from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
+from afjax.config.from_dict import shown, to_dict
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.dataclass_dicts import shown, to_dict
+from afjax.distributed.hosts import together
+from afjax.distributed.sharding import check_batch, make_mesh
 from afjax.errors import UserError
-from afjax.hosts import together
-from afjax.model.fusion import check_subset, init_fusion
+from afjax.fusion.factored import check_subset, init_fusion
+from afjax.model import partition
 from afjax.model.heads import READS
 from afjax.model.model import Model
-from afjax.paths import open_path
-from afjax.sharding import check_batch, make_mesh
-from afjax.task_model import TaskModel, load_adapters
-from afjax.train.class_loss import check_class_settings, make_class_loss
+from afjax.model.task_model import TaskModel, load_adapters
+from afjax.storage.paths import open_path
+from afjax.tasks import metrics
+from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.train.parts import (
     check_arguments,
     new_adapter,
@@ -42,7 +43,7 @@ from afjax.train.parts import (
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, count, merge, named_key, tree_digest
-from afjax.trunk import Trunk, check_length
+from afjax.trunk.pretrained import Trunk, check_length
 
 
 def train_single(

@@ -21,13 +21,13 @@ from typing import Any
 from etils import epath
 
 from afjax.data.lengths import PaddedLengths
+from afjax.distributed.hosts import is_first_host, together
 from afjax.errors import UserError
-from afjax.hosts import is_first_host, together
-from afjax.paths import is_remote
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import is_remote
 from afjax.storage.writing import write_json
 from afjax.trees import flatten
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 RECORD = "run.json"
 # The trunk's name and the results of a finished run, for reports of runs that no experiment started.

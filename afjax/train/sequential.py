@@ -8,20 +8,20 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config import Partition, Remat, TaskConfig, TrainConfig
+from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
+from afjax.config.experiment import Partition, Remat, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows
-from afjax.hosts import is_first_host, together
-from afjax.paths import open_path
+from afjax.display.terminal import print_line
+from afjax.distributed.hosts import is_first_host, together
+from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
-from afjax.task_model import TaskModel
-from afjax.terminal import print_line
-from afjax.train.class_loss import check_class_settings
+from afjax.tasks.class_loss import check_class_settings
 from afjax.train.multitask import check_tasks
 from afjax.train.parts import check_arguments, data_of
 from afjax.train.recipes import train_single
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 SCORES = "scores.json"
 

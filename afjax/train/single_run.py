@@ -8,17 +8,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax import partition
-from afjax.config import TaskConfig, TrainConfig, TrunkDtype
+from afjax.config.experiment import TaskConfig, TrainConfig, TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.model.encoder import cast_trunk, memory_form
+from afjax.distributed.sharding import own_rows, place, place_batch
+from afjax.model import partition
 from afjax.model.model import Model
-from afjax.scores import split_scores
-from afjax.sharding import own_rows, place, place_batch
-from afjax.train.class_loss import ClassLoss
+from afjax.tasks.class_loss import ClassLoss
+from afjax.tasks.scores import split_scores
 from afjax.train.step import (
     State,
     dropout_key,
@@ -31,6 +30,7 @@ from afjax.train.step import (
     run_step,
 )
 from afjax.trees import Tree, merge
+from afjax.trunk.encoder import cast_trunk, memory_form
 
 
 class SingleRun:

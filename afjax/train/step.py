@@ -13,10 +13,10 @@ import optax
 from jax import Array
 from jax.sharding import Mesh
 
-from afjax.config import TaskKind, TrainConfig
+from afjax.config.experiment import TaskKind, TrainConfig
+from afjax.distributed.sharding import place, tree_sharding, whole
 from afjax.model.model import Model
-from afjax.sharding import place, tree_sharding, whole
-from afjax.train.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.trees import Tree, map_with_path, merge, named_key, num_axes
 
 Batch = Mapping[str, Any]

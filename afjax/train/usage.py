@@ -6,8 +6,8 @@ from typing import Any
 import jax
 from etils import epath
 
+from afjax.distributed.host_memory import peak_host_memory
 from afjax.errors import UserError
-from afjax.host_memory import peak_host_memory
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from etils import epath
 
-from afjax.config import ExperimentConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
-from afjax.paths import absolute, is_remote, open_path
 from afjax.storage.json_files import read_json
+from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.storage.writing import write_json
 from afjax.store.manifest import KINDS
 from afjax.train.record import adapter_input, input_differences, note_unchecked, plain, setting_differences

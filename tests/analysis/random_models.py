@@ -5,15 +5,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import TaskConfig, TaskKind
-from afjax.model.adapters import init_adapter
-from afjax.model.fusion import init_fusion
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import TaskConfig, TaskKind
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 from afjax.trees import Tree, map_with_path, named_key
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 
 def make(

@@ -12,11 +12,11 @@ import pytest
 
 from afjax.analysis.activation_figures import draw_activations, draw_token_activations
 from afjax.analysis.activations import ALL, Activations, TokenActivations, mean_activations, token_activations
-from afjax.architecture import AdapterConfig
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.architecture import AdapterConfig
 from afjax.errors import UserError
-from afjax.task_model import TaskModel
-from afjax.trunk import Trunk
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import Rows, rows_from_lists
+from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make
 
 pytestmark = pytest.mark.slow

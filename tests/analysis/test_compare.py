@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax import metrics
 from afjax.analysis import compare
 from afjax.analysis.paired import Paired
 from afjax.analysis.sides import split_words
-from afjax.config import TaskConfig
-from afjax.data.rows import rows_from_lists
+from afjax.config.experiment import TaskConfig
+from afjax.tasks import metrics
+from afjax.tasks.load import rows_from_lists
 
 
 def model(kind: str, labels: tuple[str, ...] = ()) -> Any:

@@ -11,13 +11,13 @@ import pytest
 
 from afjax.analysis import spans
 from afjax.analysis.spans import SpanScores, draw_spans, layer_spans, score_spans
-from afjax.architecture import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.architecture import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.trees import Tree
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make
 
 pytestmark = pytest.mark.slow

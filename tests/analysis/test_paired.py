@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from afjax import metrics
 from afjax.analysis.paired import class_scores, mean_scores, paired_bootstrap, resample_weights, value_scores
+from afjax.tasks import metrics
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,11 +15,11 @@ from afjax.analysis.methods import method_of
 from afjax.analysis.missing import command
 from afjax.analysis.runs import collect
 from afjax.analysis.tables import make_grid, make_table
-from afjax.architecture import HeadConfig
 from afjax.cli.configs import load_experiment
 from afjax.cli.flags import make_parser
-from afjax.config import ExperimentConfig, SamplingConfig, TaskConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import HeadConfig
+from afjax.config.experiment import ExperimentConfig, SamplingConfig, TaskConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 
 OTHER = "b" * 64

@@ -16,13 +16,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax import store as artefacts
-from afjax.architecture import AdapterConfig
 from afjax.cli.main import main
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import AdapterConfig
+from afjax.config.from_dict import to_dict
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog
 from afjax.train.parts import new_adapter
-from afjax.trunk import load_trunk
+from afjax.trunk.pretrained import load_trunk
 
 pytestmark = pytest.mark.slow
 

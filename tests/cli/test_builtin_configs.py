@@ -13,8 +13,8 @@ from afjax.cli.configs import builtin_configs, load_experiment
 from afjax.cli.main import main
 from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan
-from afjax.config import LEARNING_RATES, ExperimentConfig, SourceConfig, TaskConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.experiment import LEARNING_RATES, ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows
 

@@ -17,9 +17,9 @@ import pytest
 import afjax
 from afjax import store as artefacts
 from afjax.cli.main import main
+from afjax.model.task_model import load_task_model
 from afjax.store.manifest import to_json
-from afjax.task_model import load_task_model
-from afjax.trunk import load_trunk
+from afjax.trunk.pretrained import load_trunk
 
 pytestmark = pytest.mark.slow
 

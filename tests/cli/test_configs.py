@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.cli.configs import load_experiment
-from afjax.config import ExperimentConfig
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
+from afjax.config.experiment import ExperimentConfig
 from afjax.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "configs"

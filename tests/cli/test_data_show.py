@@ -10,7 +10,7 @@ import pytest
 from afjax.cli import data
 from afjax.cli.data import printable
 from afjax.cli.main import main
-from afjax.data.official import OFFICIAL
+from afjax.data.sources.official import OFFICIAL
 
 Refused = Callable[..., str]
 Show = Callable[..., tuple[list[str], dict[str, Any]]]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from afjax import bench, host_memory, store
+from afjax import store
+from afjax.bench import step_time as bench
 from afjax.cli.main import main
+from afjax.distributed import host_memory
 from tests.cli.conftest import Refused
 
 pytestmark = pytest.mark.slow

@@ -10,18 +10,18 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.answers import Answer
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.adapters.kinds import init_adapter
 from afjax.cli.main import main
-from afjax.config import SpanConfig, TaskConfig
-from afjax.data.official import OFFICIAL
-from afjax.model.adapters import init_adapter
-from afjax.model.fusion import init_fusion
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import SpanConfig, TaskConfig
+from afjax.data.sources.official import OFFICIAL
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
-from afjax.submissions import GLUE, glue_text, null_odds_text, squad_text
-from afjax.task_model import TaskModel, load_task_model
-from afjax.trunk import Trunk, load_trunk
+from afjax.model.task_model import TaskModel, load_task_model
+from afjax.tasks.answers import Answer
+from afjax.tasks.submissions import GLUE, glue_text, null_odds_text, squad_text
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 Refused = Callable[..., str]
 Submit = Callable[..., list[str]]

@@ -20,7 +20,7 @@ import pytest
 from afjax.cli import sweep, sweep_plan
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
-from afjax.terminal import duration
+from afjax.display.terminal import duration
 from afjax.train.workdir import claim_workdir
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from afjax.cli.main import main
-from afjax.data.rows import rows_from_lists
 from afjax.data.tokenise import cache_key
 from afjax.errors import UserError
+from afjax.model.task_model import load_adapters, load_task_model
 from afjax.store import read_manifest, trunk_difference
-from afjax.task_model import load_adapters, load_task_model
-from afjax.trunk import Trunk, load_trunk, save_trunk, tokenizer_digests
+from afjax.tasks.load import rows_from_lists
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, tokenizer_digests
 from tests.cli.conftest import Refused, WriteRows
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from afjax.data import archives
-from afjax.data.archives import read_archive
+from afjax.data.sources import archives
+from afjax.data.sources.archives import read_archive
 from afjax.errors import UserError
 
 

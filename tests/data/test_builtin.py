@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from afjax.data.builtin import GRAMMARS, builtin_rows
+from afjax.data.sources.builtin import GRAMMARS, builtin_rows
 from afjax.data.splits import Rows
 from afjax.errors import UserError
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from afjax.data.choices import pick_choices
 from afjax.errors import UserError
+from afjax.tasks.choices import pick_choices
 
 ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
 

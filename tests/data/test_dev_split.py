@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from afjax.config import TaskConfig
+from afjax.config.experiment import TaskConfig
 from afjax.data.dev_split import divide, row_hashes
-from afjax.data.rows import load_split, load_task, rows_from_lists
-from afjax.data.sources import has_split, open_source
+from afjax.data.sources.source import has_split, open_source
 from afjax.data.splits import AnyRows, Rows
 from afjax.errors import UserError
+from afjax.tasks.load import load_split, load_task, rows_from_lists
 
 TEXTS = [f"text {number}" for number in range(400)]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config import TaskConfig
+from afjax.config.experiment import TaskConfig
 from afjax.data.labels import indices_are_clear, spelling
-from afjax.data.rows import load_split, load_task, rows_from_lists
 from afjax.errors import UserError
+from afjax.tasks.load import load_split, load_task, rows_from_lists
 
 # Two spellings of one label.
 ALIKE = {
@@ -157,7 +157,7 @@ def test_when_an_integer_can_only_be_an_index(names: tuple[str, ...], expected: 
 def test_the_order_of_labels_does_not_depend_on_hashes() -> None:
     labels = ["b", "10", "a", "9", "é", "-1", "x y", "2.5", "ß", "٣"]
     code = f"""
-from afjax.data.rows import rows_from_lists
+from afjax.tasks.load import rows_from_lists
 labels = {labels!r}
 print(ascii(rows_from_lists([str(row) for row in range(len(labels))], labels).label_names))
 print(rows_from_lists(["a", "b", "c"], [10, 9, -1]).label_names)

@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 
-from afjax.data.layouts import Files, Folders, JsonLines, Layout, Split, Squad, Table
-from afjax.data.official_rows import by_column, by_hash, csqa_row, fields, hashed_split, hellaswag_row, winogrande_row
+from afjax.data.sources.layouts import Files, Folders, JsonLines, Layout, Split, Squad, Table
+from afjax.data.sources.official_rows import (
+    by_column,
+    by_hash,
+    csqa_row,
+    fields,
+    hashed_split,
+    hellaswag_row,
+    winogrande_row,
+)
 from afjax.errors import UserError
 
 TEXT_ROW = fields(text="sentence", label="label", id="index")

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from afjax.config import TaskConfig
+from afjax.config.experiment import TaskConfig
 from afjax.data.notices import blank_texts, data_notices, many_labels, no_better_than_majority, rows_in_both
-from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows
+from afjax.tasks.load import rows_from_lists
 
 TASK = TaskConfig(name="t")
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 
-from afjax.config import Metric, TaskKind
-from afjax.data.official import OFFICIAL, SPLITS, Split, find_official, read_official
+from afjax.config.experiment import Metric, TaskKind
+from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
 from afjax.errors import UserError
 
 # By task: the content of files by their path, and the rows of each split.

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from afjax.config import TaskConfig
-from afjax.data.prediction_rows import parse_keep, read_prediction_rows
+from afjax.config.experiment import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
+from afjax.tasks.prediction_rows import parse_keep, read_prediction_rows
 
 REVIEWS = TaskConfig(name="t", text_a="review", label="stars")
 OUTPUTS = ("logits", "label", "probabilities")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config import TaskConfig
-from afjax.data.prediction_rows import read_prediction_rows
-from afjax.data.rows import load_split, load_task, rows_from_lists
+from afjax.config.experiment import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
+from afjax.tasks.load import load_split, load_task, rows_from_lists
+from afjax.tasks.prediction_rows import read_prediction_rows
 
 PAIRS = [{"text_a": "one", "text_b": "two", "label": 0}, {"text_a": "three", "text_b": "four", "label": 1}]
 

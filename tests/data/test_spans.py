@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from afjax.data.spans import pick_spans
 from afjax.errors import UserError
+from afjax.tasks.spans import pick_spans
 
 ROW = {
     "id": "q1",

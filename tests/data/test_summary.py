@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from afjax.config import SpanConfig, TaskConfig, TrainConfig
+from afjax.config.experiment import SpanConfig, TaskConfig, TrainConfig
 from afjax.data.batches import eval_batches, train_batches
 from afjax.data.lengths import eval_lengths, train_lengths
-from afjax.data.rows import rows_from_lists
 from afjax.data.splits import AnyRows, SpanRows
-from afjax.data.summary import Count, SplitSummary, first_examples, summarise
 from afjax.data.tokenise import tokenise
-from afjax.trunk import Trunk
+from afjax.tasks.load import rows_from_lists
+from afjax.tasks.summary import Count, SplitSummary, first_examples, summarise
+from afjax.trunk.pretrained import Trunk
 
 CONFIG = TrainConfig(max_length=8, batch_size=2, buckets=(2, 4, 6))
 

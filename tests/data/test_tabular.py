@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config import TaskConfig
-from afjax.data.rows import rows_by_split, rows_from_lists, rows_from_table
+from afjax.config.experiment import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
+from afjax.tasks.load import rows_by_split, rows_from_lists, rows_from_table
 
 TEXTS, LABELS = ["fine", "poor", "fair"], ["good", "bad", "good"]
 TASK = TaskConfig(name="t")

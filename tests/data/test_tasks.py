@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from afjax.cli.configs import load_experiment
-from afjax.config import SpanConfig, TaskConfig
-from afjax.data.rows import load_split, load_task
-from afjax.data.tasks import find_task
+from afjax.config.experiment import SpanConfig, TaskConfig
 from afjax.errors import UserError
+from afjax.tasks.load import load_split, load_task
+from afjax.tasks.named import find_task
 
 CSQA = {
     "answerKey": "B",

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.architecture import AdapterConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import load_split, load_task
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.data.splits import ChoiceRows, SpanRows
 from afjax.errors import UserError
+from afjax.tasks.load import load_split, load_task
 from afjax.train.recipes import train_single
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 tfds = pytest.importorskip("tensorflow_datasets")
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from afjax.config import SpanConfig
-from afjax.data import windows
+from afjax.config.experiment import SpanConfig
 from afjax.data.splits import SpanRows
-from afjax.data.windows import TokenisedSpans, tokenise_spans
 from afjax.errors import UserError
+from afjax.tasks import windows
+from afjax.tasks.windows import TokenisedSpans, tokenise_spans
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "who", "where", "##s", "é"]
 CLS, SEP = 2, 3

@@ -278,7 +278,7 @@ LISTS: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 def python_calls() -> Iterator[Case]:
     for name, (arguments, settings) in LISTS.items():
-        call = _function("afjax.data.rows", "rows_from_lists", *arguments, **settings)
+        call = _function("afjax.tasks.load", "rows_from_lists", *arguments, **settings)
         wanted = "told" if name.endswith("-and-text") else "refused"
         yield Case(f"python-rows/{name}", call=call, wanted=wanted)
     for name, change in {
@@ -311,10 +311,10 @@ def python_calls() -> Iterator[Case]:
 
 
 def _train_single(change: Mapping[str, Any]) -> object:
-    from afjax.config import TaskConfig, TrainConfig
-    from afjax.data.rows import rows_from_lists
+    from afjax.config.experiment import TaskConfig, TrainConfig
+    from afjax.tasks.load import rows_from_lists
     from afjax.train.recipes import train_single
-    from afjax.trunk import load_trunk
+    from afjax.trunk.pretrained import load_trunk
 
     def split(rows: list[dict], names: tuple[str, ...] = ("few", "many")) -> object:
         texts = [row["text"] if "text" in row else (row["text_a"], row["text_b"]) for row in rows]
@@ -430,7 +430,7 @@ def good_inputs() -> Iterator[Case]:
         "lists-of-choices": (([("a", ["b", "c"])], [1]), {"kind": "multiple_choice"}),
     }
     for name, (arguments, settings) in calls.items():
-        call = _function("afjax.data.rows", "rows_from_lists", *arguments, **settings)
+        call = _function("afjax.tasks.load", "rows_from_lists", *arguments, **settings)
         yield Case(f"good/{name}", call=call, wanted="accepted")
 
 

@@ -388,7 +388,7 @@ def label_collisions() -> Iterator[Case]:
 
 
 def _from_lists(*arguments: object, **settings: object) -> object:
-    from afjax.data.rows import rows_from_lists
+    from afjax.tasks.load import rows_from_lists
 
     return rows_from_lists(*arguments, **settings)  # type: ignore[arg-type]
 

@@ -250,7 +250,7 @@ def files() -> Iterator[Case]:
 # From Python: class, settings that make it complete, and wrong values by field.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
-        "afjax.config",
+        "afjax.config.experiment",
         {"name": "rte"},
         {
             "name": (3, None, "", ".", "a/b", "a\nb", "a,b", "a" * 300, "\ud800", b"rte"),
@@ -265,7 +265,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "TrainConfig": (
-        "afjax.config",
+        "afjax.config.experiment",
         {},
         {
             "learning_rate": (float("nan"), float("inf"), -1.0, "fast", None),
@@ -287,7 +287,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "AdapterConfig": (
-        "afjax.architecture",
+        "afjax.config.architecture",
         {},
         {
             "kind": ("pal", "bottelneck", None),
@@ -303,7 +303,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "FusionConfig": (
-        "afjax.architecture",
+        "afjax.config.architecture",
         {},
         {
             "temperature": (0, -1.0, float("nan"), "1"),
@@ -315,7 +315,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "HeadConfig": (
-        "afjax.architecture",
+        "afjax.config.architecture",
         {},
         {
             "pooling": ("max", None),
@@ -325,10 +325,18 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
             "dropout": (1.0, "0.1"),
         },
     ),
-    "PalConfig": ("afjax.architecture", {}, {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)}),
-    "SamplingConfig": ("afjax.config", {}, {"sampler": ("anealed", None), "steps_per_epoch": (0, -1, 1.5, None)}),
-    "MeshConfig": ("afjax.config", {}, {"data": (0, -2, 1.5, None), "fsdp": (0, "2"), "tensor": (0, None)}),
-    "SpanConfig": ("afjax.config", {}, {"doc_stride": (0, 1.5), "no_answer": ("no",), "num_best": (0,)}),
+    "PalConfig": (
+        "afjax.config.architecture",
+        {},
+        {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)},
+    ),
+    "SamplingConfig": (
+        "afjax.config.experiment",
+        {},
+        {"sampler": ("anealed", None), "steps_per_epoch": (0, -1, 1.5, None)},
+    ),
+    "MeshConfig": ("afjax.config.experiment", {}, {"data": (0, -2, 1.5, None), "fsdp": (0, "2"), "tensor": (0, None)}),
+    "SpanConfig": ("afjax.config.experiment", {}, {"doc_stride": (0, 1.5), "no_answer": ("no",), "num_best": (0,)}),
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from afjax.hugging_face import from_hugging_face, trunk_config
 from afjax.trees import tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.hugging_face import from_hugging_face, trunk_config
+from afjax.trunk.pretrained import Trunk
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

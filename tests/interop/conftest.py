@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.architecture import Adapter, FusionConfig, HeadConfig
-from afjax.config import TaskConfig
-from afjax.model.fusion import init_fusion
+from afjax.config.architecture import Adapter, FusionConfig, HeadConfig
+from afjax.config.experiment import TaskConfig
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 from afjax.train.parts import new_adapter
 from afjax.trees import Tree, map_with_path, named_key
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 from tests.interop.adapterhub_folders import Folders, unpack
 
 LABELS = ("no", "perhaps", "yes")

@@ -8,13 +8,13 @@ import pytest
 from papers_reference import Array, Weights, bert_shapes, gelu_tanh, random_tensor, text_batch, write_files
 
 from afjax import store as artefacts
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
 from afjax.cli.main import main
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
 from afjax.errors import UserError
 from afjax.interop import adapter_bert, google_bert
-from afjax.task_model import load_task_model
+from afjax.model.task_model import load_task_model
 from afjax.trees import flatten
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 Variables = dict[str, Array]
 SIZE = 3

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax import store
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import TaskConfig
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.interop.adapterhub.adapters import own_adapter, read_adapter, write_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
-from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, flatten, unflatten
+from afjax.trunk.encoder import TrunkConfig
 from tests.interop.adapterhub_folders import Folders
 
 TRUNK = TrunkConfig(

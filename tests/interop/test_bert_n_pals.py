@@ -26,7 +26,8 @@ from papers_reference import (
 from safetensors.numpy import save_file
 
 from afjax import store as artefacts
-from afjax.architecture import (
+from afjax.cli.main import main
+from afjax.config.architecture import (
     Adapter,
     HeadConfig,
     LhucConfig,
@@ -35,15 +36,14 @@ from afjax.architecture import (
     TopAttentionConfig,
     TopLayerConfig,
 )
-from afjax.cli.main import main
 from afjax.errors import UserError
-from afjax.hugging_face import trunk_config
 from afjax.interop.bert_files import hugging_face_config
 from afjax.interop.bert_n_pals import Checkpoint, from_bert_n_pals
 from afjax.model.model import Model
-from afjax.task_model import load_task_model
+from afjax.model.task_model import load_task_model
 from afjax.trees import flatten
-from afjax.trunk import load_trunk
+from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.pretrained import load_trunk
 
 pytestmark = pytest.mark.slow
 

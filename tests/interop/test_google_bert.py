@@ -10,13 +10,13 @@ from papers_reference import CONFIG, Weights, batch, bert_shapes, gelu_exact, ge
 
 from afjax.cli.main import main
 from afjax.errors import UserError
-from afjax.hugging_face import trunk_config
 from afjax.interop import google_bert
 from afjax.interop.bert_files import hugging_face_config
-from afjax.model.encoder import encode
-from afjax.model.pooling import apply_pooler
+from afjax.nn.pooling import apply_pooler
 from afjax.trees import flatten
-from afjax.trunk import load_trunk
+from afjax.trunk.encoder import encode
+from afjax.trunk.hugging_face import trunk_config
+from afjax.trunk.pretrained import load_trunk
 
 Variables = dict[str, np.ndarray]
 ARCHITECTURE = trunk_config(

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import afjax
-from afjax.architecture import AdapterConfig, HeadConfig
 from afjax.cli.main import main
-from afjax.model.encoder import Sublayer
-from afjax.model.fusion import fused_slot, make_bank
+from afjax.config.architecture import AdapterConfig, HeadConfig
+from afjax.fusion.factored import fused_slot, make_bank
 from afjax.model.heads import apply_head
-from afjax.task_model import TaskModel, load_task_model
-from afjax.trunk import Trunk
+from afjax.model.task_model import TaskModel, load_task_model
+from afjax.trunk.encoder import Sublayer
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,15 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.cli.main import main
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.errors import UserError
 from afjax.interop import stablehlo
 from afjax.interop.stablehlo import PLATFORMS, export_stablehlo
-from afjax.model.encoder import TrunkConfig, init_trunk
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
 from afjax.trees import tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from afjax.cli.main import main
 from afjax.errors import UserError
 from afjax.interop import tensorflow_checkpoints
 from afjax.interop.tensorflow_checkpoints import find_checkpoint, read_variables
-from afjax.trunk import load_trunk
+from afjax.trunk.pretrained import load_trunk
 
 
 @pytest.fixture

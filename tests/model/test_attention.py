@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from afjax.model.attention import attend_to_tokens, weighted_sum
+from afjax.nn.attention import attend_to_tokens, weighted_sum
 
 BATCH, HEADS, QUERIES, LENGTH, SIZE = 3, 2, 5, 7, 4
 

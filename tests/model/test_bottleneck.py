@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig
+from afjax.adapters.bottleneck import bottleneck, bottleneck_slot
+from afjax.adapters.kinds import adapter_layers, init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_layers, init_adapter
-from afjax.model.bottleneck import bottleneck, bottleneck_slot
-from afjax.model.encoder import TrunkConfig, init_trunk, unstack_layers
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree, flatten, map_with_path, named_key
+from afjax.trunk.encoder import TrunkConfig, init_trunk, unstack_layers
 
 pytestmark = pytest.mark.slow
 

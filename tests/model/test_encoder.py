@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from afjax.errors import UserError
-from afjax.hugging_face import from_hugging_face, to_hugging_face, trunk_config
-from afjax.model.encoder import (
+from afjax.model.partition import split_layers
+from afjax.nn.pooling import apply_pooler
+from afjax.trees import Tree, flatten, tree_digest
+from afjax.trunk.encoder import (
     Sublayer,
     TrunkConfig,
     cast_trunk,
@@ -23,10 +25,8 @@ from afjax.model.encoder import (
     stack_layers,
     unstack_layers,
 )
-from afjax.model.pooling import apply_pooler
-from afjax.partition import split_layers
-from afjax.trees import Tree, flatten, tree_digest
-from afjax.trunk import MINILM_PACKAGE, load_trunk
+from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, trunk_config
+from afjax.trunk.pretrained import MINILM_PACKAGE, load_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import AdapterConfig, FusionConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import AdapterConfig, FusionConfig
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk
-from afjax.model.fusion import check_fusible, init_fusion, value_penalty
+from afjax.fusion.factored import check_fusible, init_fusion, value_penalty
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key
+from afjax.trunk.encoder import TrunkConfig, init_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import (
+from afjax.adapters.beside import module_output, plain_output
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import (
     Adapter,
     AdapterConfig,
     BesideLayers,
@@ -20,14 +22,12 @@ from afjax.architecture import (
     TopLayerConfig,
 )
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import Sublayer, TrunkConfig, init_trunk
-from afjax.model.fusion import check_fusible, fused_slot, init_fusion, is_factored, make_bank
+from afjax.fusion.factored import check_fusible, fused_slot, init_fusion, is_factored, make_bank
+from afjax.fusion.textbook import textbook_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.model.parallel import module_output, plain_output
-from afjax.model.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, merge, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig, init_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from afjax.architecture import AdapterConfig, FusionConfig
-from afjax.model.bottleneck import init_bottleneck
-from afjax.model.fusion import (
+from afjax.adapters.bottleneck import init_bottleneck
+from afjax.config.architecture import AdapterConfig, FusionConfig
+from afjax.fusion.factored import (
     BLOCK,
     FOLDING_TOKENS,
     bank_layout,
@@ -29,7 +29,7 @@ from afjax.model.fusion import (
     sum_per_adapter,
     value_penalty,
 )
-from afjax.model.textbook import textbook_fusion
+from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path
 
 pytestmark = pytest.mark.slow

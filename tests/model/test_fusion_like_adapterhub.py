@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.hugging_face import from_hugging_face, trunk_config
-from afjax.model.encoder import TrunkConfig
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
+from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.hugging_face import from_hugging_face, trunk_config
 
 pytestmark = pytest.mark.slow
 

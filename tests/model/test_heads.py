@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, HeadConfig, TopFfnConfig
-from afjax.config import TaskKind
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig, TopFfnConfig
+from afjax.config.experiment import TaskKind
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import encode
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
 from afjax.trees import Tree
-from afjax.trunk import Trunk
+from afjax.trunk.encoder import encode
+from afjax.trunk.pretrained import Trunk
 
 KEY = jax.random.key(0)
 

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, PalConfig
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk, memory_form
-from afjax.model.fusion import init_fusion
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, PalConfig
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
-from afjax.model.layer_loop import loop_over_layers
-from afjax.model.layers import ACTIVATIONS, dropout
 from afjax.model.model import Model, trunk_layer_norms
+from afjax.nn.layer_loop import loop_over_layers
+from afjax.nn.layers import ACTIVATIONS, dropout
 from afjax.tpu.program import count_work
 from afjax.trees import Tree, flatten, map_with_path, named_key
+from afjax.trunk.encoder import TrunkConfig, init_trunk, memory_form
 
 pytestmark = pytest.mark.slow
 

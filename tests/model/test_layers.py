@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from afjax.model.encoder import cast_trunk
-from afjax.model.layers import dense, dropout, gelu, layer_norm, normalise, softmax
-from afjax.model.random_bits import flat_index, random_bits
+from afjax.nn.layers import dense, dropout, gelu, layer_norm, normalise, softmax
+from afjax.nn.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
-from afjax.trunk import Trunk
+from afjax.trunk.encoder import cast_trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

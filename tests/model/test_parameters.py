@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import Partition
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk
-from afjax.model.fusion import init_fusion
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import Partition
+from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms
-from afjax.partition import label, preset, split, split_layers
+from afjax.model.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
-from afjax.trunk import SIZES
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.pretrained import SIZES
 
 BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]
 TINY = TrunkConfig(

@@ -7,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, HeadConfig, Pooling
-from afjax.config import TaskConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig, Pooling
+from afjax.config.experiment import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.heads import write_head
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import encode
 from afjax.model.heads import apply_head, init_head
 from afjax.model.model import Model
-from afjax.model.pooling import pool
+from afjax.nn.pooling import pool
 from afjax.tpu.minimum import minimum_flops
 from afjax.trees import Tree
-from afjax.trunk import Trunk
+from afjax.trunk.encoder import encode
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

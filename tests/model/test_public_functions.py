@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import afjax
-from afjax.architecture import AdapterConfig, FusionConfig, LhucConfig, PalConfig, TopFfnConfig
+from afjax.adapters.beside import module_output
+from afjax.adapters.kinds import init_adapter, layer_params
+from afjax.config.architecture import AdapterConfig, FusionConfig, LhucConfig, PalConfig, TopFfnConfig
 from afjax.errors import UserError
-from afjax.model.adapters import init_adapter, layer_params
-from afjax.model.encoder import Sublayer, TrunkConfig
-from afjax.model.fusion import init_fusion
-from afjax.model.parallel import module_output
-from afjax.model.textbook import textbook_fusion
+from afjax.fusion.factored import init_fusion
+from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.architecture import (
+from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens
+from afjax.adapters.top import apply_top
+from afjax.config.architecture import (
     ADAPTER_PRESETS,
     Adapter,
     BesideLayers,
@@ -24,12 +26,10 @@ from afjax.architecture import (
     TopLayerConfig,
 )
 from afjax.errors import UserError
-from afjax.model.adapters import adapter_slot, init_adapter, reads_all_tokens
-from afjax.model.encoder import EncoderLayer, Sublayer, TrunkConfig, init_trunk
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.model.top import apply_top
 from afjax.trees import Tree, flatten, map_with_path, named_key
+from afjax.trunk.encoder import EncoderLayer, Sublayer, TrunkConfig, init_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from afjax import hosts
 from afjax.cli.main import explain
+from afjax.distributed import hosts
 from afjax.errors import UserError
 
 address, number, digest, fails = sys.argv[1:]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from jobs import Job, checkpoint_steps, free_port, result
 
-from afjax import hosts
 from afjax.cli.main import explain
+from afjax.distributed import hosts
 from afjax.errors import HOST_LOST, PREEMPTED, UserError
 
 pytestmark = pytest.mark.slow

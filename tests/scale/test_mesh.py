@@ -9,11 +9,11 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from jobs import Job, result
 
-from afjax.config import ExperimentConfig, MeshConfig, TaskConfig, TrainConfig
+from afjax.config.experiment import ExperimentConfig, MeshConfig, TaskConfig, TrainConfig
 from afjax.data.batches import eval_batches, train_batches
 from afjax.data.tokenise import TokenisedRows
+from afjax.distributed.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 from afjax.errors import UserError
-from afjax.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 
 pytestmark = pytest.mark.slow
 

@@ -17,19 +17,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from afjax import hosts
-from afjax.architecture import ADAPTER_PRESETS, PalConfig
 from afjax.cli.main import explain
-from afjax.config import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
-from afjax.data.rows import rows_from_lists
+from afjax.config.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.config.experiment import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
+from afjax.distributed import hosts
+from afjax.distributed.preemption import stopping_between_runs
+from afjax.distributed.sharding import make_mesh
 from afjax.errors import PREEMPTED, PreemptionError, UserError
-from afjax.sharding import make_mesh
+from afjax.tasks.load import rows_from_lists
 from afjax.train.multitask import train_multitask
-from afjax.train.preemption import stopping_between_runs
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import flatten, tree_digest
-from afjax.trunk import Trunk, load_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 WORDS = ("all", "most", "some", "none")

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from afjax import store
-from afjax.architecture import AdapterConfig
-from afjax.config import TaskConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import to_dict
 
 HOME = "/home/alice"
 TRUNK = {

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_store import HOME, TRUNK, contents, digests, save
 
-from afjax import store
+from afjax import share, store
 from afjax.errors import UserError
-from afjax.store import bundle, files, manifest
-from afjax.store.provenance import shareable
+from afjax.share import bundle
+from afjax.share.provenance import shareable
+from afjax.store import files, manifest
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ PARTS = {
 @functools.cache
 def packed(made: Path, name: str) -> bytes:
     file = made.parent / f"{name}.tar"
-    store.pack(made, name, file)
+    share.pack(made, name, file)
     return file.read_bytes()
 
 
@@ -64,15 +65,15 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_packed_comes_back_with_all_that_belongs_to_it(made: Path, tmp_path: Path, name: str) -> None:
-    assert named(store.pack(made, name, tmp_path / "x.tar")) == PARTS[name]
-    assert named(store.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
+    assert named(share.pack(made, name, tmp_path / "x.tar")) == PARTS[name]
+    assert named(share.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
     before = digests(made)
     assert digests(tmp_path / "new") == {part: before[part] for part in PARTS[name]}
     for part in PARTS[name]:
         kind, other = part.split("/")
         assert store.read_manifest(tmp_path / "new", kind, other) == shareable(store.read_manifest(made, kind, other))
     # Packed again it is the same to the byte, whoever packs it.
-    store.pack(tmp_path / "new", name, tmp_path / "y.tar")
+    share.pack(tmp_path / "new", name, tmp_path / "y.tar")
     assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
         {".lock", *(part.split("/")[0] for part in PARTS[name])}
@@ -103,47 +104,47 @@ def test_nothing_tells_of_the_packers_folders(made: Path) -> None:
 
 def test_a_head_of_another_trunk_only_has_the_same_name(source: Path, tmp_path: Path) -> None:
     save(source, "heads", "mnli", trunk={**TRUNK, "sha256": "cd" * 32})
-    assert named(store.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
-    assert named(store.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
+    assert named(share.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
+    assert named(share.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
 
 
 def test_a_head_alone_and_a_name_of_two_kinds(source: Path, tmp_path: Path, refused: Refused) -> None:
     shutil.rmtree(source / "adapters" / "rte")
-    assert named(store.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
+    assert named(share.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
     save(source, "adapters", "both", 9)
     with refused("has an adapter and a fusion named"):
-        store.pack(source, "both", tmp_path / "y.tar")
-    assert named(store.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
+        share.pack(source, "both", tmp_path / "y.tar")
+    assert named(share.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
 
 
 def test_what_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
     file = tmp_path / "x.tar"
     with refused('Did you mean "rte"?'):
-        store.pack(source, "rtee", file)
+        share.pack(source, "rtee", file)
     with refused("There is no store at"):
-        store.pack(tmp_path / "nothing", "rte", file)
+        share.pack(tmp_path / "nothing", "rte", file)
     with refused('The kind "adapter" is not known'):
-        store.pack(source, "rte", file, kind="adapter")
+        share.pack(source, "rte", file, kind="adapter")
     with refused("The licence"):
-        store.pack(source, "rte", file, license="do what you like")
+        share.pack(source, "rte", file, license="do what you like")
     for output, words in (("x.tar.gz", "ends in .tar"), ("none/x.tar", "its parent is not a folder")):
         with refused(words):
-            store.pack(source, "rte", tmp_path / output)
+            share.pack(source, "rte", tmp_path / output)
     with refused("is on an object store"):
-        store.pack(source, "rte", "gs://bucket/x.tar")
+        share.pack(source, "rte", "gs://bucket/x.tar")
     (tmp_path / "folder.tar").mkdir()
     with refused("it is a folder"):
-        store.pack(source, "rte", tmp_path / "folder.tar")
+        share.pack(source, "rte", tmp_path / "folder.tar")
     save(source, "adapters", "mnli", 7, overwrite=True)
     with refused("train the fusion again"):
-        store.pack(source, "both", file)
+        share.pack(source, "both", file)
     shutil.rmtree(source / "adapters" / "mnli")
     with refused('needs the adapter "mnli", which is not in the store'):
-        store.pack(source, "both", file)
+        share.pack(source, "both", file)
     leaf = next((source / "adapters" / "rte" / "params").glob("output.kernel/0*"))
     leaf.write_bytes(b"damaged")
     with refused(f"{source}/adapters/rte"):
-        store.pack(source, "rte", file)
+        share.pack(source, "rte", file)
 
 
 def test_an_archive_that_is_there_is_replaced_whole_or_not_at_all(
@@ -155,8 +156,8 @@ def test_an_archive_that_is_there_is_replaced_whole_or_not_at_all(
     with monkeypatch.context() as patch:
         patch.setattr(tarfile.TarFile, "addfile", full)
         with refused("No space left on device"):
-            store.pack(made, "both", archive)
-    store.pack(made, "both", archive)
+            share.pack(made, "both", archive)
+    share.pack(made, "both", archive)
     assert archive.read_bytes() == packed(made, "both")
 
 
@@ -167,17 +168,17 @@ def test_a_taken_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, 
     new = tmp_path / "new"
     save(new, "heads", "rte", 8)
     with refused("has heads/rte already, and nothing was changed; give --overwrite"):
-        store.unpack(archive, new)
-    store.unpack(archive, new, overwrite=True)
+        share.unpack(archive, new)
+    share.unpack(archive, new, overwrite=True)
     with refused("has adapters/rte already"):
-        store.unpack(archive, new)
+        share.unpack(archive, new)
     assert list(digests(new)) == ["adapters/rte", "heads/rte"]
 
 
 def test_a_new_name_is_that_of_the_head_too(archive: Path, fusion: Path, made: Path, tmp_path: Path) -> None:
     new, before = tmp_path / "new", digests(made)
-    assert named(store.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
-    assert named(store.unpack(fusion, new, name="mixed")) == [
+    assert named(share.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
+    assert named(share.unpack(fusion, new, name="mixed")) == [
         "adapters/mnli",
         "adapters/rte",
         "heads/mixed",
@@ -185,7 +186,7 @@ def test_a_new_name_is_that_of_the_head_too(archive: Path, fusion: Path, made: P
     ]
     assert digests(new)["adapters/mine"] == digests(new)["adapters/rte"] == before["adapters/rte"]
     assert digests(new)["fusion/mixed"] == before["fusion/both"]
-    store.pack(new, "mixed", tmp_path / "again.tar")
+    share.pack(new, "mixed", tmp_path / "again.tar")
 
 
 def test_adapters_of_a_fusion_that_are_there_already(
@@ -195,17 +196,17 @@ def test_adapters_of_a_fusion_that_are_there_already(
     shutil.rmtree(source / "fusion")
     shutil.rmtree(source / "heads" / "both")
     before = contents(source)
-    store.unpack(fusion, source)
+    share.unpack(fusion, source)
     assert contents(source).items() >= before.items()
     assert "fusion/both" in digests(source)
     new = tmp_path / "new"
     save(new, "adapters", "rte", 8)
     with refused("has adapters/rte already"):
-        store.unpack(fusion, new)
+        share.unpack(fusion, new)
     with refused("has adapters/rte already"):
-        store.unpack(fusion, new, name="mixed")
+        share.unpack(fusion, new, name="mixed")
     with refused("cannot be used"):
-        store.unpack(fusion, new, name="../mixed")
+        share.unpack(fusion, new, name="../mixed")
 
 
 @pytest.mark.parametrize("stop", range(4))
@@ -222,17 +223,17 @@ def test_an_interrupted_unpack_leaves_nothing(
 
     monkeypatch.setattr(bundle, "copy", copy)
     with pytest.raises(KeyboardInterrupt):
-        store.unpack(fusion, new)
+        share.unpack(fusion, new)
     assert digests(new) == {}
     assert [path.name for path in new.rglob("*")] == [".lock"]
 
 
 def test_unpacking_again_adds_what_is_missing(fusion: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
-    store.unpack(fusion, new)
+    share.unpack(fusion, new)
     shutil.rmtree(new / "fusion")
     shutil.rmtree(new / "adapters" / "rte")
-    store.unpack(fusion, new)
+    share.unpack(fusion, new)
     assert len(digests(new)) == 4
 
 
@@ -245,13 +246,13 @@ def test_a_disk_that_is_full(archive: Path, tmp_path: Path, refused: Refused, mo
     with monkeypatch.context() as patch:
         patch.setattr(bundle, "copy", full)
         with refused("cannot be written to"):
-            store.unpack(archive, tmp_path / "new")
+            share.unpack(archive, tmp_path / "new")
 
 
 def test_into_an_object_store(archive: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "is_remote", lambda path: True)
-    store.unpack(archive, tmp_path / "new")
-    store.unpack(archive, tmp_path / "new", overwrite=True)
+    share.unpack(archive, tmp_path / "new")
+    share.unpack(archive, tmp_path / "new", overwrite=True)
     assert digests(tmp_path / "new")["adapters/rte"] == digests(made)["adapters/rte"]
 
 
@@ -283,7 +284,7 @@ def test_a_truncated_archive_is_found_or_lacks_nothing(
 def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
     (folder / "x.tar").write_bytes(archive)
     try:
-        store.unpack(folder / "x.tar", folder / "new")
+        share.unpack(folder / "x.tar", folder / "new")
     except UserError as error:
         assert str(folder / "x.tar") in str(error)  # noqa: PT017
         assert "\n" not in str(error)  # noqa: PT017
@@ -296,16 +297,16 @@ def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
 def test_what_is_no_archive(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new, file = tmp_path / "new", tmp_path / "x"
     with refused("No such file"):
-        store.unpack(tmp_path / "nothing.tar", new)
+        share.unpack(tmp_path / "nothing.tar", new)
     with refused("Is a directory"):
-        store.unpack(tmp_path, new)
+        share.unpack(tmp_path, new)
     with refused("is on an object store"):
-        store.unpack("gs://bucket/x.tar", new)
+        share.unpack("gs://bucket/x.tar", new)
     whole = archive.read_bytes()
     for damaged in (b"", b"PK\x03\x04", gzip.compress(whole), whole + b"more", bytes(9999)):
         file.write_bytes(damaged)
         with refused(str(file)):
-            store.unpack(file, new)
+            share.unpack(file, new)
 
 
 # Forged archives
@@ -373,7 +374,7 @@ def test_members_that_no_archive_has(
 ):
     write(archive, members_of(archive), more)
     with refused(words):
-        store.unpack(archive, tmp_path / "new")
+        share.unpack(archive, tmp_path / "new")
 
 
 def test_members_that_are_missing(archive: Path, fusion: Path, tmp_path: Path, refused: Refused) -> None:
@@ -389,10 +390,10 @@ def test_members_that_are_missing(archive: Path, fusion: Path, tmp_path: Path, r
         archive.write_bytes(whole)
         without(archive, start)
         with refused(words):
-            store.unpack(archive, tmp_path / "new")
+            share.unpack(archive, tmp_path / "new")
     without(fusion, "adapters/mnli")
     with refused("is not one adapter, fusion or head with what belongs to it"):
-        store.unpack(fusion, tmp_path / "new")
+        share.unpack(fusion, tmp_path / "new")
 
 
 def test_artefacts_that_do_not_belong_together(archive: Path, made: Path, source: Path, refused: Refused) -> None:
@@ -400,17 +401,17 @@ def test_artefacts_that_do_not_belong_together(archive: Path, made: Path, source
     mnli.write_bytes(packed(made, "mnli"))
     write(archive, {**members_of(archive), **members_of(mnli)})
     with refused("holds adapters/mnli, adapters/rte, heads/rte, which is not one"):
-        store.unpack(archive, source.parent / "new")
+        share.unpack(archive, source.parent / "new")
     # A fusion over adapters of the right names that are others.
     save(source, "adapters", "rte", 9, overwrite=True)
-    store.pack(source, "rte", archive)
+    share.pack(source, "rte", archive)
     both = source.parent / "both.tar"
     both.write_bytes(packed(made, "both"))
     write(
         both, {**members_of(both), **{key: value for key, value in members_of(archive).items() if key.startswith(RTE)}}
     )
     with refused("train the fusion again"):
-        store.unpack(both, source.parent / "new")
+        share.unpack(both, source.parent / "new")
 
 
 def forged(archive: Path, edit: Callable[[dict, Members], None]) -> None:
@@ -510,7 +511,7 @@ def set_chunks(values: dict, members: Members) -> None:
 def test_forged_manifests(archive: Path, tmp_path: Path, refused: Refused, edit: Callable, words: str) -> None:
     forged(archive, edit)
     with refused(words):
-        store.unpack(archive, tmp_path / "new")
+        share.unpack(archive, tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -521,7 +522,7 @@ def test_forged_manifests(archive: Path, tmp_path: Path, refused: Refused, edit:
 def test_manifests_that_are_none(archive: Path, tmp_path: Path, refused: Refused, contents: bytes) -> None:
     write(archive, {**members_of(archive), f"{RTE}/manifest.json": contents})
     with refused("get it again from where it was shared"):
-        store.unpack(archive, tmp_path / "new")
+        share.unpack(archive, tmp_path / "new")
 
 
 def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tmp_path: Path) -> None:
@@ -529,23 +530,23 @@ def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tm
     members[f"{RTE}/params/output.bias/0"] = b"damaged"
     write(archive, members)
     with pytest.raises(UserError) as raised:
-        store.unpack(archive, tmp_path / "new")
+        share.unpack(archive, tmp_path / "new")
     assert f'{archive}/adapters/rte: "output/bias" was changed' in str(raised.value)
     assert ".afjax-" not in str(raised.value)
 
 
 def test_heads_that_could_not_predict(source: Path, tmp_path: Path, refused: Refused) -> None:
     save(source, "heads", "rte", overwrite=True, config={"max_length": 32})
-    store.pack(source, "rte", tmp_path / "x.tar")
+    share.pack(source, "rte", tmp_path / "x.tar")
     with refused("has values that afjax does not write"):
-        store.unpack(tmp_path / "x.tar", tmp_path / "new")
+        share.unpack(tmp_path / "x.tar", tmp_path / "new")
 
 
 def test_long_and_foreign_names(tmp_path: Path) -> None:
     for name in ("ü" * 60, "x" * 200, "a b'c\"[d]`"):
         saved = save(tmp_path / "source", "adapters", name)
-        store.pack(tmp_path / "source", name, tmp_path / "x.tar")
-        (found,) = store.unpack(tmp_path / "x.tar", tmp_path / "new")
+        share.pack(tmp_path / "source", name, tmp_path / "x.tar")
+        (found,) = share.unpack(tmp_path / "x.tar", tmp_path / "new")
         assert found == shareable(saved)
         assert np.array_equal(
             store.load(tmp_path / "new", "adapters", name).params["output"]["kernel"],

@@ -13,8 +13,8 @@ import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, errors
 from made_store import HOME, digests, save
 
-from afjax import store
-from afjax.store import hub
+from afjax import share, store
+from afjax.share import hub
 
 Refused = Callable[..., contextlib.AbstractContextManager[None]]
 
@@ -84,7 +84,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) -> None:
-    assert store.push(made, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
+    assert share.push(made, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
     files = there.commits["me/both"][-1]
     assert there.private["me/both"]
     assert len(there.commits["me/both"]) == 2
@@ -93,7 +93,7 @@ def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) ->
     assert card.data.license == "mit"
     assert "afjax store pull me/both --store=store" in card.text
     files["picture.png"] = files["docs/more.md"] = b"of somebody's own"
-    manifests = store.pull("me/both", tmp_path / "new", name="mixed")
+    manifests = share.pull("me/both", tmp_path / "new", name="mixed")
     assert (manifests[-1].kind, manifests[-1].name) == ("fusion", "mixed")
     before = digests(made)
     assert digests(tmp_path / "new") == {
@@ -106,48 +106,48 @@ def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) ->
 
 
 def test_pushed_again_it_is_replaced(source: Path, tmp_path: Path, there: Hub) -> None:
-    store.push(source, "rte", "me/rte")
+    share.push(source, "rte", "me/rte")
     there.commits["me/rte"][-1]["picture.png"] = b""
     (source / "heads" / "rte").rename(source / "heads" / "other")
     save(source, "adapters", "rte", 9, overwrite=True)
-    store.push(source, "rte", "me/rte")
+    share.push(source, "rte", "me/rte")
     assert [path for path in there.commits["me/rte"][-1] if path.startswith("heads")] == []
     assert "picture.png" in there.commits["me/rte"][-1]
-    (newest,) = store.pull("me/rte", tmp_path / "new")
+    (newest,) = share.pull("me/rte", tmp_path / "new")
     assert newest.digest == store.read_manifest(source, "adapters", "rte").digest
-    *_, older = store.pull("me/rte", tmp_path / "older", revision="1")
+    *_, older = share.pull("me/rte", tmp_path / "older", revision="1")
     assert older.digest != newest.digest
 
 
 def test_a_repository_of_something_else_stays_as_it_is(made: Path, there: Hub, refused: Refused) -> None:
-    store.push(made, "both", "me/x")
+    share.push(made, "both", "me/x")
     for name in ("rte", "mnli"):
         with refused("The repository me/x holds something else (adapters/mnli/manifest.json"):
-            store.push(made, name, "me/x")
+            share.push(made, name, "me/x")
     there.do_create_repo("me/bert", None, True)
     there.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
     with refused("holds something else (config.json, model.safetensors)"):
-        store.push(made, "rte", "me/bert")
+        share.push(made, "rte", "me/bert")
     with refused("is there and public, so --private cannot be kept"):
-        store.push(made, "both", "me/x", private=True)
+        share.push(made, "both", "me/x", private=True)
     assert (len(there.commits["me/x"]), len(there.commits["me/bert"])) == (2, 1)
 
 
 def test_nothing_is_made_of_what_cannot_be_packed(source: Path, there: Hub, refused: Refused) -> None:
     (source / "adapters" / "mnli" / "manifest.json").unlink()
     with refused('needs the adapter "mnli"'):
-        store.push(source, "both", "me/both")
+        share.push(source, "both", "me/both")
     with refused("The licence"):
-        store.push(source, "rte", "me/rte", license="?")
+        share.push(source, "rte", "me/rte", license="?")
     assert there.calls == []
 
 
 @pytest.mark.parametrize("name", ["rte", "me/rte/x", "me/", "/rte", "me/r te", "../rte", "me/--rte", "https://hf.co/x"])
 def test_what_is_no_repository(made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str) -> None:
     with refused("is no USER/REPO of the Hugging Face hub"):
-        store.push(made, "rte", name)
+        share.push(made, "rte", name)
     with refused("is no USER/REPO of the Hugging Face hub"):
-        store.pull(name, tmp_path / "new")
+        share.pull(name, tmp_path / "new")
     assert there.calls == []
 
 
@@ -163,38 +163,38 @@ def test_what_is_no_repository(made: Path, tmp_path: Path, there: Hub, refused: 
 def test_listings_are_looked_at_before_anything_is_fetched(
     made: Path, tmp_path: Path, there: Hub, refused: Refused, path: str, words: str
 ) -> None:
-    store.push(made, "rte", "me/rte")
+    share.push(made, "rte", "me/rte")
     there.commits["me/rte"][-1][path] = b""
     there.calls.clear()
     with refused(words):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     assert there.calls == ["repo_info"]
 
 
 def test_manifests_are_looked_at_before_the_rest_is_fetched(
     made: Path, tmp_path: Path, there: Hub, refused: Refused
 ) -> None:
-    store.push(made, "rte", "me/rte")
+    share.push(made, "rte", "me/rte")
     files = there.commits["me/rte"][-1]
     there.calls.clear()
     there.sizes = {"adapters/rte/manifest.json": 2**30}
     with refused("more than a manifest can have"):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     there.sizes = {"adapters/rte/params/output.kernel/0.0": 2**40}
     with refused("where its manifest lists 40 bytes of parameters"):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     there.sizes = {}
     files["adapters/rte/params/more"] = b""
     with refused("too many (+): +params/more"):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     assert there.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
     del files["adapters/rte/params/more"]
     files["adapters/rte/params/output.kernel/0.0"] = b"damaged"
     with refused('The repository me/rte/adapters/rte: "output/kernel" was changed'):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     there.commits["me/rte"][-1] = {"README.md": b""}
     with refused("holds no adapter, fusion or head"):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
 
 
 def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
@@ -222,9 +222,9 @@ def test_what_the_hub_refuses(
 ) -> None:
     there.error = error
     with refused(words):
-        store.pull("me/rte", tmp_path / "new")
+        share.pull("me/rte", tmp_path / "new")
     with refused(words):
-        store.push(made, "rte", "me/rte")
+        share.push(made, "rte", "me/rte")
 
 
 def test_the_real_client_knows_the_library() -> None:

@@ -13,8 +13,8 @@ import huggingface_hub
 import pytest
 from made_store import digests
 
-from afjax import store
-from afjax.store import hub
+from afjax import share
+from afjax.share import hub
 
 
 class Repository(http.server.BaseHTTPRequestHandler):
@@ -93,10 +93,10 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, bytes]]]
 
 
 def test_push_and_pull(made: Path, tmp_path: Path, commits: list[dict[str, bytes]]) -> None:
-    assert store.push(made, "rte", "me/rte", license="mit").endswith("/me/rte")
+    assert share.push(made, "rte", "me/rte", license="mit").endswith("/me/rte")
     assert len(commits) == 2
     commits[-1]["weights.bin"] = b"of nobody's business"
-    manifests = store.pull("me/rte", tmp_path / "new")
+    manifests = share.pull("me/rte", tmp_path / "new")
     assert [part.kind for part in manifests] == ["heads", "adapters"]
     before = digests(made)
     assert digests(tmp_path / "new") == {part: before[part] for part in ("adapters/rte", "heads/rte")}

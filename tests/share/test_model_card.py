@@ -13,10 +13,10 @@ from made_store import HOME, TRUNK, save
 
 from afjax import store
 from afjax.cli.flags import make_parser
-from afjax.config import TaskConfig
-from afjax.dataclass_dicts import to_dict
-from afjax.store.model_card import code_span, model_card, yaml_string
-from afjax.store.provenance import hub_id, shareable
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import to_dict
+from afjax.share.model_card import code_span, model_card, yaml_string
+from afjax.share.provenance import hub_id, shareable
 
 NASTY = '</code>[x](http://evil) `` | <script>\n# Title\n---\nlicense: "mit" @everyone \u2028 \x85 \x00 \ud800 é 🙂'
 

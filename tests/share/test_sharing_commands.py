@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_store import save
 
-from afjax import store
+from afjax import share, store
 from afjax.cli.main import main
 
 
@@ -61,8 +61,8 @@ def test_push_and_pull_take_their_flags(
         calls.append((repository, path, options))
         return (store.read_manifest(made, "adapters", "rte"),)
 
-    monkeypatch.setattr(store, "push", push)
-    monkeypatch.setattr(store, "pull", pull)
+    monkeypatch.setattr(share, "push", push)
+    monkeypatch.setattr(share, "pull", pull)
     words = ["push", "rte", "--store=s", "--repo=me/rte", "--private", "--license=mit", "--kind=adapters"]
     assert run(capsys, *words) == "https://huggingface.co/me/rte"
     out = run(capsys, "pull", "me/rte", "--store=s", "--revision=v1", "--name=mine", "--overwrite")
@@ -98,7 +98,7 @@ def test_flags_that_are_missing(words: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_a_store_that_cannot_be_written(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store.pack(made, "rte", tmp_path / "x.tar")
+    share.pack(made, "rte", tmp_path / "x.tar")
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(capsys, "unpack", str(tmp_path / "x.tar"), f"--store={tmp_path / 'file'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.tar"]

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from afjax import partition
-from afjax.architecture import Adapter, AdapterConfig
-from afjax.model.adapters import init_adapter
-from afjax.model.encoder import TrunkConfig, init_trunk
-from afjax.model.fusion import init_fusion
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import Adapter, AdapterConfig
+from afjax.fusion.factored import init_fusion
+from afjax.model import partition
 from afjax.model.heads import Reads, init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.train.step import task_loss
 from afjax.trees import Tree, merge
+from afjax.trunk.encoder import TrunkConfig, init_trunk
 
 ROWS, LENGTH = 4, 16
 TRUNK = TrunkConfig(

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import jax
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
+from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
 from afjax.errors import UserError
-from afjax.model.encoder import TrunkConfig
 from afjax.model.model import Model
 from afjax.tpu.minimum import Trained, minimum_flops
 from afjax.tpu.program import read_program
+from afjax.trunk.encoder import TrunkConfig
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from afjax.errors import UserError
-from afjax.model.layers import dropout
 from afjax.model.model import Model
+from afjax.nn.layers import dropout
 from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.hlo import parse_module
 from afjax.tpu.program import Collective, Work, count_work, read_program, total_by_kind

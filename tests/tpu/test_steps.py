@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, PalConfig
 from afjax.cli.flags import TPU_DEFAULTS
 from afjax.cli.main import main
-from afjax.config import ExperimentConfig, MeshConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig
-from afjax.data.rows import rows_from_lists
+from afjax.config.architecture import ADAPTER_PRESETS, PalConfig
+from afjax.config.experiment import ExperimentConfig, MeshConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
-from afjax.sharding import make_mesh
+from afjax.tasks.load import rows_from_lists
 from afjax.tpu import plan
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.minimum import minimum_flops
@@ -24,7 +24,7 @@ from afjax.tpu.report import Report, Step, to_json, to_lines
 from afjax.tpu.roofline import roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, trained_bytes
 from afjax.train import multitask, recipes
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

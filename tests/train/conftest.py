@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.tasks.load import Rows, rows_from_lists
 
 TASK = TaskConfig(name="quantity")
 TINY = TrainConfig(

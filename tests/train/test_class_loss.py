@@ -11,18 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
-from afjax.train.class_loss import ClassLoss, check_class_settings, make_class_loss
+from afjax.tasks.class_loss import ClassLoss, check_class_settings, make_class_loss
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.multitask_step import TaskTable, multitask_loss
 from afjax.train.recipes import train_single
 from afjax.train.record import setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.train.step import task_loss
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax import store
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig, PalConfig
-from afjax.config import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig, PalConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
-from afjax.stored import load_adapter
+from afjax.model.stored import load_adapter
 from afjax.train.experiment import Result, run_experiment
-from afjax.trunk import load_trunk
+from afjax.trunk.pretrained import load_trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig
 from afjax.cli.predictions import write_predictions
-from afjax.config import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
-from afjax.data.prediction_rows import read_prediction_rows
-from afjax.data.rows import rows_from_lists
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.experiment import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
-from afjax.task_model import TaskModel, _predict_step, load_task_model
+from afjax.model.task_model import TaskModel, _predict_step, load_task_model
+from afjax.tasks.load import rows_from_lists
+from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

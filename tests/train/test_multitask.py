@@ -11,15 +11,15 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.architecture import AdapterConfig, HeadConfig, PalConfig
-from afjax.config import SamplingConfig, TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.architecture import AdapterConfig, HeadConfig, PalConfig
+from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
-from afjax.task_model import load_task_model
+from afjax.model.task_model import load_task_model
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.sequential import train_sequential
 from afjax.trees import flatten, tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

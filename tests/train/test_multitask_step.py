@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax import partition
-from afjax.architecture import HeadConfig, PalConfig
-from afjax.config import TrainConfig
-from afjax.model.adapters import init_adapter
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import HeadConfig, PalConfig
+from afjax.config.experiment import TrainConfig
+from afjax.distributed.sharding import local_mesh
+from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.sharding import local_mesh
 from afjax.train.multitask_step import (
     TaskTable,
     init_multitask_state,
@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step, place_state, run_step
 from afjax.trees import Tree, flatten, named_key
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

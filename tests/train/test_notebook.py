@@ -11,14 +11,14 @@ import pytest
 
 import afjax
 from afjax.cli.main import main
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.errors import UserError
-from afjax.metrics import confusion_matrix
-from afjax.task_model import Predictions, TaskModel
+from afjax.model.task_model import Predictions, TaskModel
+from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.metrics import confusion_matrix
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.sequential import TaskSequence
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

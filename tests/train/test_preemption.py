@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config import TaskConfig, TrainConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.splits import Rows
+from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PreemptionError
-from afjax.task_model import TaskModel
-from afjax.train.preemption import stopping_between_runs
+from afjax.model.task_model import TaskModel
 from afjax.train.recipes import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import flatten
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.usefixtures("training")
 

@@ -16,16 +16,16 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import afjax
 from afjax import store as artefacts
-from afjax.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows, rows_from_lists
-from afjax.dataclass_dicts import to_dict
+from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
-from afjax.task_model import TaskModel, load_task_model, stored_text_columns
+from afjax.model.task_model import TaskModel, load_task_model, stored_text_columns
+from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.parts import new_adapter
 from afjax.train.recipes import train_fusion, train_single
 from afjax.trees import flatten, tree_digest
-from afjax.trunk import Trunk, load_trunk, save_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from etils import epath
 
-from afjax.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
 from afjax.data.lengths import PaddedLengths
-from afjax.data.rows import Rows
 from afjax.errors import UserError
-from afjax.task_model import TaskModel
+from afjax.model.task_model import TaskModel
+from afjax.tasks.load import Rows
 from afjax.train import single_run
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.record import RunSpec, by_path, check_run, setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.trees import tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

@@ -17,13 +17,13 @@ import pytest
 from fork_server import fork_server
 
 from afjax import store
-from afjax.architecture import AdapterConfig
-from afjax.config import TaskConfig, TrainConfig
-from afjax.data.rows import Rows
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.errors import UserError
+from afjax.tasks.load import Rows
 from afjax.train.recipes import train_single
 from afjax.trees import tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

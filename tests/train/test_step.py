@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax import partition
-from afjax.architecture import AdapterConfig
-from afjax.config import TrainConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import TrainConfig
 from afjax.data.over_rows import over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.model.adapters import init_adapter
+from afjax.distributed.sharding import local_mesh
+from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.sharding import local_mesh
 from afjax.train.step import (
     State,
     TrainStep,
@@ -28,7 +28,7 @@ from afjax.train.step import (
     task_loss,
 )
 from afjax.trees import Tree, flatten, tree_digest, unflatten
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.usefixtures("training")
 

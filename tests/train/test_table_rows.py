@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from afjax.architecture import AdapterConfig
-from afjax.config import SamplingConfig, TaskConfig, TrainConfig
-from afjax.data.rows import Rows
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
 from afjax.errors import UserError
-from afjax.task_model import TaskModel, load_task_model
+from afjax.model.task_model import TaskModel, load_task_model
+from afjax.tasks.load import Rows
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_fusion, train_single
 from afjax.train.record import setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.trees import tree_digest
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

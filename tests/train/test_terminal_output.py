@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from afjax.config import SamplingConfig, TaskConfig, TrainConfig
-from afjax.data.rows import Rows
-from afjax.terminal import progress_bar, table_lines
+from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
+from afjax.display.terminal import progress_bar, table_lines
+from afjax.tasks.load import Rows
 from afjax.train import logs
 from afjax.train.multitask import train_multitask
 from afjax.train.recipes import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import count
-from afjax.trunk import Trunk
+from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.usefixtures("training")
 

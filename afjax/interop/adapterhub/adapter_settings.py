@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from afjax.architecture import Activation, AdapterConfig, LayerNormPlace, Position
-from afjax.dataclass_dicts import from_dict
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.architecture import Activation, AdapterConfig, LayerNormPlace, Position
+from afjax.config.from_dict import from_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, Part, shortened
-from afjax.model.adapters import adapter_layers
-from afjax.model.encoder import TrunkConfig
+from afjax.trunk.encoder import TrunkConfig
 
 # The library's defaults of the settings an adapter's function depends on.
 _DEFAULTS: Mapping[str, Any] = {

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from afjax.architecture import AdapterConfig
-from afjax.dataclass_dicts import to_dict
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.architecture import AdapterConfig
+from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import (
     adapter_settings,
@@ -22,9 +23,8 @@ from afjax.interop.adapterhub.adapter_settings import (
     read_settings,
 )
 from afjax.interop.adapterhub.files import SUBLAYERS, Part, module_tensors, stacked
-from afjax.model.adapters import adapter_layers
-from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, unflatten
+from afjax.trunk.encoder import TrunkConfig
 
 # What the modules are called, today and (task and language adapters) in 2020.
 _MODULES = (

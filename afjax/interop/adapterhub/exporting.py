@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax import store
-from afjax.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config import TaskConfig
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
 from afjax.interop.adapterhub.files import (
@@ -30,7 +30,7 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
-from afjax.paths import expanded
+from afjax.storage.paths import expanded
 from afjax.store import Artefact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]

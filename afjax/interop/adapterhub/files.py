@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from afjax.config import TaskConfig
-from afjax.dataclass_dicts import from_dict
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import from_dict
 from afjax.errors import UserError
-from afjax.hugging_face import read_tensors
-from afjax.model.encoder import TrunkConfig
 from afjax.storage import json_files
+from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.hugging_face import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 

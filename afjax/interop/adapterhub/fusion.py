@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from afjax.architecture import AdapterConfig, FusionConfig
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.architecture import AdapterConfig, FusionConfig
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, dropout_rate, module_tensors, shortened, stacked
-from afjax.model.adapters import adapter_layers
-from afjax.model.encoder import TrunkConfig
 from afjax.trees import Tree, unflatten
+from afjax.trunk.encoder import TrunkConfig
 
 _MODULES = ("adapter_fusion_layer",)
 # What the library has whichever way afjax is set, and the only values of it that pass.

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from afjax.architecture import HeadConfig
-from afjax.config import TaskConfig, TaskKind
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.architecture import HeadConfig
+from afjax.config.experiment import TaskConfig, TaskKind
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
-from afjax.model.encoder import TrunkConfig
 from afjax.model.heads import READS, num_outputs
 from afjax.trees import Tree
+from afjax.trunk.encoder import TrunkConfig
 
 _KINDS: Mapping[str, TaskKind] = {
     "classification": "classification",

@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
-from afjax.architecture import AdapterConfig
-from afjax.config import check_name
-from afjax.dataclass_dicts import from_dict, to_dict
+from afjax.config.architecture import AdapterConfig
+from afjax.config.experiment import check_name
+from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
+from afjax.fusion.factored import check_fusible
 from afjax.interop.adapterhub import files
 from afjax.interop.adapterhub.adapters import read_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
-from afjax.model.fusion import check_fusible
 from afjax.model.heads import READS, check_pooler
-from afjax.paths import fetched
+from afjax.model.task_model import load_adapters
+from afjax.storage.paths import fetched
 from afjax.store.manifest import plain
-from afjax.task_model import load_adapters
 from afjax.trees import Tree, tree_digest
-from afjax.trunk import Trunk, check_length, load_trunk
+from afjax.trunk.pretrained import Trunk, check_length, load_trunk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

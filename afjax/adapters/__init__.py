@@ -1,0 +1,1 @@
+"""Adapters: one module per kind, and what all kinds have in common."""

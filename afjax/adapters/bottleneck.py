@@ -1,0 +1,121 @@
+"""Bottleneck adapters (Houlsby 2019; Pfeiffer 2021, section 3.1 and appendix A.2).
+
+An adapter's tree; every leaf is stacked over the layers that have the adapter::
+
+    <slot>/down/{kernel [d, r], bias [r]}        slot: attention and/or ffn
+    <slot>/up/{kernel [r, d], bias [d]}
+    <slot>/norm_before/{scale, bias}             only with a new LayerNorm there
+    <slot>/norm_after/{scale, bias}
+    layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter carries the trunk's LayerNorms
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.config.architecture import AdapterConfig
+from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
+from afjax.trees import Tree, named_key
+
+# Of the adapters' own LayerNorms; the reference library's.
+NEW_NORM_EPSILON = 1e-5
+
+
+def init_bottleneck(key: Array, config: AdapterConfig, *, hidden_size: int, depth: int) -> Tree:
+    """An adapter's parameters at the start, float32, without ``layer_norms`` (they start as the trunk's).
+
+    Args:
+      key: Of this adapter alone; each leaf's own follows from its path.
+      config: The architecture.
+      hidden_size: The trunk's.
+      depth: Number of layers that have the adapter.
+    """
+    size = config.bottleneck_size(hidden_size)
+
+    def kernel(slot: str, name: str, shape: tuple[int, int]) -> Array:
+        leaf_key = named_key(key, slot, name)
+        if config.init == "truncated_normal":
+            return config.init_scale * jax.random.truncated_normal(leaf_key, -2.0, 2.0, (depth, *shape))
+        return config.init_scale * jax.random.normal(leaf_key, (depth, *shape))
+
+    def norm() -> Tree:
+        return {"scale": jnp.ones((depth, hidden_size)), "bias": jnp.zeros((depth, hidden_size))}
+
+    tree: Tree = {}
+    for slot in config.slots:
+        tree[slot] = {
+            "down": {"kernel": kernel(slot, "down", (hidden_size, size)), "bias": jnp.zeros((depth, size))},
+            "up": {"kernel": kernel(slot, "up", (size, hidden_size)), "bias": jnp.zeros((depth, hidden_size))},
+        }
+        if config.new_layer_norm in ("before", "both"):
+            tree[slot]["norm_before"] = norm()
+        if config.new_layer_norm in ("after", "both"):
+            tree[slot]["norm_after"] = norm()
+    return tree
+
+
+def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
+    """``scaling * up(activation(down(x)))``, without the residual and without a LayerNorm behind it.
+
+    A pure function (Houlsby 2019, section 2.1; Pfeiffer 2021, section 3.1) that needs no model of afjax's.
+
+    Args:
+      params: One layer's slot of an adapter: ``{"down", "up"[, "norm_before"]}``, as :func:`afjax.layer_params` gives.
+      x: The adapter's input ``[..., hidden_size]``, of any float dtype; matrices are applied in that dtype.
+      config: The architecture (activation and scaling are read).
+
+    Returns:
+      ``[..., hidden_size]``, of x's dtype.
+
+    Raises:
+      UserError: Parameters of several layers, of something else, or for another hidden size.
+    """
+    check_dense(params, "down", x.shape[-1])
+    if "norm_before" in params:
+        x = layer_norm(params["norm_before"], x, NEW_NORM_EPSILON)
+    inner = ACTIVATIONS[config.activation](dense(params["down"], x))
+    output = dense(params["up"], inner)
+    return output if config.scaling == 1.0 else output * config.scaling
+
+
+def adapter_input(
+    config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
+) -> tuple[Array, Array]:
+    """What a slot's adapters read, and what their output is added to; both ``[batch, length, hidden_size]``."""
+    if config.pretrained_layer_norm in ("before", "both"):
+        total = sublayer + residual
+        inputs = norm(total)
+    else:
+        total = inputs = sublayer
+    return inputs, {"sublayer": sublayer, "sum": total, "input": inputs}[config.residual_from]
+
+
+def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: Callable[[Array], Array]) -> Array:
+    """What leaves the slot: the trunk's residual and LayerNorm again, where the architecture has them there."""
+    return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
+
+
+def bottleneck_slot(
+    params: Tree, config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
+) -> Array:
+    """A slot that holds one adapter.
+
+    Args:
+      params: One layer's slot of an adapter.
+      config: The architecture.
+      sublayer: The sub-layer's output, after dropout, ``[batch, length, hidden_size]``.
+      residual: The sub-layer's input, same shape.
+      norm: The sub-layer's pretrained LayerNorm.
+    """
+    inputs, skip = adapter_input(config, sublayer, residual, norm)
+    output = bottleneck(params, inputs, config)
+    if "norm_after" in params:
+        if config.residual_before_new_layer_norm:
+            output = layer_norm(params["norm_after"], output + skip, NEW_NORM_EPSILON)
+        else:
+            output = layer_norm(params["norm_after"], output, NEW_NORM_EPSILON) + skip
+    else:
+        output = output + skip
+    return adapter_output(config, output, residual, norm)

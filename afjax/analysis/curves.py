@@ -1,0 +1,126 @@
+"""Score and speed against what is left: adapters dropped layer by layer, fusions pruned to the most used adapters.
+
+AdapterFusion's authors name both as what should come next; dropping layers is AdapterDrop (Rücklé 2021).
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from afjax.adapters.kinds import adapter_layers
+from afjax.data.splits import AnyRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
+from afjax.model.task_model import TaskModel
+
+# Passes over the rows of which the quickest counts.
+TIMED_PASSES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One model of a curve.
+
+    Attributes:
+      what: What was left out, in words.
+      kept: What share of the adapters (times layers) is left.
+      scores: Every metric over the rows.
+      rows_per_second: In the quickest of three passes, tokenising and compiling left out.
+      flops_per_row: Floating-point operations for a row of the model's ``max_length``, as XLA counts them.
+    """
+
+    what: str
+    kept: float
+    scores: dict[str, float]
+    rows_per_second: float
+    flops_per_row: float
+
+
+def adapterdrop_curve(
+    task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
+) -> Iterator[Point]:
+    """Leaves out the adapters of more and more layers, from the bottom up or from the top down.
+
+    Args:
+      task_model: With an adapter or a fusion.
+      rows: Labelled.
+      from_top: Whether the last layers go first.
+      batch_size: Rows a step.
+
+    Raises:
+      UserError: No adapters in layers.
+    """
+    if not task_model.model.adapters:
+        raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
+    config = task_model.model.adapters[0][1]
+    layers = adapter_layers(config, task_model.trunk.config.num_layers)
+    if not layers:
+        raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
+    task_model.check_labels(rows)
+    ordered, data = (layers[::-1] if from_top else layers), task_model.tokenised(rows)
+    for number in range(len(layers)):
+        smaller = task_model.without_layers(ordered[:number]) if number else task_model
+        dropped = ", ".join(map(str, sorted(ordered[:number]))) or "none"
+        yield _point(f"layers dropped: {dropped}", 1 - number / len(layers), smaller, rows, data, batch_size)
+
+
+def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -> dict[str, np.ndarray]:
+    """Each adapter's share of a fusion's attention, the mean over rows and tokens: ``{slot: [layers, adapters]}``.
+
+    Raises:
+      UserError: No fusion in the model, or one that has been pruned.
+    """
+    if not task_model.model.fusion_name:
+        raise UserError(f'The head "{task_model.model.head_name}" is used without a fusion: there is nothing to rank.')
+    if task_model.model.fusion.kept is not None:
+        raise UserError("This fusion has been pruned layer by layer; rank the adapters of the one that it came from.")
+    attention = task_model.predict_rows(rows, batch_size=batch_size, fusion_attention=True).fusion_attention
+    return {slot: of_slot.mean(0) for slot, of_slot in attention.items()}
+
+
+def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The adapters that each slot and layer listens to most, as ``FusionConfig.kept``; by their numbers, rising.
+
+    Raises:
+      UserError: More than there are, or none.
+    """
+    num_adapters = next(iter(shares.values())).shape[-1]
+    if not 0 < num_kept <= num_adapters:
+        raise UserError(f"{num_kept} adapters cannot be kept; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
+    return tuple(
+        tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in of_slot)
+        for of_slot in shares.values()
+    )
+
+
+def prune_curve(
+    task_model: TaskModel, rows: AnyRows, shares: dict[str, np.ndarray], *, batch_size: int = 32
+) -> Iterator[Point]:
+    """Prunes each layer of a fusion to its most used adapters, fewer and fewer.
+
+    Args:
+      task_model: With a fusion of adapters of one architecture.
+      rows: Labelled.
+      shares: Of :func:`rank_adapters`, best over other rows than these.
+      batch_size: Rows a step.
+    """
+    task_model.check_labels(rows)
+    num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)
+    for num_kept in range(num_adapters, 0, -1):
+        smaller = task_model if num_kept == num_adapters else task_model.with_kept(most_used(shares, num_kept))
+        yield _point(f"adapters kept: {num_kept}", num_kept / num_adapters, smaller, rows, data, batch_size)
+
+
+def _point(what: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int) -> Point:
+    # The pass that is scored compiles; those that are timed do not.
+    scores = task_model.scores(task_model.logits(data, batch_size=batch_size), data)
+    seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
+    return Point(what, kept, scores, len(rows) / seconds, task_model.flops_per_row())
+
+
+def _timed(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin

@@ -1,0 +1,1 @@
+"""Timing of single steps, for ``afjax bench``."""

@@ -1,0 +1,188 @@
+"""Times one step of a method on random weights and synthetic tokens."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from afjax.adapters.kinds import init_adapter
+from afjax.config.architecture import ADAPTER_PRESETS, FusionConfig, HeadConfig
+from afjax.config.experiment import TrainConfig, TrunkDtype
+from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
+from afjax.errors import UserError
+from afjax.fusion.factored import init_fusion
+from afjax.model import partition
+from afjax.model.heads import init_head
+from afjax.model.model import Model
+from afjax.train.step import init_state, make_eval_step, make_optimizer, make_train_step
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import cast_trunk, init_trunk
+from afjax.trunk.pretrained import trunk_size
+
+Method = Literal["adapter", "fusion", "full"]
+Mode = Literal["train", "eval"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A compiled step.
+
+    Attributes:
+      run: Runs one step and waits for its result.
+      compile_s: Seconds that tracing and compiling took.
+      flops: Floating-point operations of the compiled program, by XLA's own count.
+    """
+
+    run: Callable[[], None]
+    compile_s: float
+    flops: float
+
+
+def prepare(
+    *,
+    trunk: str,
+    method: Method,
+    mode: Mode,
+    num_adapters: int,
+    batch_size: int,
+    max_length: int,
+    scan_layers: bool = False,
+    trunk_dtype: TrunkDtype = "float32",
+) -> Prepared:
+    """Builds a model with random weights and compiles its step.
+
+    Args:
+      trunk: A size's name (``bert-base``) or a folder with a config.json.
+      method: ``adapter`` (one Pfeiffer adapter), ``fusion`` (over ``num_adapters`` of them), or ``full`` fine-tuning.
+      mode: ``train`` (forward, backward, update, dropout on) or ``eval`` (forward, dropout off).
+      num_adapters: Number of fused adapters.
+      batch_size: Rows.
+      max_length: Tokens a row.
+      scan_layers: One compiled loop over the layers.
+      trunk_dtype: Of the trunk's activations, and of its weights where they are frozen.
+
+    Raises:
+      UserError: An unknown size, or numbers that make no step.
+    """
+    config = trunk_size(trunk)
+    if num_adapters < 1 or batch_size < 1 or not 1 <= max_length <= config.max_length:
+        raise UserError(
+            f"num_adapters={num_adapters}, batch_size={batch_size}, max_length={max_length}: take at least 1 of each, "
+            f"and at most {config.max_length} tokens."
+        )
+    adapter = ADAPTER_PRESETS["pfeiffer"]
+    names = {"full": [], "adapter": ["adapter"], "fusion": [f"adapter{n}" for n in range(num_adapters)]}[method]
+    model = Model(
+        trunk=config,
+        head_name="head",
+        head=HeadConfig(),
+        adapters=tuple((name, adapter) for name in names),
+        fusion_name="fusion" if method == "fusion" else "",
+        fusion=FusionConfig(),
+        dtype=trunk_dtype,
+        scan_layers=scan_layers,
+    )
+    params = _init(jax.random.key(0), model)
+    params["trunk"] = cast_trunk(params["trunk"], trunk_dtype)
+    batch = _synthetic_batch(config.vocab_size, batch_size, max_length)
+    if mode == "eval":
+        params = model.fold(params)
+        return _prepare_eval(model, params, batch)
+    labels = partition.label(params, partition.preset(method, model.head))
+    trained, frozen = partition.split(params, labels)
+    return _prepare_train(model, trained, model.with_bank(frozen) if method == "fusion" else frozen, batch)
+
+
+def _init(key: jax.Array, model: Model) -> Tree:
+    trunk = init_trunk(named_key(key, "trunk"), model.trunk, stacked=model.scan_layers)
+    shape = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
+    params: Tree = {
+        "trunk": trunk,
+        "adapters": {name: init_adapter(named_key(key, name), config, model.trunk) for name, config in model.adapters},
+        "fusion": {},
+        "heads": {"head": init_head(named_key(key, "head"), model.head, 2, trunk=trunk)},
+    }
+    if model.fusion_name:
+        fusion = init_fusion(named_key(key, "fusion"), model.fusion, model.adapters[0][1], **shape)
+        params["fusion"] = {model.fusion_name: fusion}
+    return params
+
+
+def _synthetic_batch(vocab_size: int, batch_size: int, length: int) -> dict[str, jax.Array]:
+    tokens = np.random.default_rng(0).integers(5, vocab_size, (batch_size, length), dtype=np.int32)
+    return {
+        "tokens": jnp.asarray(tokens),
+        "types": jnp.zeros((batch_size, length), jnp.int32),
+        "mask": jnp.ones((batch_size, length), bool),
+        "labels": jnp.zeros(batch_size, jnp.int32),
+        "weights": jnp.ones(batch_size),
+    }
+
+
+def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Prepared:
+    begin = time.perf_counter()
+    compiled = jax.jit(make_eval_step(model)).lower(params, batch).compile()
+    seconds = time.perf_counter() - begin
+    return_freed_memory()
+    return Prepared(
+        run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, flops=_flops(compiled)
+    )
+
+
+def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, jax.Array]) -> Prepared:
+    optimizer = make_optimizer(TrainConfig(), trained)
+    rate = jnp.asarray(1e-4)
+    key = jax.random.key(0, impl=TrainConfig().prng)
+    holder = {"state": init_state(trained, optimizer)}
+    step = jax.jit(make_train_step(model, optimizer, "classification", dropout=True), donate_argnums=0)
+    begin = time.perf_counter()
+    compiled = step.lower(holder["state"], frozen, batch, key, rate).compile()
+    seconds = time.perf_counter() - begin
+    return_freed_memory()
+
+    def run() -> None:
+        holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, rate))
+
+    return Prepared(run=run, compile_s=seconds, flops=_flops(compiled))
+
+
+def _flops(compiled: jax.stages.Compiled) -> float:
+    analysis = compiled.cost_analysis()
+    return float(analysis["flops"]) if analysis else float("nan")
+
+
+def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str, Any]:
+    """Times ``num_steps`` steps after one warm-up.
+
+    Returns:
+      ``median_step_s``, ``min_step_s``, ``examples_per_s`` (of the median), ``compile_s``, ``flops`` (a step), and
+      ``peak_memory_gb``: of the accelerator where it tells, else the process's largest resident size; 10**9 bytes.
+    """
+    prepared.run()
+    seconds = []
+    for _ in range(num_steps):
+        begin = time.perf_counter()
+        prepared.run()
+        seconds.append(time.perf_counter() - begin)
+    median = statistics.median(seconds)
+    return {
+        "median_step_s": median,
+        "min_step_s": min(seconds),
+        "examples_per_s": batch_size / median,
+        "compile_s": prepared.compile_s,
+        "flops": prepared.flops,
+        "peak_memory_gb": peak_memory_bytes() / 1e9,
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Peak bytes in use on the first device, or the process's largest resident size where the device tells none."""
+    statistics_ = jax.devices()[0].memory_stats()
+    if statistics_ and "peak_bytes_in_use" in statistics_:
+        return statistics_["peak_bytes_in_use"]
+    return peak_host_memory()

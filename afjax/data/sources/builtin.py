@@ -1,0 +1,232 @@
+"""Three small tasks from a grammar, so that the quickstart and the tests need no data.
+
+Every row is two short sentences about people. Two source tasks teach relations between sentences:
+
+- ``entail`` (entailment, neutral, contradiction): quantifiers, numbers, and wider and narrower
+  statements under and outside a negation;
+- ``paraphrase`` (different, same): active and passive, opposite comparatives, order in time, giving
+  and receiving.
+
+``target`` asks whether the second sentence follows from the first. It has 200 training rows, the
+relations of both sources and other content words than theirs. The rows of all labels share their words
+and differ in who stands where, in the quantifier or in the scope of a negation: single words tell
+little, and 200 rows are too few to learn the relations from.
+
+Rows are drawn with fixed seeds, and no row occurs twice in a task, so dev and test hold none of train.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from afjax.data.sources.builtin_words import SOURCE_WORDS, TARGET_WORDS, Pair, Words
+from afjax.data.splits import Rows
+from afjax.errors import UserError, did_you_mean
+
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+# What the second quantifier makes of a sentence with the first one.
+QUANTIFIERS = {
+    "entailment": (("All", "Some"), ("All", "Most"), ("Most", "Some"), ("None", "Not all")),
+    "neutral": (("Some", "All"), ("Most", "All"), ("Some", "Most"), ("Not all", "None")),
+    "contradiction": (("All", "None"), ("None", "Some"), ("Some", "None"), ("None", "Most"), ("All", "Not all")),
+}
+
+# (polarity, width) of two statements, of which the narrow one, if true, makes the wide one true.
+SCOPES = {
+    "entailment": (("+narrow", "+wide"), ("-wide", "-narrow")),
+    "neutral": (("+wide", "+narrow"), ("-narrow", "-wide"), ("+wide", "-narrow"), ("-narrow", "+wide")),
+    "contradiction": (("+narrow", "-wide"), ("-wide", "+narrow")),
+}
+
+# The same for "at least" (+) and "fewer than" (-) a low and a higher number.
+COUNTS = {
+    "entailment": (("+high", "+low"), ("-low", "-high")),
+    "neutral": (("+low", "+high"), ("-high", "-low"), ("+low", "-high"), ("-high", "+low")),
+    "contradiction": (("+high", "-low"), ("-low", "+high")),
+}
+
+
+def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """All, most, some, none, not all."""
+    first, second = pick(rng, QUANTIFIERS[label])
+    _, past = pick(rng, words.handled)
+    rest = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
+    return f"{first} {rest}", f"{second} {rest}"
+
+
+def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """Special and general terms, or a detail said and left out; negation turns their order round."""
+    general, specials = pick(rng, words.things)
+    special = pick(rng, specials)
+    if rng.integers(2):
+        objects = {"narrow": special, "wide": general}
+    else:
+        objects = {"narrow": f"{special} {pick(rng, words.details)}", "wide": special}
+    base, past = pick(rng, words.handled)
+    person = pick(rng, words.people)
+
+    def sentence(form: str) -> str:
+        verb = past if form[0] == "+" else f"did not {base} any"
+        return f"The {person} {verb} {objects[form[1:]]}."
+
+    first, second = pick(rng, SCOPES[label])
+    return sentence(first), sentence(second)
+
+
+def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """At least and fewer than."""
+    low, high = sorted(two(rng, range(len(NUMBERS))))
+    count = {
+        "+low": f"At least {NUMBERS[low]}",
+        "+high": f"At least {NUMBERS[high]}",
+        "-low": f"Fewer than {NUMBERS[low]}",
+        "-high": f"Fewer than {NUMBERS[high]}",
+    }
+    first, second = pick(rng, COUNTS[label])
+    _, past = pick(rng, words.handled)
+    rest = f"{pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
+    return f"{count[first]} {rest}", f"{count[second]} {rest}"
+
+
+def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """Active and passive."""
+    met = pick(rng, words.met)
+    return converse(
+        rng, label, two(rng, words.people), f"The {{0}} {met} the {{1}}.", f"The {{1}} was {met} by the {{0}}."
+    )
+
+
+def comparison(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """A comparative and its opposite."""
+    more, less = pick(rng, words.compared)
+    direct, reverse = f"The {{0}} is {more} than the {{1}}.", f"The {{1}} is {less} than the {{0}}."
+    return converse(rng, label, two(rng, words.people), direct, reverse)
+
+
+def order(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """What came before and what came after."""
+    people, events = two(rng, words.people), two(rng, words.events)
+    happenings = (f"{people[0]} {events[0]}", f"{people[1]} {events[1]}")
+    return converse(rng, label, happenings, "The {0} before the {1}.", "The {1} after the {0}.")
+
+
+def passing(rng: np.random.Generator, words: Words, label: str) -> Pair:
+    """Giving and receiving."""
+    (gave, received), held = pick(rng, words.passed), pick(rng, words.held)
+    direct, reverse = f"The {{0}} {gave} the {held} to the {{1}}.", f"The {{1}} {received} the {held} from the {{0}}."
+    return converse(rng, label, two(rng, words.people), direct, reverse)
+
+
+def converse(rng: np.random.Generator, label: str, pair: tuple[str, str], direct: str, reverse: str) -> Pair:
+    """One form of a statement about a pair, and the other form about the same or the swapped pair."""
+    second = pair if label == "same" else pair[::-1]
+    forms = (direct, reverse) if rng.integers(2) else (reverse, direct)
+    return forms[0].format(*pair), forms[1].format(*second)
+
+
+def pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:
+    return items[int(rng.integers(len(items)))]
+
+
+def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
+    """Two different items."""
+    first = int(rng.integers(len(items)))
+    step = 1 + int(rng.integers(len(items) - 1))
+    return items[first], items[(first + step) % len(items)]
+
+
+# Draws a pair for a label of its own: entailment, neutral, contradiction; or different, same.
+Relation = Callable[[np.random.Generator, Words, str], Pair]
+# For each label of a task, the relation's labels that stand for it.
+LabelMap = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How one task's rows are drawn.
+
+    Attributes:
+      seed: Of all its rows.
+      words: Its content words.
+      relations: Which relations it has, and what each may draw for a label of the task. They take turns,
+        so that every split has equally many rows of each.
+      sizes: Rows of train, dev and test.
+    """
+
+    seed: int
+    words: Words
+    relations: tuple[tuple[Relation, LabelMap], ...]
+    sizes: tuple[int, int, int]
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(self.relations[0][1])
+
+
+ENTAIL: LabelMap = {label: (label,) for label in ("entailment", "neutral", "contradiction")}
+PARAPHRASE: LabelMap = {label: (label,) for label in ("different", "same")}
+FOLLOWS_ENTAILED: LabelMap = {"does_not_follow": ("neutral", "contradiction"), "follows": ("entailment",)}
+FOLLOWS_SAME: LabelMap = {"does_not_follow": ("different",), "follows": ("same",)}
+
+GRAMMARS = {
+    "entail": Grammar(
+        seed=1,
+        words=SOURCE_WORDS,
+        relations=tuple((relation, ENTAIL) for relation in (quantifier, scope, number)),
+        sizes=(4000, 400, 400),
+    ),
+    "paraphrase": Grammar(
+        seed=2,
+        words=SOURCE_WORDS,
+        relations=tuple((relation, PARAPHRASE) for relation in (voice, comparison, order, passing)),
+        sizes=(2000, 400, 400),
+    ),
+    "target": Grammar(
+        seed=3,
+        words=TARGET_WORDS,
+        relations=(
+            *((relation, FOLLOWS_ENTAILED) for relation in (quantifier, scope, number)),
+            *((relation, FOLLOWS_SAME) for relation in (voice, comparison, order, passing)),
+        ),
+        sizes=(200, 600, 600),
+    ),
+}
+
+
+def builtin_rows(name: str, split: str) -> Rows:
+    """The rows of the ``train``, ``dev`` or ``test`` split of a built-in task: pairs with class labels.
+
+    Raises:
+      UserError: There is no such task.
+    """
+    if name not in GRAMMARS:
+        raise UserError(
+            f'There is no built-in task "{name}"; there are {", ".join(GRAMMARS)}. Give a file or a folder as the '
+            f"source of other data.{did_you_mean(name, GRAMMARS)}"
+        )
+    return draw_rows(GRAMMARS[name])[split]
+
+
+def draw_rows(grammar: Grammar) -> dict[str, Rows]:
+    """Draws every split; the labels are about equally frequent in each."""
+    rng = np.random.default_rng(grammar.seed)
+    names = grammar.label_names
+    seen: set[Pair] = set()
+    splits = {}
+    for split, size in zip(("train", "dev", "test"), grammar.sizes, strict=True):
+        pairs: list[Pair] = []
+        labels = []
+        while len(pairs) < size:
+            relation, labels_of = grammar.relations[len(pairs) % len(grammar.relations)]
+            label = pick(rng, names)
+            pair = relation(rng, grammar.words, pick(rng, labels_of[label]))
+            if pair not in seen:
+                seen.add(pair)
+                pairs.append(pair)
+                labels.append(names.index(label))
+        first, second = zip(*pairs, strict=True)
+        splits[split] = Rows(list(first), list(second), np.array(labels, np.int32), names)
+    return splits

@@ -1,0 +1,274 @@
+"""Reads rows of named columns from JSONL, TSV and CSV files, each also gzipped."""
+
+import csv
+import errno
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from afjax.config.from_dict import shown
+from afjax.errors import UserError, did_you_mean
+from afjax.storage.json_files import parse_json
+
+FORMATS = (".jsonl", ".tsv", ".csv")
+ENDINGS = tuple(f"{ending}{packed}" for ending in FORMATS for packed in ("", ".gz"))
+
+
+def read_rows(path: Path, ending: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
+
+    TSV has no quoting; CSV quotes as Python's ``csv`` does. Both begin with a line of column names, and their values
+    are strings. Blank lines are skipped.
+
+    Args:
+      path: The file.
+      ending: One of ``FORMATS``, the file's format; empty: the file's name says it.
+
+    Raises:
+      UserError: The file is missing, empty, truncated, not UTF-8 or malformed; with its line.
+    """
+    ending = ending or Path(path.name.removesuffix(".gz")).suffix
+    if ending not in FORMATS:
+        raise UserError(f"{path} has no known format; its name must end in one of {', '.join(ENDINGS)}.")
+    yield from rows_of_lines(str(path), read_lines(path), ending)
+
+
+def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields rows as :func:`read_rows` does, from an open stream such as the standard input.
+
+    Args:
+      stream: The bytes.
+      name: The stream's name in error messages.
+      ending: One of ``FORMATS``.
+    """
+    lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
+    yield from rows_of_lines(name, lines, ending)
+
+
+def rows_of_lines(name: str, lines: Iterator[tuple[int, str]], ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of numbered lines, in the format that ``ending`` names."""
+    rows = json_rows(name, lines) if ending == ".jsonl" else table_rows(name, lines, tabs=ending == ".tsv")
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise UserError(f"{name} has no rows; give a file with at least one.")
+
+
+def find_split_file(folder: Path, split: str) -> Path | None:
+    """The file of a split in a task's folder, such as ``train.jsonl.gz``, or None.
+
+    Raises:
+      UserError: The folder is missing, or has two files for the split.
+    """
+    try:
+        names = os.listdir(folder)
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
+        reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
+        raise UserError(
+            f"{problem}{reason}; a task's source is a folder with train and dev files, one file ({', '.join(FORMATS)}, "
+            f"each also .gz), official:NAME:FOLDER, builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
+        ) from None
+    # A link that leads nowhere counts, so that it is refused and not taken for a split that is not there.
+    found = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} has both {found[0].name} and {found[1].name}; keep one, or name it in the task's "
+            f'"{split}" setting.'
+        )
+    return found[0] if found else None
+
+
+def file_stem(name: str) -> str:
+    """A data file's name without its ending: ``train`` of ``train.jsonl.gz``."""
+    return Path(name.removesuffix(".gz")).stem
+
+
+def nearest_in_folder(path: Path) -> str:
+    """``' Did you mean "..."?'`` for the name nearest to that of ``path`` in its folder, or an empty string."""
+    try:
+        names = sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return ""
+    return did_you_mean(path.name, names)
+
+
+def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[tuple[int, str]]:
+    """Yields ``(line number, line)`` with the line's end; a byte order mark in front is dropped.
+
+    Of several encodings, the first that fits all of the file is taken. That is for old files, whose lines may also end
+    in lone carriage returns.
+
+    Raises:
+      UserError: The file is missing, truncated or in another encoding.
+    """
+    if len(encodings) > 1:
+        yield from enumerate(io.StringIO(read_text(path, encodings), newline=""), start=1)
+        return
+    for number, line in read_raw_lines(path):
+        yield number, decode(str(path), line, encodings, number)
+
+
+def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
+    """All of a file, decoded as by :func:`read_lines`."""
+    return decode(str(path), b"".join(line for _, line in read_raw_lines(path)), encodings)
+
+
+def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Reading a pipe might wait forever.
+            raise OSError(errno.EINVAL, "it is a pipe or a device")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line
+    except EOFError as error:
+        raise UserError(f"{path} ends in the middle of its gzip data after line {number}; fetch it again.") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"{path} is not sound gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
+            "if it is plain text."
+        ) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            what = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
+        elif isinstance(error, IsADirectoryError):
+            what = "is a folder"
+        else:
+            what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise UserError(
+            f"The file {shown_path(path)} {what}; give the path of a data file.{nearest_in_folder(path)}"
+        ) from error
+
+
+def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int = 1) -> str:
+    """Decodes bytes that begin with a line of ``source``, by the first of the encodings that fits."""
+    first_error = None
+    for encoding in encodings:
+        try:
+            text = raw.decode("utf-8-sig" if encoding == "utf-8" and first_line == 1 else encoding)
+        except UnicodeDecodeError as error:
+            first_error = first_error or error
+            continue
+        if "\0" in text:
+            # UTF-16 without a byte order mark decodes as UTF-8, with a NUL after each letter.
+            line = first_line + text[: text.index("\0")].count("\n")
+            raise UserError(f"{source}:{line} holds a NUL byte, as UTF-16 and binary files do; save the file as UTF-8.")
+        return text
+    assert first_error is not None
+    before = raw[: first_error.start]
+    line = first_line + before.count(b"\n")
+    column = len(before) - before.rfind(b"\n")
+    names = " or ".join(encodings).replace("utf", "UTF")
+    raise UserError(
+        f"{source}:{line} is not {names} (byte {raw[len(before)]:#04x} at column {column}); save the file as UTF-8."
+    ) from first_error
+
+
+def json_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        yield place, parse_json(line, place, advice="every line must be one JSON object", constants=True)
+
+
+def table_rows(
+    path: Path | str,
+    lines: Iterator[tuple[int, str]],
+    *,
+    tabs: bool,
+    names: Sequence[str] = (),
+    lenient: bool = False,
+    short: list[str] | None = None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("PATH:LINE", {column: value})`` for every row of a table.
+
+    Args:
+      path: What errors call the file.
+      lines: Of :func:`read_lines`.
+      tabs: Whether tabs set columns apart, without quoting; else commas do, with it.
+      names: Of the columns of a table whose first line is a row.
+      lenient: Takes what spreadsheets write: columns without a name, and stray quotes.
+      short: Gets the places of rows with fewer columns, which are then left out.
+    """
+    columns = list(names)
+    checked = False
+    for number, values in split_tabs(lines) if tabs else split_commas(path, lines, strict=not lenient):
+        if not checked:
+            checked = True
+            check_separator(f"{path}:{number}", values, tabs=tabs)
+            if not columns:
+                columns = values
+                twice = sorted({name for name in columns if columns.count(name) > 1 and (name or not lenient)})
+                if twice:
+                    raise UserError(f'{path}:{number} names the column "{twice[0]}" twice; column names must differ.')
+                continue
+        if short is not None and len(values) < len(columns):
+            short.append(f"{path}:{number}")
+        elif len(values) != len(columns):
+            given = "the format has" if names else "the first line names"
+            raise UserError(
+                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); put "
+                f"the {'tabs' if tabs else 'commas and quotes'} of this line right."
+            )
+        else:
+            yield f"{path}:{number}", dict(zip(columns, values, strict=True))
+
+
+def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
+    """Refuses a first line that is one column only because other characters separate its columns."""
+    right = "tabs" if tabs else "commas"
+    separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
+    for character, (wrong, ending) in separators.items():
+        if len(values) == 1 and character in values[0] and wrong != right:
+            own = f", or, if it is a file of your own, let its name end in {ending}" if ending else ""
+            raise UserError(
+                f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
+                f"file with {right}{own}."
+            )
+
+
+def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line:
+            yield number, line.split("\t")
+
+
+def split_commas(
+    path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Splits CSV; a quoted value may hold line ends, so a row's number is that of its first line."""
+    # Contexts can be longer than the 131,072 characters that csv takes for a field; its limit is one for all readers.
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader((line for _, line in lines), strict=strict)
+    number = 1
+    try:
+        for values in reader:
+            if values:
+                yield number, values
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{number} is not CSV ({error}); check the quotes of this row.") from error
+
+
+def shown_path(path: Path) -> str:
+    """A path as it looks in a message: whole, unless it is longer than a file system allows."""
+    text = str(path)
+    return text if len(text) <= 4096 else f"{text[:200]}..."
+
+
+def shorten(value: object) -> str:
+    """A value as it looks in a message: at most 40 characters of its repr."""
+    text = shown(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

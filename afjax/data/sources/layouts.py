@@ -1,0 +1,292 @@
+"""How benchmarks lay out their rows: tables, JSON lines, folders of texts and SQuAD's JSON.
+
+A layout knows the files of each split in a task's folder (``find``), and makes of them rows with the keys that all
+tasks have in common (``read``). ``afjax.data.sources.official_tasks`` lists the tasks with their layouts.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from afjax.data.sources.archives import ARCHIVE_ENDINGS, read_archive
+from afjax.data.sources.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
+from afjax.errors import UserError
+from afjax.storage.json_files import parse_json
+
+Split = Literal["train", "dev", "test"]
+Row = dict[str, Any]
+
+# (place, a row as the file has it, whether it must have a label) -> a row with our keys.
+RowReader = Callable[[str, Row, bool], Row]
+
+# (split, its files) -> whether a row belongs to the split: (place, as the file has it, with our keys) -> bool.
+RowChooser = Callable[[Split, tuple[Path, ...]], Callable[[str, Row, Row], bool]]
+
+# Names of files in order of preference; several in brackets count where they are all there.
+Candidates = tuple[str | tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Which files hold each split. Each may also be gzipped, with .gz at the end of its name.
+
+    Attributes:
+      train, dev, test: Files of one split.
+      every: Files that hold rows of all splits.
+      needs: Without one of these (patterns) the folder is not the benchmark's; empty: the files themselves tell.
+    """
+
+    train: Candidates = ()
+    dev: Candidates = ()
+    test: Candidates = ()
+    every: Candidates = ()
+    needs: tuple[str, ...] = ()
+
+    def candidates(self, split: Split) -> list[tuple[str, ...]]:
+        return [(names,) if isinstance(names, str) else names for names in (*getattr(self, split), *self.every)]
+
+    def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
+        """The files of a split; none of them, where one is missing."""
+        if self.needs and not any(any(folder.glob(need + packed)) for need in self.needs for packed in ("", ".gz")):
+            return ()
+        for names in self.candidates(split):
+            files = [path for name in names if (path := find_file(folder / name))]
+            if len(files) == len(names):
+                return tuple(files)
+        return ()
+
+    def describe(self, split: Split) -> list[str]:
+        return [" with ".join(names) if len(names) == 2 else ", ".join(names) for names in self.candidates(split)]
+
+
+def find_file(path: Path) -> Path | None:
+    packed = path.with_name(f"{path.name}.gz")
+    return path if path.is_file() else packed if packed.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Files):
+    """Rows of columns, set apart by tabs without quoting, or by commas with it.
+
+    Attributes:
+      row: What the columns mean.
+      commas: CSV in place of TSV.
+      names: Of the columns, where the first line is a row already.
+      encodings: The first that fits the file is taken.
+      lenient: Takes what spreadsheets write: columns without a name, and stray quotes.
+      choose: Which rows belong to a split, where its files hold others, too.
+      aside: Files of a split that hold none of its rows.
+      skip_short: Leaves out rows with too few columns, with a warning, in place of an error.
+      drop_empty: Leaves out rows without text or label, with a warning.
+      drop_labels: Leaves out rows with these labels.
+      number: Rows without an id get their number from 0.
+    """
+
+    row: RowReader
+    commas: bool = False
+    names: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = ("utf-8",)
+    lenient: bool = False
+    choose: RowChooser | None = None
+    aside: tuple[str, ...] = ()
+    skip_short: bool = False
+    drop_empty: bool = False
+    drop_labels: tuple[str, ...] = ()
+    number: bool = False
+
+    def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        tables = [path for path in files if path.name.removesuffix(".gz") not in self.aside]
+        belongs = self.choose(split, files) if self.choose else None
+        labelled = split != "test" or bool(self.every)
+        total = 0
+        short: list[str] = []
+        empty: list[str] = []
+        for path in tables:
+            raw_rows = table_rows(
+                path,
+                read_lines(path, self.encodings),
+                tabs=not self.commas,
+                names=self.names,
+                lenient=self.lenient,
+                short=short if self.skip_short else None,
+            )
+            for place, raw in raw_rows:
+                row = self.row(place, raw, labelled)
+                total += 1
+                if self.number:
+                    row.setdefault("id", str(total - 1))
+                if self.drop_empty and not all(str(value).strip() for value in row.values()):
+                    empty.append(place)
+                elif row.get("label") not in self.drop_labels and (belongs is None or belongs(place, raw, row)):
+                    yield place, row
+        warn_left_out(short, total + len(short), "have too few columns")
+        warn_left_out(empty, total, "have no text or no label")
+
+
+def warn_left_out(places: list[str], total: int, what: str) -> None:
+    if places:
+        warnings.warn(f"{len(places)} of {total} rows {what} and are left out, the first {places[0]}.", stacklevel=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines(Files):
+    """One JSON object a line; beside the file there may be one of labels, a line each.
+
+    Attributes:
+      row: What the fields mean.
+      label_lines: What the lines of the file of labels mean.
+    """
+
+    row: RowReader
+    label_lines: Mapping[str, int] = field(default_factory=dict)
+
+    def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        path, *beside = files
+        labelled = split != "test" and not beside
+        rows = ((place, self.row(place, raw, labelled)) for place, raw in json_rows(path, read_lines(path)))
+        yield from add_labels(path, list(rows), beside[0], self.label_lines) if beside else rows
+
+
+def add_labels(
+    path: Path, rows: list[tuple[str, Row]], labels_path: Path, meaning: Mapping[str, int]
+) -> Iterator[tuple[str, Row]]:
+    lines = [(number, line.strip()) for number, line in read_lines(labels_path) if line.strip()]
+    if len(lines) != len(rows):
+        raise UserError(
+            f"{labels_path} has {len(lines)} labels, but {path} {len(rows)} rows; fetch both again, from one place."
+        )
+    for (place, row), (number, line) in zip(rows, lines, strict=True):
+        if line not in meaning:
+            raise UserError(
+                f"{labels_path}:{number} has the label {shorten(line)}; it must be one of {', '.join(meaning)}."
+            )
+        if row.setdefault("label", meaning[line]) != meaning[line]:
+            raise UserError(f"{place} has another label than {labels_path}:{number}; fetch both files again.")
+        yield place, row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """One text a file, in a folder for each class; all of them in folders, or in an archive (.tar.gz, .tgz, .zip).
+
+    Attributes:
+      roots: The folder of each split's classes.
+      archives: Archives that hold all roots, without their ending.
+      classes: The label of each class' folder; empty: folders are called as their labels.
+      encoding: Of the texts.
+      choose: Which texts belong to a split, where splits share a root: given the split, a text, and its number in its
+        class.
+    """
+
+    roots: Mapping[Split, str]
+    archives: tuple[str, ...] = ()
+    classes: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    choose: Callable[[Split, str, int], bool]
+
+    def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
+        """The root folder of a split, or else the archive."""
+        if split not in self.roots:
+            return ()
+        root = folder / self.roots[split]
+        names = {entry.name for entry in root.iterdir() if entry.is_dir()} if root.is_dir() else set()
+        if names and names >= self.classes.keys():
+            return (root,)
+        archives = [folder / f"{name}{ending}" for name in self.archives for ending in ARCHIVE_ENDINGS]
+        return next(((path,) for path in archives if path.is_file()), ())
+
+    def describe(self, split: Split) -> list[str]:
+        names = [f"{name}{ARCHIVE_ENDINGS[0]} (or {', '.join(ARCHIVE_ENDINGS[1:])})" for name in self.archives]
+        return [f"{self.roots[split]}/", *names] if split in self.roots else []
+
+    def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        """Rows in the order of the names of their classes and files."""
+        (source,) = files
+        texts = self.archived_texts(source, self.roots[split]) if source.is_file() else self.folder_texts(source)
+        num_seen: Counter[str] = Counter()
+        for place, name, raw in texts:
+            text = decode(place, raw, (self.encoding,)).strip()
+            if self.choose(split, text, num_seen[name]):
+                yield place, {"text": text, "label": self.classes.get(name, name)}
+            num_seen[name] += 1
+
+    def folder_texts(self, root: Path) -> Iterator[tuple[str, str, bytes]]:
+        for folder in sorted(root.iterdir()):
+            if folder.is_dir() and self.is_class(folder.name):
+                for path in sorted(folder.iterdir()):
+                    if path.is_file() and not path.name.startswith("."):
+                        yield str(path), folder.name, b"".join(line for _, line in read_raw_lines(path))
+
+    def archived_texts(self, archive: Path, root: str) -> Iterator[tuple[str, str, bytes]]:
+        def wanted(member: str) -> bool:
+            parts = member.split("/")
+            return len(parts) > 2 and parts[-3] == root and self.is_class(parts[-2]) and not parts[-1].startswith(".")
+
+        members = {tuple(member.split("/")[-2:]): (member, raw) for member, raw in read_archive(archive, wanted)}
+        for (name, _), (member, raw) in sorted(members.items()):
+            yield f"{archive}:{member}", name, raw
+
+    def is_class(self, name: str) -> bool:
+        return name in self.classes or not (self.classes or name.startswith("."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squad(Files):
+    """Questions on paragraphs, as nested JSON.
+
+    Attributes:
+      no_answer: Whether questions may have no answer (SQuAD v2).
+    """
+
+    no_answer: bool = False
+
+    def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        (path,) = files
+        content = parse_json(read_text(path), str(path), expected=None, advice="fetch it again", constants=True)
+        for number, article in enumerate(member(str(path), content, "data", list)):
+            paragraphs = member(f"{path}: data[{number}]", article, "paragraphs", list)
+            for count, paragraph in enumerate(paragraphs):
+                place = f"{path}: data[{number}].paragraphs[{count}]"
+                context = member(place, paragraph, "context", str)
+                for question in member(place, paragraph, "qas", list):
+                    name = member(f"{place}.qas", question, "id", str)
+                    yield f"{path}:{name}", self.question_row(f"{path}:{name}", question, context)
+
+    def question_row(self, place: str, question: Row, context: str) -> Row:
+        row: Row = {"id": question["id"], "question": member(place, question, "question", str), "context": context}
+        if "answers" not in question:
+            return row
+        impossible = self.no_answer and question.get("is_impossible") is True
+        answers = [] if impossible else member(place, question, "answers", list)
+        if not (answers or self.no_answer):
+            raise UserError(f"{place} has no answer, which only SQuAD v2 may have; read the file as squad_v2.")
+        row["answers"] = {
+            "text": [member(place, answer, "text", str) for answer in answers],
+            "answer_start": [member(place, answer, "answer_start", int) for answer in answers],
+        }
+        for answer, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
+            found = context[max(start, 0) : max(start, 0) + len(answer)]
+            if start < 0 or found != answer:
+                raise UserError(
+                    f"{place} has the answer {shorten(answer)} at {start}, where its context has {shorten(found)}; "
+                    "fetch the file again, or mend answer_start (it counts characters from 0)."
+                )
+        return row
+
+
+def member(place: str, value: Any, name: str, kind: type) -> Any:
+    """``value[name]``, of a kind, as SQuAD's structure demands it."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind) or isinstance(found, bool):
+        kinds = {list: "list", str: "string", int: "integer"}
+        raise UserError(
+            f'{place} has no {kinds[kind]} "{name}"; SQuAD files are of the form {{"data": [{{"paragraphs": '
+            '[{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}.'
+        )
+    return found
+
+
+Layout = Table | JsonLines | Folders | Squad

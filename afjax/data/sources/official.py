@@ -1,0 +1,107 @@
+"""The benchmarks' own downloads, as users have them on disk: which splits are there, and their rows."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from afjax.data.sources.files import shorten
+from afjax.data.sources.layouts import Layout, Row, Split
+from afjax.data.sources.official_tasks import OFFICIAL, OfficialTask
+from afjax.errors import UserError, did_you_mean
+
+__all__ = ["OFFICIAL", "SPLITS", "OfficialTask", "Split", "find_official", "read_official"]
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
+    """The files of each split that is there; empty where the task is not below ``data_dir``.
+
+    A task of one text a file has its folder, or the archive that they are in. A folder with a ``labels.json`` is of the
+    project's own form and never counts.
+    """
+    return {split: files for split, (_, files) in locate(name, data_dir)[1].items()}
+
+
+def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``(place, row)`` for the rows of a split, in the order of its files.
+
+    A row has ``text``; ``text_a`` and ``text_b``; ``context`` and ``choices``; or ``id``, ``question``, ``context`` and
+    ``answers`` (``text`` and ``answer_start``, both lists). Where it is labelled it has a ``label``, of multiple choice
+    the index of the right one, and where the format has one for each row an ``id``.
+
+    Raises:
+      UserError: There is no such task or split, or a file is not as the benchmark publishes it.
+    """
+    folder, found = locate(name, data_dir)
+    if split not in found:
+        raise UserError(missing(name, data_dir, folder, split))
+    layout, files = found[split]
+    return checked(layout.read(split, files), f"The {split} split of {name} in {files[0]}")
+
+
+def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[Layout, tuple[Path, ...]]]]:
+    """A task's folder, and by split the layout and the files that it has there."""
+    if name not in OFFICIAL:
+        raise UserError(
+            f'There is no official task "{name}"; the tasks are {", ".join(OFFICIAL)}.{did_you_mean(name, OFFICIAL)}'
+        )
+    task = OFFICIAL[name]
+    for folder in existing(data_dir, task.folders):
+        found: dict[Split, tuple[Layout, tuple[Path, ...]]] = {}
+        for split in SPLITS:
+            for layout in task.layouts:
+                files = layout.find(folder, split)
+                if files and split not in found:
+                    found[split] = layout, files
+        if found:
+            return folder, found
+    return None, {}
+
+
+def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
+    """Folders that are there under exactly this name, also where the file system would take RTE for rte."""
+    for name in folders:
+        folder = data_dir
+        for part in PurePosixPath(name).parts:
+            if not (folder.is_dir() and part in os.listdir(folder)):
+                break
+            folder = folder / part
+        else:
+            if folder.is_dir() and not (folder / "labels.json").is_file():
+                yield folder
+
+
+def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
+    """Says where a split was looked for, and what is to be fetched."""
+    task = OFFICIAL[name]
+    names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
+    if not names[split]:
+        return f"{name} has no official {split} split, but {', '.join(other for other in SPLITS if names[other])}."
+    files = f"{' or '.join(names[split])} (each may also be gzipped)"
+    if folder:
+        return (
+            f"{folder} has no {split} split of {name}; it needs {files}, which come with the benchmark's own download."
+        )
+    return (
+        f"{data_dir} has no official data of {name}; fetch the benchmark's own download, whose {split} split is "
+        f"{files}, and put it into {data_dir / task.folders[0]}."
+    )
+
+
+def checked(rows: Iterator[tuple[str, Row]], source: str) -> Iterator[tuple[str, Row]]:
+    """Refuses splits without rows, and ids that two rows have."""
+    ids: set[Any] = set()
+    empty = True
+    for place, row in rows:
+        empty = False
+        if "id" in row:
+            if str(row["id"]) in ids:
+                raise UserError(
+                    f"{place} has the id {shorten(row['id'])}, which another row has; fetch the file again."
+                )
+            ids.add(str(row["id"]))
+        yield place, row
+    if empty:
+        raise UserError(f"{source} has no rows; fetch the benchmark's own files again.")

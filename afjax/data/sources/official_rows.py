@@ -1,0 +1,186 @@
+"""What the columns and fields of the benchmarks' rows mean, and which rows belong to which split.
+
+Rows get the keys that all tasks have in common: ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``;
+``label`` where there is one; and ``id`` where the format has one for each row.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from afjax.data.sources.files import read_lines, shorten
+from afjax.data.sources.layouts import Row, RowChooser, RowReader, Split
+from afjax.errors import UserError
+
+
+def fields(
+    *,
+    label: str | tuple[str, ...],
+    id: str = "",
+    rename: Mapping[str, str] = MappingProxyType({}),
+    strip: bool = False,
+    **texts: str | tuple[str, ...],
+) -> RowReader:
+    """Reads rows that differ from ours in the names of their columns.
+
+    Args:
+      label: The column of labels; of several the first that is there.
+      id: The column of ids, where there is one.
+      rename: Labels that are written otherwise than the task's label names.
+      strip: Takes blanks from both ends of texts.
+      **texts: By our keys, the columns of texts.
+    """
+
+    def read_text(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
+        text = text_of(place, raw, names)
+        return text.strip() if strip else text
+
+    def read_row(place: str, raw: Row, labelled: bool) -> Row:
+        row = id_of(place, raw, id) | {key: read_text(place, raw, names) for key, names in texts.items()}
+        given = label_of(place, raw, label, labelled)
+        return row if given is None else row | {"label": rename.get(given, given)}
+
+    return read_row
+
+
+def csqa_row(place: str, raw: Row, labelled: bool) -> Row:
+    question = value_of(place, raw, "question")
+    if not isinstance(question, dict):
+        raise UserError(f'{place} has {shorten(question)} as "question"; it must be an object with stem and choices.')
+    choices = value_of(place, question, "choices")
+    if not (isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices)):
+        raise UserError(f'{place} has {shorten(choices)} as "choices"; it must be a list of objects.')
+    texts = [text_of(place, choice, "text") for choice in choices]
+    names = [value_of(place, choice, "label") for choice in choices]
+    label = label_of(place, raw, "answerKey", labelled)
+    return id_of(place, raw, "id") | choice_row(place, text_of(place, question, "stem"), texts, label, names)
+
+
+def socialiqa_row(place: str, raw: Row, labelled: bool) -> Row:
+    context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
+    return choice_row(place, context, [text_of(place, raw, f"answer{letter}") for letter in "ABC"], None, ())
+
+
+def winogrande_row(place: str, raw: Row, labelled: bool) -> Row:
+    context, blank, rest = text_of(place, raw, "sentence").partition("_")
+    if not blank:
+        raise UserError(f'{place} has a sentence without the blank "_"; fetch the file again.')
+    choices = [(text_of(place, raw, name) + rest).strip() for name in ("option1", "option2")]
+    label = label_of(place, raw, "answer", labelled)
+    return id_of(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
+
+
+def hellaswag_row(place: str, raw: Row, labelled: bool) -> Row:
+    endings = value_of(place, raw, "endings")
+    if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
+        raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of texts.')
+    begun = text_of(place, raw, "ctx_b")
+    choices = [f"{begun} {ending}".strip() for ending in endings]
+    names = [str(number) for number in range(len(choices))]
+    return choice_row(place, text_of(place, raw, "ctx_a"), choices, label_of(place, raw, "label", labelled), names)
+
+
+def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
+    context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
+    choices = [text_of(place, raw, f"answer{number}") for number in range(4)]
+    label = label_of(place, raw, "label", labelled)
+    return id_of(place, raw, "id") | choice_row(place, context, choices, label, ("0", "1", "2", "3"))
+
+
+def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
+    """A row of multiple choice, whose label (None: there is none) is one of the choices' names."""
+    if len(choices) < 2:
+        raise UserError(f"{place} has {len(choices)} choices; it must have at least two.")
+    row: Row = {"context": context, "choices": choices}
+    if label is None:
+        return row
+    if str(label) not in names:
+        raise UserError(f"{place} has the label {shorten(label)}; it must be one of {', '.join(map(str, names))}.")
+    return row | {"label": list(names).index(str(label))}
+
+
+def argument_row(place: str, raw: Row, labelled: bool) -> Row:
+    if "sentence" not in raw:
+        raise UserError(
+            f'{place} has no column "sentence": the corpus is published without its texts; run the pipeline that comes '
+            "with it to complete the files."
+        )
+    return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labelled)
+
+
+def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
+    """The first of the named columns or fields that is there."""
+    for name in (names,) if isinstance(names, str) else names:
+        if name in raw:
+            return raw[name]
+    wanted = names if isinstance(names, str) else '" or "'.join(names)
+    raise UserError(
+        f'{place} has no "{wanted}", but {", ".join(map(str, raw)) or "nothing"}; check that the file is as the '
+        "benchmark publishes it."
+    )
+
+
+def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
+    text = value_of(place, raw, names)
+    if not isinstance(text, str):
+        raise UserError(f'{place} has {shorten(text)} as "{names}"; it must be a text.')
+    return text
+
+
+def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
+    """The label, a boolean as JSON spells it; None where there is none and need not be."""
+    alternatives = (names,) if isinstance(names, str) else names
+    if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
+        return None
+    label = value_of(place, raw, alternatives)
+    return str(label).lower() if isinstance(label, bool) else label
+
+
+def id_of(place: str, raw: Row, name: str) -> Row:
+    if not name or name not in raw:
+        return {}
+    if not isinstance(raw[name], str | int):
+        raise UserError(f'{place} has {shorten(raw[name])} as "{name}"; an id must be a string or a number.')
+    return {"id": raw[name]}
+
+
+def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
+    """Chooses rows that name their split in a column."""
+
+    def choose(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
+        def belongs(place: str, raw: Row, row: Row) -> bool:
+            name = value_of(place, raw, column)
+            if name not in splits:
+                raise UserError(f'{place} has {shorten(name)} as "{column}"; it must be one of {", ".join(splits)}.')
+            return splits[name] == split
+
+        return belongs
+
+    return choose
+
+
+def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
+    """Chooses rows of MRPC's train file as GLUE does: dev are those whose pair of ids is in ``dev_ids.tsv``."""
+    lines = (line.split() for _, line in read_lines(files[1]))
+    dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
+    return lambda place, raw, row: (
+        ((value_of(place, raw, "#1 ID"), value_of(place, raw, "#2 ID")) in dev_ids) == (split == "dev")
+    )
+
+
+def by_hash(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
+    """Chooses rows by :func:`hashed_split`."""
+    return lambda place, raw, row: hashed_split(row["text"], test=True) == split
+
+
+def hashed_split(text: str, *, test: bool) -> Split:
+    """The split of a text where the benchmark has none: the same wherever in its file the text is.
+
+    By a hash of the text a tenth is dev and, with ``test``, another tenth test.
+    """
+    part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+    if part < 0.1:
+        return "dev"
+    return "test" if test and part < 0.2 else "train"

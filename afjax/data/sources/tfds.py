@@ -1,0 +1,148 @@
+"""Reads splits of TFDS datasets: prepared array_record ones without TensorFlow, others with it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from afjax.config.experiment import TaskConfig
+from afjax.errors import UserError
+from afjax.storage.paths import fetched, is_remote, open_path
+
+# What text columns are called in TFDS datasets, pairs before single ones.
+TFDS_TEXT_COLUMNS = (
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("sentence_A", "sentence_B"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("text",),
+    ("sentence",),
+)
+
+# What each split is called in TFDS datasets.
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+
+
+def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
+    """Opens one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
+
+    A prepared dataset on ``gs://`` is copied to the cache first: array_record reads from disks alone.
+
+    Returns:
+      What errors call the split; its rows, each with what errors call it; and the names of the label column's
+      ClassLabel feature (empty: it is none). A label of -1 is none, as in GLUE's test splits.
+
+    Raises:
+      UserError: No such dataset or split; or a package that is not installed is needed.
+    """
+    builder = open_builder(task.source)
+    name = find_tfds_split(task, split)
+    if not name:
+        raise UserError(
+            f"{task.source} has no {split} split, but {', '.join(builder.info.splits) or 'none at all'}; name one in "
+            f'the task\'s "{split}" setting.'
+        )
+    label = task.label or "label"
+    names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
+    source = f"{task.source} {name}"
+    rows = decode(open_split(builder, task.source, name), source)
+    return source, (_labelled(place, row, label if names else "") for place, row in rows), names
+
+
+def _labelled(place: str, row: dict[str, Any], label: str) -> tuple[str, dict[str, Any]]:
+    """A row without its label where that is -1."""
+    return place, {name: value for name, value in row.items() if name != label or value != -1}
+
+
+def find_tfds_split(task: TaskConfig, split: str) -> str:
+    """What the dataset calls a split: the task's own choice, else a usual name that it has, else empty."""
+    splits = open_builder(task.source).info.splits
+    chosen = getattr(task, split)
+    # "train[:10%]" is a part of "train".
+    names = (chosen,) if chosen else SPLIT_NAMES[split]
+    return next((name for name in names if name.partition("[")[0] in splits), "")
+
+
+def open_builder(source: str) -> Any:
+    """The dataset's builder, not yet prepared where it comes by name."""
+    import tensorflow_datasets
+    from etils import epath
+
+    name = source.removeprefix("tfds:")
+    if not name:
+        raise UserError('The source "tfds:" names no dataset; give tfds:NAME, or tfds:FOLDER with a prepared dataset.')
+    folder = epath.Path(fetched(name))
+    if (folder / "dataset_info.json").exists():
+        return tensorflow_datasets.builder_from_directory(folder)
+    if name.startswith(("/", "~", ".")) or is_remote(name):
+        raise UserError(f"{name} has no dataset_info.json; give the version folder of a prepared TFDS dataset.")
+    try:
+        builder = tensorflow_datasets.builder(name)
+    except tensorflow_datasets.core.DatasetNotFoundError as error:
+        raise UserError(
+            f'TFDS knows no dataset "{name}", or only with TensorFlow; check the name, run pip install "afjax[tfds]", '
+            "or give the folder of a dataset prepared as array_record."
+        ) from error
+    except ImportError as error:
+        raise UserError(missing_package(source, error)) from error
+    except (
+        ValueError,
+        TypeError,
+    ) as error:  # A name that TFDS cannot parse, or settings that the dataset does not have.
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f'The source "{source}" cannot be opened ({reason}); give tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
+            "a prepared dataset."
+        ) from error
+    # TFDS_DATA_DIR may be on an object store.
+    if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
+        return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))
+    return builder
+
+
+def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]]:
+    """The rows of a split, after a download where the dataset is not prepared yet."""
+    import tensorflow_datasets
+
+    try:
+        builder.download_and_prepare()
+        try:
+            return builder.as_data_source(split=split)
+        except NotImplementedError:  # not in a format with random access
+            return tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
+    except ImportError as error:
+        raise UserError(missing_package(source, error)) from error
+    except OSError as error:
+        raise UserError(
+            f"{source} could not be fetched or read ({error}); check network and disk, or give the folder of a "
+            "prepared dataset."
+        ) from error
+
+
+def missing_package(source: str, error: ImportError) -> str:
+    return (
+        f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
+        "give the folder of a dataset prepared as array_record."
+    )
+
+
+def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows with strings for bytes, Python numbers for NumPy ones and lists for arrays; each with its place."""
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}
+        except UnicodeDecodeError as error:
+            raise UserError(f"{source}:{number} is not UTF-8; mend the dataset or drop the row.") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
+        return [_plain(part) for part in value]
+    return value.item() if hasattr(value, "item") else value

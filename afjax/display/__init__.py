@@ -1,0 +1,1 @@
+"""What people see: lines and durations on a terminal, tables in HTML."""

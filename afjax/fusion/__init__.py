@@ -1,0 +1,1 @@
+"""Fusion of adapters: the paper's formula, its faster forms, and pruning."""

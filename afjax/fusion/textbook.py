@@ -1,0 +1,67 @@
+"""AdapterFusion as the paper writes it (Pfeiffer 2021, section 3.2).
+
+Models use the faster forms of :mod:`afjax.fusion.factored`. Both give the same numbers; the tests compare them.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.nn.layers import dropout
+from afjax.trees import Tree
+
+
+def textbook_fusion(
+    params: Tree,
+    outputs: Array,
+    z: Array,
+    *,
+    temperature: float = 1.0,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """Mixes the outputs of N adapters by attention.
+
+    With the adapters' input ``z`` and the output ``u_n`` of adapter n before its residual::
+
+        score_n     = (Q z + bq) · (K u_n + bk)
+        attention_n = softmax over n (dropout(score_n) / temperature)
+        output      = sum over n of attention_n V u_n
+
+    Args:
+      params: One layer's fusion: ``query/{kernel [d, d], bias [d]}``, ``key/{kernel [d, d], bias [d]}`` and, where the
+        fusion has a value matrix, ``value/kernel [d, d]``. Without one, V is the identity.
+      outputs: ``u``, the adapters' outputs before the residual, ``[..., N, d]``.
+      z: The adapters' input ``[..., d]``.
+      temperature: Divides the scores.
+      dropout_rate: The share of the scores that is dropped; acts only with a key.
+      key: The key of dropout; None: no dropout.
+
+    Returns:
+      The fused output ``[..., d]`` before the residual, and the attention over adapters ``[..., N]``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from afjax.fusion.textbook import textbook_fusion
+      >>> identity = {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}
+      >>> params = {"query": identity, "key": identity}
+      >>> outputs = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])  # [1 token, 2 adapters, d = 2]
+      >>> fused, attention = textbook_fusion(params, outputs, jnp.array([[100.0, 0.0]]))
+      >>> attention.tolist()
+      [[1.0, 0.0]]
+      >>> fused.tolist()
+      [[1.0, 0.0]]
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion: Non-Destructive Task Composition for Transfer Learning*, section 3.2.
+    """
+    query = _linear(params["query"], z)  # [..., d]
+    keys = _linear(params["key"], outputs)  # [..., N, d]
+    values = outputs @ params["value"]["kernel"] if "value" in params else outputs  # [..., N, d]
+    scores = jnp.einsum("...d,...nd->...n", query, keys)
+    attention = jax.nn.softmax(dropout(key, scores, dropout_rate) / temperature)  # [..., N]
+    return jnp.einsum("...n,...nd->...d", attention, values), attention
+
+
+def _linear(params: Tree, x: Array) -> Array:
+    return x @ params["kernel"] + params["bias"].reshape((1,) * (x.ndim - 1) + (-1,))

@@ -1,0 +1,114 @@
+"""Which leaves are trained: rules over paths, presets, and the split into a trained and a frozen tree.
+
+Gradients are taken towards the trained tree alone, and the optimizer never sees the frozen one: frozen leaves cost
+no gradient, own no optimizer state, and stay as they are to the bit.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from afjax.config.architecture import HeadConfig
+from afjax.errors import UserError
+from afjax.trees import Tree, flatten, unflatten
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Leaves whose whole path matches ``pattern`` are trained or frozen.
+
+    Attributes:
+      pattern: A regular expression over paths such as ``trunk/layers/ffn/norm/scale``.
+      train: Trained, or frozen.
+      optional: Whether the rule may match nothing (a trunk without a pooler, say).
+    """
+
+    pattern: str
+    train: bool
+    optional: bool = False
+
+
+def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
+    """The rules of a preset.
+
+    ``adapter`` and ``head`` train just that; ``fusion`` the fusion and the head; ``full`` the trunk; ``adapter+trunk``
+    both; ``layernorm`` the trunk's LayerNorms; ``top_k`` the upper layers that :func:`split_layers` has set apart.
+    Every preset trains the heads. Where heads have poolers of their own, the trunk's is unused and stays frozen.
+    """
+    heads = Rule("heads/.*", True)
+    pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
+    body = "trunk/(embeddings|layers)/.*"
+    rules = {
+        "adapter": (Rule("adapters/.*", True), heads, Rule("trunk/.*", False)),
+        "fusion": (Rule("fusion/.*", True), heads, Rule("(trunk|adapters)/.*", False)),
+        "head": (heads, Rule("trunk/.*", False)),
+        "full": (Rule(body, True), pooler, heads),
+        "adapter+trunk": (Rule("adapters/.*", True), Rule(body, True), pooler, heads),
+        "layernorm": (
+            Rule("trunk/(.*/)?norm/(scale|bias)", True),
+            Rule("trunk/(?!(.*/)?norm/(scale|bias)).*", False),
+            heads,
+        ),
+        "top_k": (Rule("trunk/top_layers/.*", True), Rule(body, False), pooler, heads),
+    }
+    return rules[name]
+
+
+def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
+    """``{path: trained or not}`` for every leaf.
+
+    Raises:
+      UserError: A leaf that no rule, or more than one, matches; a rule that matches no leaf. Lists them.
+    """
+    labels: dict[str, bool] = {}
+    paths = list(flatten(params))
+    problems = []
+    for rule in rules:
+        matched = [path for path in paths if re.fullmatch(rule.pattern, path)]
+        if not matched and not rule.optional:
+            problems.append(f'rule "{rule.pattern}" matches no leaf')
+        problems += [f"{path} matches two rules" for path in matched if path in labels]
+        labels.update(dict.fromkeys(matched, rule.train))
+    problems += [f"{path} matches no rule" for path in paths if path not in labels]
+    if problems:
+        shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
+        raise UserError(f"The partition does not cover the parameters exactly once: {shown}. Mend the rules.")
+    return labels
+
+
+def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
+    """The trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
+    leaves = flatten(params)
+    trained = {path: leaf for path, leaf in leaves.items() if labels[path]}
+    frozen = {path: leaf for path, leaf in leaves.items() if not labels[path]}
+    return unflatten(trained), unflatten(frozen)
+
+
+def split_layers(trunk: Tree, top_k: int) -> Tree:
+    """Moves the upper ``top_k`` layers of ``layers`` to ``top_layers``, so that they alone can be trained.
+
+    Raises:
+      UserError: More layers than the trunk has.
+    """
+    depth = next(iter(flatten(trunk["layers"]).values())).shape[0]
+    if not 0 < top_k <= depth:
+        raise UserError(f"top_k is {top_k}, but the trunk has {depth} layers; take 1 to {depth}.")
+    cut = depth - top_k
+    parts = {"layers": (0, cut), "top_layers": (cut, depth)}
+    split_trunk = {name: tree for name, tree in trunk.items() if name != "layers"}
+    for name, (begin, end) in parts.items():
+        if begin < end:
+            split_trunk[name] = unflatten({path: leaf[begin:end] for path, leaf in flatten(trunk["layers"]).items()})
+    return split_trunk
+
+
+def join_layers(trunk: Tree) -> Tree:
+    """Undoes :func:`split_layers`."""
+    if "top_layers" not in trunk:
+        return trunk
+    lower, upper = flatten(trunk.get("layers", {})), flatten(trunk["top_layers"])
+    layers = {path: jnp.concatenate([lower[path], leaf]) if lower else leaf for path, leaf in upper.items()}
+    joined = {name: tree for name, tree in trunk.items() if name != "top_layers"}
+    return {**joined, "layers": unflatten(layers)}

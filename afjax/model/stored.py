@@ -1,0 +1,128 @@
+"""Stored adapters and fusions as plain trees with their architectures, for whatever model is to hold them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from afjax import store
+from afjax.config.architecture import Adapter, FusionConfig
+from afjax.config.from_dict import from_dict
+from afjax.errors import UserError
+from afjax.fusion.pruning import keep_adapters, kept_config
+from afjax.store.artefacts import StorePath, title
+from afjax.trees import Tree
+
+
+def load_adapter(
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
+) -> tuple[Adapter, Tree]:
+    """An adapter from a store, whole and as it was saved, or not at all.
+
+    Args:
+      store_folder: The store, local or ``gs://``.
+      name: The adapter's name.
+      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``), if nothing else is known of it.
+      trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
+        argument the adapter may be of any trunk.
+
+    Returns:
+      Its architecture, and its tree of NumPy arrays, stacked over the layers that have it: :func:`afjax.layer_params`
+      takes one layer's out of it.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file.
+    """
+    loaded = store.load(store_folder, "adapters", name, trunk=_identity(trunk_sha256, trunk))
+    return from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"'), loaded.params
+
+
+def load_fusion(
+    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
+) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
+    """A fusion from a store, with the adapters that it was trained on.
+
+    Args:
+      store_folder: The store, local or ``gs://``.
+      name: The fusion's name.
+      trunk_sha256, trunk: As in :func:`load_adapter`.
+
+    Returns:
+      Its architecture, its tree of NumPy arrays, and ``{name: (architecture, tree)}`` of its adapters in order. Where
+      the fusion was pruned layer by layer, adapters "0", "1", ... hold what each layer has kept.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file, an adapter that has changed since.
+    """
+    config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk=_identity(trunk_sha256, trunk))
+    if config.kept is None:
+        return config, tree, adapters
+    architecture = next(iter(adapters.values()))[0]
+    kept = keep_adapters([member for _, member in adapters.values()], architecture, config.kept)
+    numbered = {str(number): (kept_config(architecture), member) for number, member in enumerate(kept)}
+    return dataclasses.replace(config, kept=None), tree, numbered
+
+
+def load_unpruned_fusion(
+    store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
+) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
+    """:func:`load_fusion` with all adapters under their names; ``config.kept`` says which of them each layer fuses."""
+    loaded = store.load(store_folder, "fusion", name, trunk=trunk)
+    config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
+    changed = store.adapter_problems(store_folder, loaded.manifest)
+    if changed:
+        raise UserError(changed[0])
+    names = [str(member["name"]) for member in loaded.manifest.adapters]
+    adapters = {member: load_adapter(store_folder, member, trunk=trunk) for member in names}
+    return config, loaded.params, adapters
+
+
+def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is compared: the identity that was given, or a part of one."""
+    if trunk_sha256 is None:
+        return trunk
+    return {**(trunk or {}), "sha256": trunk_sha256}
+
+
+def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
+    """The name of the trunk that an artefact was trained on, as its manifest records it.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters``, ``fusion`` or ``heads``.
+      name: The artefact's name.
+
+    Raises:
+      UserError: The artefact is not there, is damaged, or does not record its trunk.
+    """
+    trunk = store.read_manifest(store_folder, kind, name).trunk.get("name")
+    if not trunk:
+        raise UserError(f"{title(kind, name)} does not record the name of its trunk; give --trunk.")
+    return str(trunk)
+
+
+def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
+    """The name of the head that belongs to an adapter or a fusion.
+
+    That is the head of the same name, unless it was trained with something else; or else the only head of the store
+    that records that it was trained with this adapter or fusion.
+
+    Args:
+      store_folder: The store.
+      kind: ``adapters`` or ``fusion``.
+      name: Its name.
+
+    Raises:
+      UserError: There is no such head, or there are several; or a manifest is damaged.
+    """
+    beneath, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
+    if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(beneath):
+        return name
+    manifests = [store.read_manifest(store_folder, "heads", head) for head in heads]
+    fitting = [head.name for head in manifests if head.trained_with and head.belongs_to(beneath)]
+    if len(fitting) == 1:
+        return fitting[0]
+    found = f"{len(fitting)} heads were" if fitting else "no head was"
+    raise UserError(
+        f"In the store {store_folder} {found} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
+        f"give --head one of {', '.join(fitting or heads) or '(the store has no heads)'}."
+    )

@@ -1,0 +1,852 @@
+"""A trunk with everything that makes it do one task: what training gives and the store holds."""
+
+import dataclasses
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from afjax import store
+from afjax.adapters.kinds import adapter_layers, init_adapter
+from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig, Pooling
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import from_dict, to_dict
+from afjax.data.lengths import inference_lengths
+from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
+from afjax.data.splits import AnyRows, check_same_form
+from afjax.data.tabular import is_table
+from afjax.data.tokenise import TokenisedRows
+from afjax.display.html import Content, join, listed, shortened, table
+from afjax.distributed.hosts import is_first_host
+from afjax.distributed.sharding import local_mesh, place
+from afjax.errors import UserError, did_you_mean
+from afjax.fusion.pruning import drop_layers, left_layers, take_layers
+from afjax.model.heads import READS, num_outputs
+from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.stored import load_adapter, load_unpruned_fusion
+from afjax.tasks.answers import Answer, best_answers
+from afjax.tasks.load import rows_from_lists, rows_from_table
+from afjax.tasks.metrics import confusion_matrix
+from afjax.tasks.prepare import prepare
+from afjax.tasks.scores import split_scores
+from afjax.tasks.windows import TokenisedSpans
+from afjax.trees import Tree, flatten, tree_digest
+from afjax.trunk.embedding import embed_texts
+from afjax.trunk.encoder import cast_trunk, memory_form
+from afjax.trunk.pretrained import Trunk, check_length, write_if_trained
+
+# ``step(model, parameters, batch)``.
+ModelStep = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """What a task model says of rows, in their order.
+
+    Attributes:
+      logits: float32 ``[rows, num_outputs]``. Multiple choice: ``[rows, choices]``, as many as the row with most has;
+        the lowest float32 where a row has fewer. Span: ``[rows, answers]``, the scores of ``answers``; likewise.
+      probabilities: float32, of the logits' shape, rows sum to one; for regression ``[rows, 0]``.
+      labels: The likeliest label's name of every row, or choice's (its number from 0, as a string, where choices have
+        no names); for regression the value itself; for span the answer's text, empty for no answer.
+      fusion_attention: Where asked for: ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters
+        averaged over the row's tokens (padding left out); of span over those of all its windows.
+      answers: Of span, the best answers of each row, the best first; else None.
+      fusion_adapters: ``{slot: names per layer}``, the names that belong to the last axis of ``fusion_attention``. They
+        are the same for each layer, except in a fusion that was pruned layer by layer.
+      fusion_layers: The trunk's layers that belong to the second axis of ``fusion_attention``.
+
+    Example: the attention of the first row, with one line per layer::
+
+      pandas.DataFrame(
+          predictions.fusion_attention["ffn"][0],
+          index=predictions.fusion_layers,
+          columns=predictions.fusion_adapters["ffn"][0],
+      )
+    """
+
+    logits: np.ndarray
+    probabilities: np.ndarray
+    labels: list[str] | list[float]
+    fusion_attention: Mapping[str, np.ndarray]
+    answers: list[list[Answer]] | None = None
+    fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
+    fusion_layers: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        attention = "".join(
+            f", attention over {listed(names[0])} in {slot}" for slot, names in self.fusion_adapters.items()
+        )
+        return f"<Predictions: {len(self.labels)} rows, {self._summary()}{attention}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows, and the mean attention over adapters, as tables for notebooks."""
+        numbers = range(min(len(self.labels), _SHOWN_ROWS))
+        header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
+        rows: list[list[Content]] = [
+            [str(row), self._shown(row), *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True))]
+            if len(header) > 2
+            else [str(row), self._shown(row)]
+            for row in numbers
+        ]
+        more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
+        tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
+        for slot, names in self.fusion_adapters.items():
+            # A pruned fusion has other names in each layer.
+            same = len(set(names)) == 1
+            titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
+            means = self.fusion_attention[slot].mean(0)
+            of_layers: list[list[Content]] = []
+            for layer, of_layer, shares in zip(self.fusion_layers, names, means, strict=True):
+                cells = [f"{share:.3f}" for share in shares]
+                if not same:
+                    cells = [f"{name} {cell}" for name, cell in zip(of_layer, cells, strict=True)]
+                of_layers.append([str(layer), *cells])
+            caption = f"mean attention over adapters, {slot}"
+            tables.append(table(["layer", *titles], of_layers, numbers=range(1, len(titles) + 1), caption=caption))
+        return join(*tables).html
+
+    def _summary(self) -> str:
+        numbers = [label for label in self.labels if isinstance(label, float)]
+        if numbers:
+            return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
+        if self.answers is not None:
+            return f"{sum(not label for label in self.labels)} without an answer"
+        counts = Counter(map(str, self.labels)).most_common()
+        return f"labels {listed([f'{label} ({of})' for label, of in counts])}"
+
+    def _shown(self, row: int) -> str:
+        label = self.labels[row]
+        return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
+
+
+# How many rows a notebook shows.
+_SHOWN_ROWS = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskModel:
+    """A trunk, the adapters and perhaps the fusion in it, and a head.
+
+    Attributes:
+      trunk: The encoder.
+      model: What is computed.
+      params: ``{"adapters", "fusion", "heads"}``: trees by name, on the host. The trunk has its own.
+      task: The task it does.
+      labels: Label names in the order of the outputs, or of choices; empty for regression and span.
+      metrics: Dev metrics of the training run.
+      seed: Of that run.
+      max_length: Tokens a row in that run.
+      head_record: What the head was trained with, as ``Manifest.trained_with`` has it, if that is not what is in this
+        model; empty if it is not known; None if the head was trained with what is in this model.
+      text_columns: The form of the rows in that run, 1 for single texts and 2 for pairs (see ``Rows.text_columns``);
+        rows of another form are refused. None if it is not known.
+    """
+
+    trunk: Trunk
+    model: Model
+    params: Tree
+    task: TaskConfig
+    labels: tuple[str, ...]
+    metrics: Mapping[str, float]
+    seed: int
+    max_length: int
+    head_record: Mapping[str, str] | None = None
+    text_columns: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskModel {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        """The model's facts as a table, for notebooks."""
+        return table(["task model", self.model.head_name], [[name, value] for name, value in self._facts()]).html
+
+    def _facts(self) -> list[tuple[str, str]]:
+        adapters = [name for name, _ in self.model.adapters]
+        facts = [("task", self.task.name), ("kind", self.task.kind.replace("_", " "))]
+        if self.labels:
+            facts.append((f"{len(self.labels)} labels", listed(self.labels)))
+        if self.model.fusion_name:
+            facts += [("fusion", self.model.fusion_name), (f"of {len(adapters)} adapters", listed(adapters))]
+        elif adapters:
+            facts.append(("adapter", adapters[0]))
+        facts += [("head", self.model.head_name), ("trunk", self.trunk.name)]
+        facts += [(f"dev {name}", f"{value:.4f}") for name, value in self.metrics.items() if name != "step"]
+        return [*facts, ("seed", str(self.seed)), ("max_length", str(self.max_length))]
+
+    def predict(
+        self,
+        texts: Iterable[Any],
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        fusion_attention: bool = False,
+    ) -> Predictions:
+        """Predicts texts, or pairs of texts.
+
+        Args:
+          texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
+            pairs of a question and its context. Or a table, with the columns that the model's task names.
+          batch_size: Rows a step.
+          max_length: Tokens a row, longer ones are cut; None: as in training.
+          fusion_attention: Whether to return the attention over adapters.
+
+        Raises:
+          UserError: Not a list of texts, a length the trunk cannot take, no rows a step, or a model whose outputs are
+            NaN or infinite.
+        """
+        if is_table(texts):
+            rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
+        else:
+            rows = rows_from_lists(texts, kind=self.task.kind)
+        return self.predict_rows(
+            rows,
+            batch_size=batch_size,
+            max_length=max_length,
+            fusion_attention=fusion_attention,
+        )
+
+    def predict_rows(
+        self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
+    ) -> Predictions:
+        """:meth:`predict` for rows that a file gave."""
+        data = self.tokenised(rows, max_length)
+        logits, attention = self._run(data, batch_size, max_length, fusion_attention)
+        if isinstance(data, TokenisedSpans):
+            predictions = self._answers(logits, data, attention)
+        elif self.task.kind == "regression":
+            nothing = np.zeros((len(logits), 0), np.float32)
+            predictions = Predictions(logits, nothing, logits[:, 0].tolist(), attention)
+        else:
+            names = [self.labels[index] if index < len(self.labels) else str(index) for index in logits.argmax(-1)]
+            predictions = Predictions(logits, _softmax(logits), names, attention)
+        return self._with_names(predictions) if attention else predictions
+
+    def _with_names(self, predictions: Predictions) -> Predictions:
+        """The predictions with the names of the adapters and layers of their attention."""
+        members, first = self._members(), self.model.adapters[0][1]
+        layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
+        slots = first.slots
+        if (kept := self.model.fusion.kept) is None:
+            names = dict.fromkeys(slots, (tuple(members),) * len(layers))
+        else:
+            names = {
+                slot: tuple(tuple(members[number] for number in of_layer) for of_layer in of_slot)
+                for slot, of_slot in zip(slots, kept, strict=True)
+            }
+        return dataclasses.replace(predictions, fusion_adapters=names, fusion_layers=layers)
+
+    def _answers(self, logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray]) -> Predictions:
+        answers = best_answers(logits, data, self.task.span)
+        scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
+        for row, of_row in enumerate(answers):
+            scores[row, : len(of_row)] = [answer.score for answer in of_row]
+        lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
+        shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
+        of_rows = {}
+        for slot, of_windows in attention.items():
+            of_rows[slot] = np.zeros((len(answers), *of_windows.shape[1:]), of_windows.dtype)
+            np.add.at(of_rows[slot], data.row_of, of_windows * shares[:, None, None])
+        return Predictions(scores, _softmax(scores), [best[0].text for best in answers], of_rows, answers)
+
+    @overload
+    def evaluate(
+        self,
+        rows: Any,
+        *,
+        batch_size: int = ...,
+        max_length: int | None = ...,
+        confusion: Literal[False] = ...,
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self, rows: Any, *, batch_size: int = ..., max_length: int | None = ..., confusion: bool
+    ) -> dict[str, Any]: ...
+    def evaluate(
+        self, rows: Any, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
+    ) -> dict[str, Any]:
+        """Every metric of the task over labelled rows.
+
+        Args:
+          rows: Rows of ``load_split`` or ``rows_from_lists``; or a table (a DataFrame, or a dictionary of columns),
+            with the columns that the model's task names.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: as in training.
+          confusion: Whether to add ``confusion``, a :class:`afjax.tasks.metrics.ConfusionMatrix`, to the metrics.
+
+        Raises:
+          UserError: The rows have no labels, or other label names than the head; or a confusion matrix of another
+            task than a classification task.
+        """
+        if not isinstance(rows, AnyRows):
+            # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
+            rows = rows_from_table(rows, self.task, label_names=self.labels, listed=True, name="rows")
+        self.check_labels(rows)
+        if confusion and self.task.kind != "classification":
+            raise UserError(
+                f"The task {self.task.name} is a {self.task.kind.replace('_', ' ')} task. Only classification tasks "
+                "have a confusion matrix; evaluate it without one."
+            )
+        data = self.tokenised(rows, max_length)
+        logits = self._run(data, batch_size, max_length, False)[0]
+        scores: dict[str, Any] = self.scores(logits, data)
+        if confusion:
+            scores["confusion"] = confusion_matrix(logits, np.asarray(rows.labels), self.labels)
+        return scores
+
+    def scores(self, logits: np.ndarray, data: TokenisedRows) -> dict[str, float]:
+        """Every metric of the task, from the logits of rows that :meth:`check_labels` has let pass."""
+        return split_scores(logits, data, self.task)
+
+    def check_labels(self, rows: AnyRows) -> None:
+        """Raises UserError where rows have no labels, or other label names than the head."""
+        if rows.labels is None:
+            raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
+        if self.task.kind == "classification" and rows.label_names != self.labels:
+            raise UserError(
+                f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '
+                f"for {list(self.labels)}; give a task with the same labels in the same order."
+            )
+
+    def check_form(self, rows: AnyRows) -> None:
+        """Raises UserError if the head was trained on pairs and the rows are single texts, or the reverse."""
+        head = f'The rows that the head "{self.model.head_name}" was trained on'
+        check_same_form(self.text_columns, head, rows, "these rows", "give rows of the form that it was trained on")
+
+    def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
+        """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
+        if not len(rows):
+            raise UserError("The split is empty; give at least one row.")
+        self.check_form(rows)
+        max_length = self.max_length if max_length is None else max_length
+        check_length(max_length, self.trunk)
+        return prepare(rows, self._tokenizer, self.task, max_length=max_length, training=False, cache_dir=None)
+
+    def embed(
+        self,
+        texts: Sequence[Any],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """Embeds texts, or pairs of texts, with the encoder and its adapter or fusion; the head is not used.
+
+        Args:
+          texts: Strings, or pairs of strings.
+          pooling, normalize: As in :meth:`afjax.Trunk.embed`; None for the trunk's own.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: as in training.
+
+        Returns:
+          float32 ``[rows, hidden_size]``, in the order of the texts.
+
+        Raises:
+          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+        """
+        max_length = self.max_length if max_length is None else max_length
+        return embed_texts(
+            texts,
+            self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length),
+            model=self._nameless,
+            params=self._device_params,
+            tokenizer=self._tokenizer,
+            mesh=self._mesh,
+            batch_size=batch_size,
+        )
+
+    def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
+        """The model's logits of every row (of span: of every window); for regression in the units of the labels."""
+        return self._run(data, batch_size, max_length, False)[0]
+
+    def flops_per_row(self) -> float:
+        """Floating-point operations that predict a row of ``max_length`` tokens, by XLA's count."""
+        batch = {
+            "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
+            "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
+            "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
+        }
+        # Layers in straight-line code: XLA counts a loop's body once.
+        model = dataclasses.replace(self._nameless, scan_layers=False)
+        analysis: Any = _predict_step.lower(model, False, self._device_params, batch).cost_analysis()
+        return float(analysis["flops"])
+
+    def _run(
+        self, data: TokenisedRows, batch_size: int, max_length: int | None, fusion_attention: bool
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        def step(model: Model, params: Tree, batch: Mapping[str, Any]) -> Any:
+            return _predict_step(model, fusion_attention, params, batch)
+
+        logits, attention = self.over_rows(step, data, batch_size=batch_size, max_length=max_length)
+        if self.task.scale != 1.0:
+            with np.errstate(over="ignore"):
+                logits = logits * np.float32(self.task.scale)
+            check_outputs(logits, data, self._device_params)
+        return logits, attention
+
+    def over_rows(
+        self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
+    ) -> Any:
+        """What ``step(model, params, batch)`` gives for every row, in order: :func:`afjax.data.over_rows.over_rows`.
+
+        Args:
+          step: Compiled, the model being static. It is given the model without its names, and a fusion folded.
+          data: Of :meth:`tokenised`.
+          batch_size, max_length: As in :meth:`predict`.
+        """
+        step = functools.partial(step, self._nameless)
+        return over_rows(step, self._device_params, data, **self._batches(data, batch_size, max_length))
+
+    def sum_over_rows(
+        self,
+        step: ModelStep,
+        data: TokenisedRows,
+        weights: np.ndarray,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> Any:
+        """The sum of what a step gives for the batches of all rows: :func:`afjax.data.over_rows.sum_over_rows`.
+
+        Args:
+          step, data, batch_size, max_length: As in :meth:`over_rows`.
+          weights: ``[rows, n]`` (of span: of windows), of which the step finds its batch's beside the tokens.
+        """
+        step = functools.partial(step, self._nameless)
+        return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
+
+    def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
+        """Returns the arguments from which :mod:`afjax.data.over_rows` makes batches."""
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+        devices = self._mesh.size
+        # Every device gets the same number of rows.
+        batch_size = -(-batch_size // devices) * devices
+        max_length = self.max_length if max_length is None else max_length
+        return {
+            "batch_size": batch_size,
+            "lengths": inference_lengths(data, batch_size=batch_size, max_length=max_length),
+            "pad_id": self.model.trunk.pad_id,
+            "mesh": self._mesh,
+        }
+
+    def for_inference(self) -> tuple[Model, Tree]:
+        """What predicts: the model and all its parameters on the host, the trunk's included and a fusion folded.
+
+        Of regression its logits are to be multiplied by the task's ``scale``.
+        """
+        return self._nameless, jax.device_get(self._device_params)
+
+    def without_layers(self, layers: Collection[int]) -> "TaskModel":
+        """The same model without the adapter, or the fusion and its adapters, of some layers (AdapterDrop).
+
+        Args:
+          layers: Indices of the trunk's layers.
+
+        Raises:
+          UserError: No adapter in the model, or in such a layer; or none left.
+        """
+        if not self.model.adapters:
+            raise UserError(f'The head "{self.model.head_name}" is used without adapters: there are no layers to drop.')
+        depth, params = self.trunk.config.num_layers, dict(self.params)
+        configs, adapters = [], dict(self.params["adapters"])
+        for name, config in self.model.adapters:
+            adapters[name], smaller = drop_layers(adapters[name], config, layers, depth)
+            configs.append((name, smaller))
+        changes: dict[str, Any] = {"adapters": tuple(configs)}
+        if name := self.model.fusion_name:
+            left, kept = left_layers(self.model.adapters[0][1], layers, depth), self.model.fusion.kept
+            params["fusion"] = {name: take_layers(self.params["fusion"][name], left)}
+            if kept is not None:
+                kept = tuple(tuple(of_slot[position] for position in left) for of_slot in kept)
+                changes["fusion"] = dataclasses.replace(self.model.fusion, kept=kept)
+        params["adapters"] = adapters
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+
+    def without_adapters(self, names: Collection[str]) -> "TaskModel":
+        """The same fusion over fewer adapters: each layer's attention is shared out among those that are left.
+
+        Raises:
+          UserError: No fusion, a name that is not fused, none left, or a fusion that has been pruned.
+        """
+        members = self._members()
+        unknown = sorted(set(names) - set(members))
+        if unknown:
+            raise UserError(
+                f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
+            )
+        if self.model.fusion.kept is not None:
+            raise UserError(
+                "This fusion has been pruned layer by layer; leave adapters out of the one that it came from."
+            )
+        left = tuple((name, config) for name, config in self.model.adapters if name not in names)
+        if not left:
+            raise UserError("Every adapter of the fusion would be left out; leave at least one.")
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=left))
+
+    def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
+        """The same fusion over more adapters, of :func:`load_adapters`; it is not trained again.
+
+        Raises:
+          UserError: No fusion, one that has been pruned, a name that is fused already, or adapters that do not fit.
+        """
+        members = self._members()
+        twice = sorted(set(added) & set(members))
+        if twice:
+            raise UserError(f'"{twice[0]}" is fused already; the fusion has {", ".join(members)}.')
+        if self.model.fusion.kept is not None:
+            raise UserError("This fusion has been pruned layer by layer; add adapters to the one that it came from.")
+        configs = (*self.model.adapters, *((name, config) for name, (config, _) in added.items()))
+        trees = {**self.params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
+        model = dataclasses.replace(self.model, adapters=configs)
+        return dataclasses.replace(self, model=model, params={**self.params, "adapters": trees})
+
+    def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
+        """The same fusion with some adapters left in each layer; see ``FusionConfig.kept``.
+
+        Raises:
+          UserError: No fusion, or numbers that do not fit it.
+        """
+        self._members()
+        fusion = dataclasses.replace(self.model.fusion, kept=kept)
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, fusion=fusion))
+
+    def renamed(self, name: str) -> "TaskModel":
+        """The same model under another name: its head, and its fusion or its adapter. Fused adapters keep theirs."""
+        head = self.params["heads"][self.model.head_name]
+        params = {**self.params, "heads": {name: head}}
+        changes: dict[str, Any] = {"head_name": name}
+        if self.model.fusion_name:
+            params["fusion"] = {name: self.params["fusion"][self.model.fusion_name]}
+            changes["fusion_name"] = name
+        elif self.model.adapters:
+            ((adapter, config),) = self.model.adapters
+            params["adapters"] = {name: self.params["adapters"][adapter]}
+            changes["adapters"] = ((name, config),)
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+
+    def _members(self) -> list[str]:
+        """The names of the fused adapters."""
+        if not self.model.fusion_name:
+            raise UserError(f'The head "{self.model.head_name}" is used without a fusion; give one.')
+        return [name for name, _ in self.model.adapters]
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        return self.trunk.tokenizer()
+
+    @functools.cached_property
+    def _mesh(self) -> Mesh:
+        return local_mesh()
+
+    @functools.cached_property
+    def _device_params(self) -> Tree:
+        """All parameters on this host's devices, in the form that predicts fastest."""
+        trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
+        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=self.model.scan_layers)}
+        mixed, head = self.model.fusion_name, self.model.head_name
+        own = {
+            "adapters": {str(i): self.params["adapters"][name] for i, (name, _) in enumerate(self.model.adapters)},
+            "fusion": {"fusion": self.params["fusion"][mixed]} if mixed else {},
+            "heads": {"head": self.params["heads"][head]},
+        }
+        return self._nameless.fold(place({"trunk": trunk, **own}, self._mesh))
+
+    @functools.cached_property
+    def _nameless(self) -> Model:
+        """The model with numbers for names: models that differ in nothing else share their compiled programs."""
+        adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
+        mixed = "fusion" if self.model.fusion_name else ""
+        # The trunk's weights are of its dtype already, and there is no backward pass.
+        return dataclasses.replace(
+            self.model, head_name="head", adapters=adapters, fusion_name=mixed, dtype=None, remat="none"
+        )
+
+    def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
+        """Saves what was trained, the fusion or the adapter and the head: all of it or nothing.
+
+        A fusion's adapters are not saved again: they are in the store it was trained from.
+
+        Args:
+          store_folder, overwrite, run: As in :func:`save_models`.
+
+        Raises:
+          UserError: As in :func:`save_models`.
+        """
+        save_models(store_folder, [self], overwrite=overwrite, run=run)
+
+    def drafts(self, store_folder: str | Path) -> list[store.Draft]:
+        """The artefacts that :meth:`save` writes.
+
+        Raises:
+          UserError: The store has other adapters of a fusion's than these (as without some layers).
+        """
+        shared: dict[str, Any] = {
+            "trunk": self.trunk.identity(),
+            "task": to_dict(self.task),
+            "labels": self.labels,
+            "metrics": dict(self.metrics),
+            "seed": self.seed,
+        }
+        drafts, fusion = [], self.model.fusion_name
+        if fusion:
+            members = [
+                {"name": member, "sha256": tree_digest(self.params["adapters"][member])}
+                for member, _ in self.model.adapters
+            ]
+            _check_members(members, store_folder)
+            tree, config = self.params["fusion"][fusion], to_dict(self.model.fusion)
+            drafts = [store.Draft(kind="fusion", name=fusion, params=tree, config=config, adapters=members, **shared)]
+        else:
+            for name, adapter in self.model.adapters:
+                tree, config = self.params["adapters"][name], to_dict(adapter)
+                drafts.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
+        head = self.model.head_name
+        config = {
+            **to_dict(self.model.head),
+            "num_outputs": self.num_outputs,
+            "max_length": self.max_length,
+            "text_columns": self.text_columns,
+        }
+        record = self.beneath_head() if self.head_record is None else self.head_record
+        draft = store.Draft(
+            kind="heads", name=head, params=self.params["heads"][head], config=config, trained_with=record, **shared
+        )
+        return [*drafts, draft]
+
+    def beneath_head(self) -> dict[str, str]:
+        """What is between the trunk and the head, or the trunk, as ``Manifest.trained_with`` records it."""
+        if self.model.fusion_name:
+            kind, name = "fusion", self.model.fusion_name
+        elif self.model.adapters:
+            kind, name = "adapters", self.model.adapters[0][0]
+        else:
+            return {"kind": "trunk", "name": self.trunk.name, "sha256": self.trunk.sha256}
+        return {"kind": kind, "name": name, "sha256": tree_digest(self.params[kind][name])}
+
+    @property
+    def num_outputs(self) -> int:
+        return num_outputs(self.task.kind, self.labels)
+
+    def artefacts(self) -> list[tuple[str, str]]:
+        """``(kind, name)`` of what :meth:`save` writes."""
+        head = [("heads", self.model.head_name)]
+        if self.model.fusion_name:
+            return [("fusion", self.model.fusion_name), *head]
+        return [("adapters", name) for name, _ in self.model.adapters] + head
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+# Compiled once for a model and a shape, however many calls and copies of the TaskModel there are.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _predict_step(
+    model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The logits, and the attention over adapters averaged over each row's tokens."""
+    outputs = model(params, batch, fusion_attention=fusion_attention)
+    return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}
+
+
+def save_models(
+    store_folder: str | Path, models: Sequence[TaskModel], *, overwrite: bool = False, run: str = ""
+) -> None:
+    """Saves models that were trained together, as :meth:`TaskModel.save` saves one: all of them or nothing.
+
+    A trunk that the run has trained is written to its workdir first, because the store only records its name.
+
+    Args:
+      store_folder: The store.
+      models: The models, of distinct names.
+      overwrite: Whether any artefact of these names may be replaced.
+      run: Identifier of the training run that saves them, see :func:`afjax.store.save_all`.
+
+    Raises:
+      UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
+        these (as without some layers), or cannot be written.
+    """
+    for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
+        write_if_trained(trunk)
+    drafts = [draft for model in models for draft in model.drafts(store_folder)]
+    store.save_all(store_folder, drafts, overwrite=overwrite, run=run)
+
+
+def load_task_model(
+    store_folder: str | Path,
+    trunk: Trunk,
+    *,
+    head: str,
+    adapter: str = "",
+    fusion: str = "",
+    allow_mismatch: bool = False,
+) -> TaskModel:
+    """Loads a head, and the adapter or the fusion under it, from a store.
+
+    A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
+    has no such record; a line on stderr says so.
+
+    Args:
+      store_folder: The store.
+      trunk: The encoder they were trained on. It computes in the dtype it had then, whatever its own is.
+      head: The head's name.
+      adapter: An adapter's name; or
+      fusion: a fusion's; neither: the head alone.
+      allow_mismatch: Whether the head may be used with another adapter or fusion than it was trained with.
+
+    Raises:
+      UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
+        damaged file, a fusion whose adapters have changed since, or a head that was trained with something else.
+    """
+    if adapter and fusion:
+        raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
+    identity = trunk.identity()
+    loaded_head = store.load(store_folder, "heads", head, trunk=identity)
+    params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
+    fusion_config = FusionConfig()
+    if fusion:
+        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
+        params["fusion"][fusion] = mixed
+    else:
+        adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
+    params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
+    if fusion and not adapters:
+        raise UserError(f'The fusion "{fusion}" records no adapters, so it is damaged; train it again.')
+    for name, (config, tree) in adapters.items():
+        check_adapter(name, config, tree, trunk)
+    manifest = loaded_head.manifest
+    values = dict(manifest.config)
+    outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
+    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
+        raise UserError(
+            f'The head "{head}" is damaged: its config has num_outputs {outputs!r} and max_length {max_length!r}, '
+            "which must be whole numbers, or it has no output layer; restore it from a copy, or train it again."
+        )
+    task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
+    text_columns = stored_text_columns(values, head, task)
+    if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
+        raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
+    check_length(max_length, trunk)
+    bias = loaded_head.params["output"]["bias"]
+    if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
+        raise UserError(
+            f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
+        )
+    model = TaskModel(
+        # As it computed when the head was trained, so that scores are those of the training run.
+        trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
+        model=Model(
+            trunk=trunk.config,
+            head_name=head,
+            head=from_dict(HeadConfig, values, f'the config of head "{head}"'),
+            reads=READS[task.kind],
+            adapters=tuple((name, config) for name, (config, _) in adapters.items()),
+            fusion_name=fusion,
+            fusion=fusion_config,
+        ),
+        params=params,
+        task=task,
+        labels=manifest.labels,
+        metrics=manifest.metrics,
+        seed=manifest.seed,
+        max_length=max_length,
+        text_columns=text_columns,
+    )
+    return _with_record(model, manifest.trained_with, allow_mismatch)
+
+
+def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
+    """The model with its head's record; a contradiction between both is an error unless it is allowed."""
+    head = model.model.head_name
+    if not record:
+        if is_first_host():
+            print(
+                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
+            )
+        return dataclasses.replace(model, head_record={})
+    beneath = model.beneath_head()
+    # That the trunk is the head's has been checked.
+    if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
+        return model
+    if not allow_mismatch:
+        raise UserError(
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
+            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
+        )
+    return dataclasses.replace(model, head_record=dict(record))
+
+
+def _described(record: Mapping[str, str]) -> str:
+    if record["kind"] == "trunk":
+        return "the trunk alone"
+    kind = {"adapters": "adapter", "fusion": "fusion"}.get(record["kind"], record["kind"])
+    return f'the {kind} "{record["name"]}" (SHA-256 {record["sha256"][:12]})'
+
+
+def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
+    """Raises UserError if a store has other adapters under the names of a fusion's."""
+    there = store.names(store_folder, "adapters")
+    for name, digest in ((member["name"], member["sha256"]) for member in members):
+        if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:
+            raise UserError(
+                f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
+                "its layers, say); a stored fusion takes adapters as the store has them."
+            )
+
+
+def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
+    """Takes ``text_columns`` out of a stored head's config; logs that a head does not record it.
+
+    Heads of earlier versions and of AdapterHub do not record it, but their tasks may tell: by the columns that they
+    name, or because every task of their kind or source has pairs.
+    """
+    if "text_columns" in values:
+        text_columns = values.pop("text_columns")
+        return text_columns if text_columns in (1, 2) else None
+    if task.text_a and task.kind in ("classification", "regression"):
+        return 2 if task.text_b else 1
+    if task.kind == "span" or task.source.startswith("builtin:"):
+        return 2
+    if is_first_host():
+        print(
+            f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '
+            "rows is not checked.",
+            file=sys.stderr,
+        )
+    return None
+
+
+def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:
+    """Loads adapters from a store, each with its architecture.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file.
+    """
+    identity = trunk.identity()
+    return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
+
+
+def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
+    """Raises UserError if an adapter's leaves do not have the names and shapes that its config says."""
+    expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
+    wanted = {path: leaf.shape for path, leaf in expected.items()}
+    found = {path: leaf.shape for path, leaf in flatten(tree).items()}
+    wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    if wrong:
+        path = wrong[0]
+        raise UserError(
+            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
+            f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
+        )

@@ -1,0 +1,280 @@
+"""Dense layers, LayerNorm, dropout and activations, as functions of explicit parameters."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from afjax.errors import UserError
+from afjax.nn.random_bits import random_bits
+from afjax.trees import Tree
+
+# The name of what :func:`keep` marks.
+KEPT = "kept"
+
+
+def keep(x: Array) -> Array:
+    """Marks what the backward pass keeps where it computes all else again (``remat`` of :mod:`afjax.trunk.encoder`).
+
+    Results of matrix products, and dropout masks: dear to make, and of few bytes.
+    """
+    marked: Array = checkpoint_name(x, KEPT)
+    return marked
+
+
+@jax.custom_jvp
+def gelu(x: Array) -> Array:
+    """The exact GELU, written with ``erf``: on CPU much cheaper than the ``erfc`` of ``jax.nn.gelu``.
+
+    Its own derivative rule keeps ``x`` alone for the backward pass.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (wide * 0.5 * (1.0 + jax.lax.erf(wide * (2.0**-0.5)))).astype(x.dtype)
+
+
+@gelu.defjvp
+def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # Mirrored, or XLA would see the forward pass's erf in it and keep that array until the backward pass.
+    below = 0.5 * (1.0 - jax.lax.erf(wide * -(2.0**-0.5)))
+    density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
+    return gelu(x), (below + wide * density).astype(x.dtype) * tangent
+
+
+@jax.custom_vjp
+def relu(x: Array) -> Array:
+    """``max(x, 0)``. Its own derivative rule keeps where x is above 0; JAX's would keep zeros for all else besides."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(lambda x: (relu(x), x > 0), lambda above, cotangent: (jnp.where(above, cotangent, 0),))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "swish": jax.nn.swish,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "tanh": jnp.tanh,
+}
+
+
+def dense(params: Tree, x: Array) -> Array:
+    """``x @ kernel + bias`` over the last axis; without a bias where the tree has none.
+
+    The leading axes are flattened to rows: XLA's CPU backward pass is twice as slow when the kernel's
+    gradient contracts over two axes.
+
+    Args:
+      params: ``{"kernel": [in, out], "bias": [out]}``.
+      x: ``[..., in]``; its dtype is that of the matmul's operands and of the result.
+    """
+    rows = matmul(x.reshape(-1, x.shape[-1]), params["kernel"])
+    if "bias" in params:
+        rows = rows + params["bias"].astype(rows.dtype)[None]
+    return rows.reshape(*x.shape[:-1], rows.shape[-1])
+
+
+def check_dense(params: Tree, name: str, inputs: int) -> None:
+    """Raises UserError unless ``params[name]`` is a dense layer's, of one layer, for vectors of size ``inputs``."""
+    kernel = params.get(name, {}).get("kernel")
+    if kernel is None:
+        raise UserError(
+            f'The parameters hold {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; give those of one '
+            "layer and slot, as afjax.layer_params takes them out of a tree."
+        )
+    if kernel.ndim != 2:
+        raise UserError(
+            f'The leaf "{name}/kernel" has the shape {kernel.shape}, those of one layer have two axes; take one layer '
+            "out of the tree with afjax.layer_params."
+        )
+    if kernel.shape[0] != inputs:
+        raise UserError(
+            f'The leaf "{name}/kernel" takes vectors of size {kernel.shape[0]}, but those given are of size {inputs}; '
+            "use parameters that were trained for this hidden size."
+        )
+
+
+def matmul(rows: Array, kernel: Array) -> Array:
+    """``rows @ kernel`` in the rows' dtype, with sums in float32 or wider.
+
+    A float32 kernel behind bfloat16 rows gets a float32 gradient.
+    """
+    return keep(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
+
+
+def wide_matmul(left: Array, right: Array) -> Array:
+    """``left @ right`` with sums and result in float32 or wider."""
+    return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
+
+
+def _wide_dot(left: Array, right: Array, *, contract: tuple[int, int]) -> Array:
+    numbers = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, numbers, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def _narrow_matmul(rows: Array, kernel: Array) -> Array:
+    return _wide_dot(rows, kernel.astype(rows.dtype), contract=(1, 0)).astype(rows.dtype)
+
+
+def _narrow_matmul_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _narrow_matmul(rows, kernel), (rows, kernel)
+
+
+def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    # JAX's own rule would multiply a float32 cotangent, at the price of a float32 matmul.
+    rows, kernel = kept
+    to_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
+    to_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
+    return to_rows, to_kernel
+
+
+_narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def softmax(x: Array, dtype: Any) -> Array:
+    """Over the last axis, in x's dtype, returned as another.
+
+    Its own derivative rule keeps the result alone for the backward pass, as it is returned; JAX's rule would keep it in
+    x's dtype besides.
+    """
+    return jax.nn.softmax(x).astype(dtype)
+
+
+def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
+    output = keep(softmax(x, dtype))
+    # The dtype of x goes along as that of an empty array.
+    return output, (output, x[..., :0])
+
+
+def _softmax_backward(dtype: Any, kept: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    output, empty = kept
+    weights, cotangent = output.astype(empty.dtype), cotangent.astype(empty.dtype)
+    return (weights * (cotangent - (weights * cotangent).sum(-1, keepdims=True)),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
+
+
+def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
+    """LayerNorm with ``{"scale": [d], "bias": [d]}``, computed in float32 or wider, returned as ``x.dtype``."""
+    return _layer_norm(x, params["scale"], params["bias"], epsilon)
+
+
+def normalise(x: Array, epsilon: float) -> Array:
+    """Zero mean and unit variance over the last axis, computed in float32 or wider, returned as ``x.dtype``."""
+    return _layer_norm(x, jnp.ones(x.shape[-1]), jnp.zeros(x.shape[-1]), epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
+    """Its own derivative rule keeps x as it is, and each row's mean and deviation, for the backward pass.
+
+    JAX's would keep the normalised x in float32, and in a loop over the layers the parameters spread over all rows.
+    """
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(
+    x: Array, scale: Array, bias: Array, epsilon: float
+) -> tuple[Array, tuple[Array, Array, Array, Array, Array]]:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = wide.mean(-1, keepdims=True)
+    inverse_deviation = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + epsilon)
+    factor, addend = (jnp.broadcast_to(params, x.shape) for params in (scale, bias))
+    output = (wide - mean) * inverse_deviation * factor + addend
+    return output.astype(x.dtype), (x, mean, inverse_deviation, scale, bias)
+
+
+def _layer_norm_backward(
+    epsilon: float, kept: tuple[Array, Array, Array, Array, Array], cotangent: Array
+) -> tuple[Array, Array, Array]:
+    x, mean, inverse_deviation, scale, bias = kept
+    wide = cotangent.astype(mean.dtype)
+    normalised = (x.astype(mean.dtype) - mean) * inverse_deviation
+    to_normalised = wide * jnp.broadcast_to(scale, x.shape)
+    along = (normalised * to_normalised).mean(-1, keepdims=True)
+    to_x = inverse_deviation * (to_normalised - to_normalised.mean(-1, keepdims=True) - normalised * along)
+
+    def of_rows(by_entry: Array, like: Array) -> Array:
+        return by_entry.reshape(-1, by_entry.shape[-1]).sum(0).astype(like.dtype)
+
+    return to_x.astype(x.dtype), of_rows(wide * normalised, scale), of_rows(wide, bias)
+
+
+_layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array | None:
+    """Which entries dropout leaves: each with probability ``1 - rate``. Without a key, or a rate of 0, all: None."""
+    if key is None or rate == 0.0:
+        return None
+    # Behind the barrier the bits are drawn once: the TPU's compiler would draw them again for every use, of which a
+    # mask that is kept for the backward pass has several.
+    return keep(
+        jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
+    )
+
+
+def dropout(key: Array | None, x: Array, rate: float) -> Array:
+    """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
+    kept = dropout_mask(key, x.shape, rate)
+    return x if kept is None else _keep_some(x, kept, rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _keep_some(x: Array, kept: Array, rate: float) -> Array:
+    """Its derivative is itself. By JAX's rules the backward pass would keep the zeros in the place of the others."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
+
+
+_keep_some.defvjp(
+    lambda x, kept, rate: (_keep_some(x, kept, rate), kept),
+    lambda rate, kept, cotangent: (_keep_some(cotangent, kept, rate), None),
+)
+
+
+def split_key(key: Array | None, num: int) -> list[Array] | list[None]:
+    """``num`` keys from one; as many Nones where there is no key (no dropout)."""
+    return [None] * num if key is None else list(jax.random.split(key, num))
+
+
+class Dense(nn.Module):
+    """The trunk's dense layer: holds the parameters of :func:`dense`.
+
+    Attributes:
+      features: Size of the output.
+      init_scale: Standard deviation of the kernel at the start.
+    """
+
+    features: int
+    init_scale: float = 0.02
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", nn.initializers.normal(self.init_scale), (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return dense({"kernel": kernel, "bias": bias}, x)
+
+
+class LayerNorm(nn.Module):
+    """The trunk's LayerNorm: holds the parameters of :func:`layer_norm`."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layer_norm({"scale": scale, "bias": bias}, x, self.epsilon)

@@ -1,0 +1,257 @@
+"""What is shared together, as a folder that is itself a store, and how it leaves a store and enters one.
+
+An adapter goes with the head of its name, a fusion with its adapters and its head: all that it takes to predict. What
+leaves a store is checked by what checks what enters one.
+"""
+
+import contextlib
+import dataclasses
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from etils import epath
+
+from afjax.config.experiment import check_name
+from afjax.errors import UserError, did_you_mean
+from afjax.share.model_card import model_card
+from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
+from afjax.storage.paths import is_remote
+from afjax.store import reservations
+from afjax.store.artefacts import (
+    StorePath,
+    check_not_reserved,
+    check_still_there,
+    exists,
+    folder_of,
+    folders,
+    names,
+    read_manifest,
+    read_text,
+    store_folder,
+)
+from afjax.store.checks import problems
+from afjax.store.files import MANIFEST, copy, only_writer, replaced
+from afjax.store.manifest import KINDS, REPAIR, Manifest, to_json
+from afjax.store.trunk_identity import trunk_difference
+
+CARD = "README.md"
+
+
+def write(
+    store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
+) -> tuple[Manifest, ...]:
+    """Copies an artefact and what belongs to it out of a store, with a model card, and checks all of it.
+
+    Args:
+      store: The store, local or ``gs://``.
+      name: Of the artefact.
+      folder: A local folder, empty.
+      kind: One of ``KINDS``; empty: the one that has that name. A head alone where there is nothing else.
+      license: An identifier such as ``apache-2.0``; empty: unknown.
+      repository: Where the model card says that it can be had from; empty: in a file.
+
+    Returns:
+      The manifests of all of it, what it is about last.
+
+    Raises:
+      UserError: Nothing of that name, or of several kinds; a fusion whose adapters are missing or others; damage.
+    """
+    if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
+        raise UserError(f'The licence "{license}" is no identifier; give one such as apache-2.0, mit or cc-by-4.0.')
+    for part_kind, part in _parts(store, name, kind):
+        found, _ = read_text(folder_of(store, part_kind, part), part_kind)
+        copy(found, epath.Path(folder) / part_kind / part)
+    manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
+    for manifest in manifests:
+        place = folder / manifest.kind / manifest.name
+        if COMMITTED in manifest.files:
+            (place / "params" / COMMITTED).write_text(COMMITTED_TEXT, encoding="utf-8")
+        (place / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+    card = model_card(manifests, repository=repository, license=license)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    return manifests
+
+
+def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, ...]:
+    """Reads every artefact of a folder wholly.
+
+    Args:
+      folder: A store that holds one artefact and what belongs to it.
+      where: What an error calls the folder.
+      advice: What an error says is to be done.
+
+    Returns:
+      Their manifests, what they are about last.
+
+    Raises:
+      UserError: Damage, or artefacts that do not belong together.
+    """
+    for kind, name in folders(folder):
+        for problem in problems(folder, kind, name):
+            # The folder is gone when the sentence is read.
+            raise UserError(problem.replace(str(folder.resolve()), where).replace(REPAIR, advice))
+    return in_order([read_manifest(folder, kind, name) for kind, name in folders(folder)], where)
+
+
+def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
+    """The manifests of one artefact and what belongs to it, each behind those that it needs.
+
+    Raises:
+      UserError: They do not belong together.
+    """
+    of_kind = {kind: [manifest for manifest in manifests if manifest.kind == kind] for kind in KINDS}
+    main = next(of_kind[kind][-1] for kind in ("fusion", "adapters", "heads") if of_kind[kind])
+    wanted = {(main.kind, main.name), *(("adapters", member["name"]) for member in main.adapters)}
+    found = {(manifest.kind, manifest.name) for manifest in manifests}
+    if found - {("heads", main.name)} != wanted - {("heads", main.name)}:
+        listed = ", ".join(f"{kind}/{name}" for kind, name in sorted(found))
+        raise UserError(
+            f"{where} holds {listed}, which is not one adapter, fusion or head with what belongs to it; pack it again."
+        )
+    for manifest in manifests:
+        if differences := trunk_difference(manifest.trunk, main.trunk).differences:
+            raise UserError(
+                f"{where} holds artefacts of several trunks, which cannot be used together: {manifest.kind}/"
+                f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
+            )
+    for head in of_kind["heads"]:
+        if head != main and not head.belongs_to(main):
+            raise UserError(
+                f"{where} holds the head {head.name}, which was not trained with {main.kind}/{main.name} but with "
+                f"{head.trained_with['kind']}/{head.trained_with['name']}; pack it again."
+            )
+    rest = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
+    return (*rest, main)
+
+
+def install(
+    manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
+) -> tuple[Manifest, ...]:
+    """Puts what :func:`read` found into a store: all of it, or nothing.
+
+    What the store has already, the same to the last value, stays as it is: a fusion's adapters that came with another
+    fusion, or what an installation had brought that was killed.
+
+    Args:
+      manifests: As ``read`` gave them.
+      folder: That of ``read``.
+      store: The store, local or ``gs://``; made where it is missing.
+      name: A new name for what it is about, and for its head; empty: its own. A fusion's adapters keep theirs.
+      overwrite: Whether artefacts of these names may be replaced.
+
+    Returns:
+      The manifests as they are in the store.
+
+    Raises:
+      UserError: A name that cannot be used or is taken; then nothing was written.
+    """
+    main = manifests[-1]
+    if name:
+        check_name(name, "artefact")
+    named = [_named(part, main, name) for part in manifests]
+    root = store_folder(store)
+    try:
+        with only_writer(root):
+            there = [part for part in named if part.name in names(store, part.kind)]
+            kept = [part for part in there if part != named[-1] and _is_same(store, part)]
+            if not overwrite:
+                _refuse_taken([part for part in there if part not in kept], main, store)
+                for part in named:
+                    check_not_reserved(store, part.kind, part.name)
+            new = [
+                (part, part_named) for part, part_named in zip(manifests, named, strict=True) if part_named not in kept
+            ]
+            with replaced([folder_of(store, part.kind, part.name) for _, part in new]) as targets:
+                for (part, part_named), target in zip(new, targets, strict=True):
+                    copy(epath.Path(folder) / part.kind / part.name / "params", target / "params")
+                    (target / MANIFEST).write_text(to_json(part_named))
+            for _, part in new:
+                reservations.release(root, part.kind, part.name)
+    except OSError as error:
+        raise UserError(
+            f"{main.kind}/{named[-1].name} cannot be written to {store}: {error.strerror or error}."
+        ) from error
+    if is_remote(root):
+        check_still_there(store, named)
+    return tuple(named)
+
+
+def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
+    """What is shared, its head included, with another name; a fusion's adapters keep theirs."""
+    if not name or part.kind not in (main.kind, "heads"):
+        return part
+    record = dict(part.trained_with)
+    if record.get("kind") == main.kind:
+        record["name"] = name
+    return dataclasses.replace(part, name=name, trained_with=record)
+
+
+def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
+    taken = [f"{part.kind}/{part.name}" for part in parts]
+    if taken:
+        members = [part for part in taken if main.kind == "fusion" and part.startswith("adapters/")]
+        otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
+        raise UserError(
+            f"The store {store} has {' and '.join(taken)} already, and nothing was changed; give --overwrite to "
+            f"replace what is there, or {otherwise}."
+        )
+
+
+@contextlib.contextmanager
+def waiting_room(store: StorePath) -> Iterator[Path]:
+    """An empty folder for what is to be checked before it enters a store; on the store's own disk, where it has one."""
+    place = store_folder(store)
+    beside = None
+    if not is_remote(place):
+        # Where the store may be written, so may this; a store that is not there yet stays so if all is refused.
+        beside = next(str(path) for path in (place, *place.parents) if path.is_dir())
+    try:
+        room = tempfile.TemporaryDirectory(prefix=".afjax-", dir=beside)
+    except OSError as error:
+        raise UserError(f"The store {store} cannot be written: {error.strerror}.") from error
+    with room as folder:
+        yield Path(folder)
+
+
+def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
+    """``(kind, name)`` of an artefact and of what belongs to it."""
+    main = read_manifest(store, kind or _kind_of(store, name), name)
+    parts = [("adapters", str(member["name"])) for member in main.adapters]
+    has_head = main.kind != "heads" and name in names(store, "heads")
+    # Else it merely has the same name.
+    if has_head and read_manifest(store, "heads", name).belongs_to(main):
+        parts.append(("heads", name))
+    for part_kind, part in parts:
+        if part not in names(store, part_kind):
+            raise UserError(
+                f'The fusion "{name}" needs the adapter "{part}", which is not in the store {store}; put that adapter '
+                "back, or train the fusion again."
+            )
+    return [*parts, (main.kind, name)]
+
+
+def _kind_of(store: StorePath, name: str) -> str:
+    if not exists(store):
+        raise UserError(f"There is no store at {store}; give the folder that holds {', '.join(KINDS)}.")
+    found = [kind for kind in KINDS if name in names(store, kind)]
+    if not found:
+        there = sorted({other for kind in KINDS for other in names(store, kind)})
+        raise UserError(
+            f'Nothing in the store {store} is named "{name}".{did_you_mean(name, there)} It has: '
+            f"{', '.join(there) or 'nothing'}."
+        )
+    if found[:2] == ["adapters", "fusion"]:
+        raise UserError(
+            f'The store {store} has an adapter and a fusion named "{name}"; give --kind=adapters or --kind=fusion.'
+        )
+    return found[0]
+
+
+def _is_same(store: StorePath, part: Manifest) -> bool:
+    """Whether the store has an artefact that differs from this one in the folders of its paths at most."""
+    try:
+        return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
+    except UserError:  # It is damaged.
+        return False

@@ -1,0 +1,201 @@
+"""Sharing through the Hugging Face hub: a repository holds what an archive does, file by file, and its card.
+
+A repository is of one adapter, fusion or head with what belongs to it. It is a store too: who has JAX, Orbax and a copy
+of the repository needs no afjax.
+"""
+
+import contextlib
+import glob
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from afjax import __version__
+from afjax.errors import UserError
+from afjax.share import bundle
+from afjax.share.incoming import (
+    FETCH_AGAIN,
+    check_files,
+    check_manifest_size,
+    check_unpacked_size,
+    files_by_artefact,
+    manifest_from,
+)
+from afjax.store.artefacts import StorePath
+from afjax.store.files import MANIFEST
+from afjax.store.manifest import KINDS, Manifest
+
+# What a repository may hold beside artefacts: what the hub makes by itself, and what afjax does not touch.
+_NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
+
+
+def push(
+    store: StorePath, name: str, repository: str, *, kind: str = "", license: str = "", private: bool = False
+) -> str:
+    """Puts an artefact, what belongs to it and a model card into a repository of the hub, in one commit.
+
+    The repository is made where it is missing. What it held of this artefact, and its card, are replaced; its history
+    keeps them.
+
+    Args:
+      store: The store, local or ``gs://``.
+      name: Of the artefact.
+      repository: ``USER/REPO``.
+      kind, license: As in :func:`afjax.share.pack`.
+      private: Whether a new repository is private.
+
+    Returns:
+      The repository's address.
+
+    Raises:
+      UserError: As in ``pack``; or the hub refuses, or the repository holds something else, or is public where
+        ``private`` was asked for.
+    """
+    _check_repository(repository)
+    with tempfile.TemporaryDirectory(prefix="afjax-") as place:
+        folder = Path(place)
+        main = bundle.write(store, name, folder, kind=kind, license=license, repository=repository)[-1]
+        files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+        with _sentences(repository, "written"):
+            return _commit(_client(), repository, files, main, private)
+
+
+def pull(
+    repository: str, store: StorePath, *, revision: str = "", name: str = "", overwrite: bool = False
+) -> tuple[Manifest, ...]:
+    """Puts what :func:`push` wrote into a store, after all of it has been checked.
+
+    Args:
+      repository: ``USER/REPO``.
+      store: The store, local or ``gs://``; made where it is missing.
+      revision: A branch, tag or commit; empty: the newest.
+      name, overwrite: As in :func:`afjax.share.unpack`.
+
+    Returns:
+      The manifests as they are in the store, what the repository is about last.
+
+    Raises:
+      UserError: As in ``unpack``; or there is no such repository or revision, or no network.
+    """
+    _check_repository(repository)
+    where = f"The repository {repository}"
+    with bundle.waiting_room(store) as folder:
+        with _sentences(repository, "read"):
+            _download(_client(), repository, revision, folder, where)
+        manifests = bundle.read(folder, where=where, advice=FETCH_AGAIN)
+        return bundle.install(manifests, folder, store, name=name, overwrite=overwrite)
+
+
+def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, private: bool) -> str:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    # Without a word about privacy an organisation's own setting counts.
+    address = str(api.create_repo(repo_id=repository, private=private or None, exist_ok=True))
+    info = api.repo_info(repo_id=repository)
+    if private and not info.private:
+        raise UserError(
+            f"The repository {repository} is there and public, so --private cannot be kept; make it private in its "
+            "settings, or give another --repo."
+        )
+    there = [sibling.rfilename for sibling in info.siblings]
+    others = [path for path in there if path not in _NEUTRAL]
+    if others and _about(there) != {f"{main.kind}/{main.name}"}:
+        raise UserError(
+            f"The repository {repository} holds something else ({', '.join(others[:3])}); give another --repo."
+        )
+    operations: list[Any] = [
+        CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path]) for path in sorted(files)
+    ]
+    gone = sorted(path for path in there if path.split("/")[0] in KINDS and path not in files)
+    operations += [CommitOperationDelete(path_in_repo=path) for path in gone]
+    message = f"{main.kind}/{main.name}, SHA-256 {main.digest[:12]}"
+    # On top of what was looked at: somebody else's commit in between is an error, not undone.
+    api.create_commit(repo_id=repository, operations=operations, commit_message=message, parent_commit=info.sha)
+    return address
+
+
+def _about(paths: Collection[str]) -> set[str]:
+    """What files of a repository are about: its fusion, else its adapter, else its head."""
+    manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
+    by_kind = ({path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads"))
+    return next(filter(None, by_kind), set())
+
+
+def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
+    """Brings a repository's artefacts to an empty folder, their manifests first."""
+    info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
+    # Pictures and licences may lie beside them.
+    wanted = [path for path in sizes if path.split("/")[0] in KINDS]
+    by_artefact = files_by_artefact(wanted, where)
+
+    def fetch(paths: Collection[str]) -> None:
+        # By the commit that was listed, whatever is pushed meanwhile. Names may hold what patterns use.
+        patterns = [glob.escape(path) for path in paths]
+        api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
+
+    for kind, name in by_artefact:
+        check_manifest_size(sizes[f"{kind}/{name}/{MANIFEST}"], where)
+    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in by_artefact])
+    manifests = []
+    for (kind, name), files in by_artefact.items():
+        path = f"{kind}/{name}/{MANIFEST}"
+        manifest = manifest_from((folder / path).read_bytes(), kind, name, f"{where}, {path}")
+        check_files(manifest, files, sum(sizes[f"{kind}/{name}/{file}"] for file in files), where)
+        manifests.append(manifest)
+    check_unpacked_size(manifests, sum(sizes[path] for path in wanted), where)
+    bundle.in_order(manifests, where)
+    fetch(wanted)
+
+
+def _client() -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(library_name="afjax", library_version=__version__)
+
+
+def _check_repository(repository: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+        sound = repository.count("/") == 1
+    except HFValidationError:
+        sound = False
+    if not sound:
+        raise UserError(
+            f'The repository "{repository}" is no USER/REPO of the Hugging Face hub; give one such as me/rte.'
+        )
+
+
+@contextlib.contextmanager
+def _sentences(repository: str, done: str) -> Iterator[None]:
+    """Says in one sentence why a repository cannot be read or written."""
+    from huggingface_hub import errors
+
+    cannot = f"The repository {repository} cannot be {done}"
+    try:
+        yield
+    except UserError:
+        raise
+    except errors.GatedRepoError as error:
+        raise UserError(f"{cannot}: its owners let in whom they know; ask for access on its page.") from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{cannot}: it has no such revision; give a branch, a tag or a commit of it.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{cannot}: there is none of that name, or you may not see it; check the name, or run hf auth login."
+        ) from error
+    except errors.LocalTokenNotFoundError as error:
+        raise UserError(f"{cannot}: nobody is logged in; run hf auth login, or set HF_TOKEN.") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise UserError(f"{cannot}: you may not ({status}); run hf auth login with a token that may.") from error
+        told = error.server_message or str(error).partition("\n")[0]
+        raise UserError(f"{cannot} ({status}: {told}); try again.") from error
+    except Exception as error:  # With no network the hub's client raises many kinds, and all mean the same here.
+        told = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{cannot} ({type(error).__name__}: {told}); check the network, then try again.") from error

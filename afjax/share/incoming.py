@@ -1,0 +1,139 @@
+"""What strangers' files must be before anything of them is written: names, manifests, sizes."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from afjax.config.experiment import check_name
+from afjax.errors import UserError
+from afjax.store.files import MANIFEST
+from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
+
+MAX_MANIFEST_BYTES = 2**24
+# A few bytes of compressed zeros can unpack to all of a machine's memory. Trained weights hardly compress at all.
+FREE_BYTES, MAX_RATIO = 2**30, 100
+
+# What to do about files that cannot be used; the store's own advice is meant for those who trained.
+FETCH_AGAIN = "get it again from where it was shared"
+
+
+def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
+    """``{(kind, name): {path of a file in its folder, ...}}``.
+
+    Args:
+      paths: Of all files, relative to what is to be a store.
+      where: What an error calls the whole.
+
+    Raises:
+      UserError: A path that leads out or is there twice, a file that belongs to no artefact, a bad name, or an artefact
+        without a manifest.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in paths:
+        parts = path.split("/")
+        if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
+            raise UserError(
+                f"{where} has the file {path!r}, which leads out of it or has no plain name; {FETCH_AGAIN}."
+            )
+        if parts[0] not in KINDS or not (parts[2:] == [MANIFEST] or (parts[2:3] == ["params"] and len(parts) > 3)):
+            raise UserError(
+                f"{where} has the file {path}, which belongs to no artefact; what is shared has {', '.join(KINDS)} "
+                f"alone, as a store has them: {FETCH_AGAIN}."
+            )
+        try:
+            check_name(parts[1], "artefact")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+        files = found.setdefault((parts[0], parts[1]), set())
+        file = "/".join(parts[2:])
+        if file in files:
+            raise UserError(f"{where} has the file {path} twice; {FETCH_AGAIN}.")
+        files.add(file)
+    for (kind, name), files in found.items():
+        if MANIFEST not in files:
+            raise UserError(f"{where} has files of {kind}/{name}, but not its {MANIFEST}; {FETCH_AGAIN}.")
+    if not found:
+        raise UserError(f"{where} holds no adapter, fusion or head; give what afjax store pack or push made.")
+    return found
+
+
+def check_manifest_size(size: int, where: str) -> None:
+    """Raises UserError where a manifest has more bytes than any can have."""
+    if size > MAX_MANIFEST_BYTES:
+        raise UserError(f"{where} has {size} bytes, more than a manifest can have; {FETCH_AGAIN}.")
+
+
+def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest:
+    """A stranger's manifest: as it was written, and with values of which the rest of the code may be sure.
+
+    Raises:
+      UserError: It is damaged, of another format version or of another artefact than its folder's, or has values that
+        no manifest of afjax has.
+    """
+    try:
+        text = contents.decode()
+        manifest = from_json(text, where)
+        check_unchanged(text, where)
+        sound = _is_sound(manifest)
+        to_json(manifest)  # It will be written again, which numbers that are none do not let it.
+    except UserError as error:
+        raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
+    except (ValueError, MemoryError) as error:  # Not UTF-8, or too large.
+        raise UserError(f"{where} is no manifest ({type(error).__name__}); {FETCH_AGAIN}.") from error
+    if not sound:
+        raise UserError(f"{where} has values that afjax does not write; {FETCH_AGAIN}.")
+    if (manifest.kind, manifest.name) != (kind, name):
+        raise UserError(
+            f"{where} is that of {manifest.kind}/{manifest.name}, not of {kind}/{name}; have it packed again, and give "
+            "it another name as it is unpacked."
+        )
+    return manifest
+
+
+def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
+    """Raises UserError unless an artefact's files are those of its manifest, and of a size that its leaves explain."""
+    expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
+    if difference := names_difference(expected, files):
+        shown = ", ".join(difference.split(", ")[:8])
+        raise UserError(
+            f"{where}: the files of {manifest.kind}/{manifest.name} are not those of its manifest, missing (-) or too "
+            f"many (+): {shown}; {FETCH_AGAIN}."
+        )
+    # Weights that do not compress, and some words about each.
+    if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):
+        raise UserError(
+            f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, where its manifest lists "
+            f"{manifest.num_bytes} bytes of parameters; {FETCH_AGAIN}."
+        )
+
+
+def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
+    """Raises UserError where files of ``num_bytes`` would unpack to far more parameters than that."""
+    unpacked = sum(manifest.num_bytes for manifest in manifests)
+    if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
+        raise UserError(f"{where} has {num_bytes} bytes, but {unpacked} bytes of parameters by its manifests; refused.")
+
+
+def _is_sound(manifest: Manifest) -> bool:
+    """Whether the values that ``from_json`` does not look into are such as :func:`afjax.store.save` writes."""
+    members = [adapter["name"] for adapter in manifest.adapters]
+    for member in members:
+        check_name(member, "adapter")
+    if manifest.kind == "heads":
+        sizes = [manifest.config.get(key) for key in ("num_outputs", "max_length")]
+        if not all(isinstance(size, int) for size in sizes) or "output/bias" not in manifest.leaves:
+            return False
+    record = manifest.trained_with
+    if record and (manifest.kind != "heads" or record["kind"] not in ("adapters", "fusion", "trunk")):
+        return False
+    digests = [*manifest.files.values(), *(adapter["sha256"] for adapter in manifest.adapters)]
+    digests += [record["sha256"]] if record else []
+    return (
+        all(_is_digest(digest) for digest in digests)
+        and len(set(members)) == len(members)
+        and bool(members) == (manifest.kind == "fusion")
+        and "sha256" in manifest.trunk
+    )
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

@@ -1,0 +1,227 @@
+"""The model card of what is shared: a README.md with the front matter of the Hugging Face hub.
+
+Names of labels, tasks and folders are other people's words. In the front matter they are quoted strings, in the text
+code spans, so that none of them ends a line, makes a link or becomes HTML.
+"""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from afjax.config.experiment import TaskConfig
+from afjax.config.from_dict import from_dict
+from afjax.errors import UserError
+from afjax.share.provenance import hub_id
+from afjax.store.manifest import Manifest
+
+_NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
+# By the kind of task: what the hub calls it, a row of a file, and the same from Python.
+_PIPELINE_TAGS = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "multiple_choice": "multiple-choice",
+    "span": "question-answering",
+}
+# What the hub calls metrics that it has another name for.
+_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+_ROWS = {
+    "multiple_choice": '{"context": "...", "choices": ["...", "..."]}',
+    "span": '{"question": "...", "context": "..."}',
+}
+_TEXTS = {
+    "multiple_choice": '[("A context.", ["A choice.", "Another."])])',
+    "span": '[("A question?", "A context.")])',
+}
+_PAIRS = '[("A text.", "Another.")])  # or texts alone, as it was trained'
+
+
+def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
+    """The card of one adapter, fusion or head with all that it takes to use it.
+
+    Args:
+      manifests: Of all that is shared, what it is about last; shareable ones, see :mod:`afjax.share.provenance`.
+      repository: Where on the Hugging Face hub it will be; empty: in a file.
+      license: An identifier such as ``apache-2.0``; empty: unknown.
+    """
+    sections = [_summary(manifests, license), _scores(manifests[-1]), _use(manifests, repository), _parts(manifests)]
+    return "\n".join([*_front_matter(manifests, license), "", *(line for lines in sections for line in lines)])
+
+
+def yaml_string(text: str) -> str:
+    """``text`` as a double-quoted YAML scalar, which is JSON's string but for what no YAML may hold as it is."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in _without_surrogates(quoted))
+
+
+def code_span(text: str) -> str:
+    """``text`` on one line, shown by Markdown exactly as it is."""
+    line = "".join(sign if sign.isprintable() else " " for sign in _without_surrogates(text))
+    line = " ".join(line.split()) or " "
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    # Markdown takes one space off each end.
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
+    main = manifests[-1]
+    base = hub_id(_text(main.trunk.get("name")))
+    kinds = sorted({manifest.kind for manifest in manifests})
+    lines = ["---", "library_name: afjax"]
+    if license:
+        lines.append(f"license: {yaml_string(license)}")
+    if base:
+        lines.append(f"base_model: {yaml_string(base)}")
+    if base and "adapters" in kinds:
+        lines.append("base_model_relation: adapter")
+    if tag := _PIPELINE_TAGS.get(_task_kind(main)):
+        lines.append(f"pipeline_tag: {tag}")
+    lines += ["tags:", "- afjax"]
+    lines += [f"- {tag}" for kind, tag in (("adapters", "adapter"), ("fusion", "adapterfusion")) if kind in kinds]
+    return [*lines, *_model_index(main), "---"]
+
+
+def _model_index(main: Manifest) -> list[str]:
+    """The scores where the hub looks for them."""
+    task, tag = _text(main.task.get("name")), _PIPELINE_TAGS.get(_task_kind(main))
+    scores = list(_finite(main.metrics))
+    if not (task and tag and scores):
+        return []
+    lines = [
+        "model-index:",
+        f"- name: {yaml_string(main.name)}",
+        "  results:",
+        "  - task:",
+        f"      type: {tag}",
+        "    dataset:",
+        f"      name: {yaml_string(task)}",
+        f"      type: {yaml_string(task)}",
+        "      split: dev",
+        "    metrics:",
+    ]
+    for metric, score in scores:
+        lines += [f"    - type: {yaml_string(_METRICS.get(metric, metric))}", f"      value: {score!r}"]
+    return lines
+
+
+def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
+    main = manifests[-1]
+    trunk, task = main.trunk, main.task
+    name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
+    where = "" if hub_id(name) else " (a folder of those who trained it, which is not part of this)"
+    sizes = ", ".join(
+        f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
+    )
+    total = sum(manifest.num_parameters for manifest in manifests)
+    lines = [
+        f"# {code_span(main.name)}",
+        "",
+        f"{_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
+        "made with afjax (JAX).",
+        "",
+        f"- Trunk: {code_span(name)}{where}{f': {code_span(sizes)}' if sizes else ''}",
+        f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk will do",
+        f"- Parameters: {total:,}, beside the trunk's",
+    ]
+    if task.get("name"):
+        kind = f", {code_span(_task_kind(main))}" if _task_kind(main) else ""
+        lines.append(f"- Task: {code_span(_text(task['name']))}{kind}")
+    if source := _text(task.get("source")):
+        local = " (a folder of those who trained it)" if "./" in source else ""
+        lines.append(f"- Data: {code_span(source)}{local}")
+    if main.labels:
+        lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
+    if main.adapters:
+        lines.append(f"- Adapters that are fused: {', '.join(code_span(member['name']) for member in main.adapters)}")
+    lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
+    return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask its authors'}", ""]
+
+
+def _scores(main: Manifest) -> list[str]:
+    scores = [f"- {code_span(metric)}: {score:.4f}" for metric, score in _finite(main.metrics)]
+    return ["## Scores on the dev split", "", *scores, ""] if scores else []
+
+
+def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
+    main, kinds = manifests[-1], {manifest.kind: manifest for manifest in manifests}
+    trunk = _text(main.trunk.get("name"))
+    trunk = trunk if hub_id(trunk) else "PATH/OF/THE/TRUNK"
+    get = f"pull {repository}" if repository else f"unpack {shlex.quote(f'{main.name}.tar')}"
+    lines = ["## How to use it", "", "```bash", f"afjax store {get} --store=store"]
+    if "heads" not in kinds:
+        command = f"afjax store show {shlex.quote(main.name)} --store=store"
+        return [*lines, command, "```", "", "It has no head: train one, or fuse it with others.", ""]
+    under = {"adapters": "adapter", "fusion": "fusion"}.get(main.kind)
+    flags = [f"--{under}={main.name}"] if under else []
+    flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
+    max_length = kinds["heads"].config.get("max_length")
+    if isinstance(max_length, int) and max_length != 128:  # What afjax predict takes where it is given none.
+        flags.append(f"--max_length={max_length}")
+    words = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
+    kind = _task_kind(main)
+    row = _ROWS.get(kind, '{"text": "..."} or {"text_a": "...", "text_b": "..."}')
+    name = json.dumps(main.name, ensure_ascii=False)
+    chosen = f"head={name}" + (f", {under}={name}" if under else "")
+    return [
+        *lines,
+        shlex.join(words),
+        "```",
+        "",
+        f"Rows are {code_span(row)}, one a line. From Python:",
+        "",
+        "```python",
+        "import afjax",
+        "",
+        f"trunk = afjax.load_trunk({json.dumps(trunk)})",
+        f'model = afjax.load_task_model("store", trunk, {chosen})',
+        f"predictions = model.predict({_TEXTS.get(kind, _PAIRS)}",
+        "print(predictions.labels, predictions.probabilities)",
+        "```",
+        "",
+    ]
+
+
+def _parts(manifests: Sequence[Manifest]) -> list[str]:
+    lines = ["## What it is made of", ""]
+    for manifest in manifests:
+        lines.append(
+            f"- {code_span(f'{manifest.kind}/{manifest.name}')}: {manifest.num_parameters:,} parameters, SHA-256 "
+            f"{code_span(manifest.digest)}"
+        )
+    return [
+        *lines,
+        "",
+        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its tree, which JAX and Orbax read without "
+        "afjax. All of them together are a store of afjax.",
+        "",
+    ]
+
+
+def _task_kind(manifest: Manifest) -> str:
+    """The kind of its task; empty without a task, or of another version's."""
+    try:
+        return from_dict(TaskConfig, manifest.task).kind if manifest.task else ""
+    except UserError:
+        return ""
+
+
+def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for metric, score in metrics.items():
+        # The step that they are of is kept among the scores.
+        if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
+            yield metric, float(score)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,113 @@
+"""Multiple-choice rows: picked out of named columns and checked, each error with its place."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from afjax.data.columns import check_ids, check_text, first_row, id_of, is_missing, missing_column, text_of, value_of
+from afjax.data.sources.files import shorten
+from afjax.data.splits import ChoiceRows
+from afjax.errors import UserError, did_you_mean
+
+
+def pick_choices(
+    source: str,
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    *,
+    context: str = "",
+    question: str = "",
+    choices: Sequence[str] = (),
+    label: str = "",
+    label_names: tuple[str, ...] = (),
+    labelled: bool | None = None,
+) -> ChoiceRows:
+    """Picks contexts, choices and labels out of rows.
+
+    Args:
+      source: What errors call the split.
+      rows: (what errors call the row, its values by column name); at least one.
+      context: The context's column; empty: ``context``.
+      question: The column of a question that is put behind the context; empty: ``question``, where there is one.
+      choices: The column with a list of choices, or a column for each; empty: ``choices``.
+      label: The column of the right choice: its number from 0, or its name among ``label_names``; empty: ``label``.
+      label_names: What the first, second, ... choice is called.
+      labelled: Whether rows need labels; if not, they are not looked at. None: where any row has one.
+
+    Raises:
+      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label names none of them;
+        with the row's place.
+    """
+    place, first, rows = first_row(source, rows)
+    names, label = tuple(choices) or ("choices",), label or "label"
+    question = question or ("question" if "question" in first else "")
+    if labelled and label not in first:
+        raise missing_column(place, label, first, "label")
+    places: list[str] = []
+    contexts: list[str] = []
+    lists: list[tuple[str, ...]] = []
+    labels: list[Any] = []
+    ids: list[str] | None = [] if "id" in first else None
+    for place, row in rows:
+        places.append(place)
+        if not question and "question" in row:
+            raise UserError(
+                f"{place} has a question, which the first row of {source} has not; give every row a question, or none."
+            )
+        text = text_of(place, row, context or "context")
+        contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
+        lists.append(choices_of(place, row, names))
+        if labelled or (labelled is None and label in first):
+            labels.append(value_of(place, row, label))
+        if ids is not None:
+            ids.append(id_of(place, row))
+    check_ids(places, ids)
+    if not labels or (labelled is None and all(map(is_missing, labels))):
+        return ChoiceRows(contexts, lists, None, label_names, ids=ids, has_question=bool(question))
+    indices = [
+        choice_index(place, value, len(of_row), label_names)
+        for place, value, of_row in zip(places, labels, lists, strict=True)
+    ]
+    labels_array = np.array(indices, np.int32)
+    return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
+
+
+def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    """A row's choices, of one column that holds a list, or of one column per choice."""
+    values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
+    return check_choices(place, values)
+
+
+def check_choices(place: str, values: Any) -> tuple[str, ...]:
+    """A row's choices, at least two strings with something in them."""
+    if not isinstance(values, (list, tuple)):
+        raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
+    if len(values) < 2:
+        raise UserError(f"{place} has {len(values) or 'no'} choice{'s' * (len(values) != 1)}; give it at least two.")
+    for number, choice in enumerate(values):
+        if not isinstance(choice, str) or not choice.strip():
+            what = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
+            raise UserError(
+                f"{place} has {what} (number {number}); every choice must be a string with something in it."
+            )
+        check_text(place, choice)
+    return tuple(values)
+
+
+def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...]) -> int:
+    """Which choice a label means: a whole number counts from 0; a string is a name or, without names, such a number."""
+    if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+        index = int(label)
+    elif isinstance(label, str) and label in names:
+        index = names.index(label)
+    elif isinstance(label, str) and not names and label.isdecimal() and len(label) < 10:
+        index = int(label)
+    else:
+        index = -1
+    if not 0 <= index < num_choices:
+        allowed = f"a number from 0 to {num_choices - 1}" + (f" or one of {', '.join(names)}" if names else "")
+        hint = did_you_mean(label, names) if isinstance(label, str) else ""
+        raise UserError(
+            f"{place} has the label {shorten(label)}, but {num_choices} choices; it must be {allowed}.{hint}"
+        )
+    return index

@@ -1,0 +1,114 @@
+"""Class weights and label smoothing: the loss of classification tasks with labels of unequal importance."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.errors import UserError, did_you_mean
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassLoss:
+    """How the labels of a classification task count in its loss.
+
+    Attributes:
+      weights: float64 ``[labels]``, the weight of each label, above zero.
+      label_smoothing: Share of each target that is spread evenly over all labels.
+    """
+
+    weights: np.ndarray
+    label_smoothing: float
+
+
+def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any) -> ClassLoss | None:
+    """Returns the loss of a classification task with class weights or label smoothing, or None without them.
+
+    Args:
+      config: Settings that :func:`check_class_settings` has accepted for the task.
+      label_names: The task's, in the order of their indices.
+      labels: int ``[rows]``, the labels of the train split; only balanced weights depend on them.
+    """
+    if not uses_class_loss(config):
+        return None
+    weights = np.ones(len(label_names))
+    if isinstance(config.class_weights, Mapping):
+        weights = np.array([config.class_weights.get(name, 1.0) for name in label_names], np.float64)
+    elif config.class_weights == "balanced":
+        assert labels is not None, "train rows have labels"
+        counts = np.bincount(labels, minlength=len(label_names))
+        # A label without train rows keeps a weight of 1, the mean weight of the rows.
+        occurs = counts > 0
+        weights[occurs] = len(labels) / (occurs.sum() * counts[occurs])
+    return ClassLoss(weights, config.label_smoothing)
+
+
+def uses_class_loss(config: TrainConfig) -> bool:
+    """Whether a run has class weights or label smoothing."""
+    return bool(config.class_weights) or config.label_smoothing > 0
+
+
+def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequence[str]]) -> None:
+    """Checks that class weights and label smoothing fit the tasks of a run.
+
+    Args:
+      config: The run's settings.
+      tasks: The label names of each task.
+
+    Raises:
+      UserError: A task is not a classification task, or a weight is for a label that none of the tasks has.
+    """
+    if not uses_class_loss(config):
+        return
+    for task in tasks:
+        if task.kind != "classification":
+            setting = "class_weights" if config.class_weights else "label_smoothing"
+            raise UserError(
+                f"train.{setting} is set, and the task {task.name} is a {task.kind.replace('_', ' ')} task. Only "
+                "classification tasks can have class weights and label smoothing; leave both out."
+            )
+    if isinstance(config.class_weights, Mapping):
+        known = list(dict.fromkeys(name for names in tasks.values() for name in names))
+        for label in config.class_weights:
+            if label not in known:
+                names = ", ".join(task.name for task in tasks)
+                raise UserError(
+                    f'train.class_weights has the label "{label}", which is not a label of {names}; labels: '
+                    f"{', '.join(known)}.{did_you_mean(label, known)}"
+                )
+
+
+def weighted_cross_entropy(
+    logits: Array, labels: Array, row_weights: Array, class_weights: ArrayLike, label_smoothing: float
+) -> Array:
+    """The weighted mean over rows of the cross-entropy with class weights and label smoothing.
+
+    With ``w`` the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of
+    classes, a row with label ``y`` has the loss ``-(1 - e) w[y] log p[y] - e / C sum_c w[c] log p[c]``. The result is
+    the sum of these losses divided by the sum of ``w[y]``, both over all rows of the batch on all devices. These are
+    the numbers of ``torch.nn.CrossEntropyLoss(weight=w, label_smoothing=e)``.
+
+    Args:
+      logits: ``[batch, classes]``.
+      labels: int32 ``[batch]``.
+      row_weights: float ``[batch]``; 0 for rows that fill up the batch, else 1.
+      class_weights: float ``[classes]``; 0 for outputs that the task's head does not have.
+      label_smoothing: ``e``.
+    """
+    log_probabilities = jax.nn.log_softmax(logits)
+    weights = jnp.asarray(class_weights, log_probabilities.dtype)
+    # The logits of outputs that a head does not have are the lowest number; its product with 0 is left out.
+    exists = weights > 0
+    weighted = jnp.where(exists[None], weights[None] * log_probabilities, 0)
+    losses = -jnp.take_along_axis(weighted, labels[:, None], axis=-1)[:, 0]
+    if label_smoothing:
+        spread = -weighted.sum(-1) / exists.sum()
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+    total = (weights[labels] * row_weights).sum()
+    return (losses * row_weights).sum() / jnp.where(total > 0, total, 1)

@@ -1,0 +1,375 @@
+"""Loads the splits of a task, from files, downloads, TFDS, or Python's lists and tables."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from afjax.config.experiment import TaskConfig, TaskKind
+from afjax.config.from_dict import check_value
+from afjax.data.columns import Columns, check_text, is_missing, listing, number_labels, pick_columns
+from afjax.data.dev_split import divide, split_part
+from afjax.data.labels import check_label_names, class_labels, find_label_names
+from afjax.data.sources.files import shorten
+from afjax.data.sources.source import Source, Split, has_split, makes_dev, open_source, split_path
+from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
+from afjax.data.tabular import TABLES, as_list, is_table, table_rows
+from afjax.errors import UserError
+from afjax.tasks.choices import check_choices, choice_index, pick_choices
+from afjax.tasks.spans import check_answers, pick_spans
+
+__all__ = [
+    "AnyRows",
+    "ChoiceRows",
+    "Rows",
+    "SpanRows",
+    "load_split",
+    "load_task",
+    "rows_by_split",
+    "rows_from_lists",
+    "rows_from_table",
+]
+
+
+def load_task(task: TaskConfig) -> dict[str, AnyRows]:
+    """Loads ``train``, ``dev`` and, if there is one, ``test``, which may lack labels.
+
+    Label names are the task's own, else the source's (``labels.json`` of its folder, the benchmark's, a TFDS feature),
+    else those that occur in train, sorted; integers in numeric order.
+
+    A task without a dev split gets one from its train rows, see ``TaskConfig.dev_share``. Its label names are then
+    the names that occur in all its rows.
+
+    Raises:
+      UserError: A split is missing or empty, a file, column, text or label is invalid, or one split has pairs of texts
+        and another single texts.
+    """
+    train = read_source(task, open_source(task, "train"))
+    if makes_dev(task):
+        train, dev = divide(task, train, str(split_path(task, "train")))
+    else:
+        dev = load_split(task, "dev", label_names=train.label_names)
+    if isinstance(train, SpanRows) and not train.trainable():
+        raise UserError(
+            f"No row of the task {task.name}'s train split says where its answer begins; give its rows an answer_start."
+        )
+    if task.train_rows:
+        train = train.every(task.train_rows)
+    splits = {"train": train, "dev": dev}
+    if has_split(task, "test"):
+        splits["test"] = load_split(task, "test", label_names=train.label_names, labelled=None)
+    check_forms(task, splits)
+    return splits
+
+
+def check_forms(task: TaskConfig, splits: Mapping[str, AnyRows]) -> None:
+    """Raises UserError unless all splits have the same form: pairs of texts, or single texts."""
+    for split, rows in splits.items():
+        check_same_form(
+            splits["train"].text_columns,
+            f"The task {task.name}'s train rows",
+            rows,
+            f"its {split} rows",
+            "give all splits the same columns, or name the columns in the task's text_a and text_b settings",
+        )
+
+
+def load_split(
+    task: TaskConfig,
+    split: Split,
+    *,
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
+) -> AnyRows:
+    """Loads one split; see :func:`load_task`.
+
+    Args:
+      task: The task.
+      split: Which split.
+      label_names: Used in place of the names that would be found.
+      listed: Whether an integer label may be an index into ``label_names``; None: if the task or its source lists label
+        names. Names that were found in a split have no order that its author knew.
+      labelled: Whether labels are needed; if not, they are ignored. None: labels are read if there are any.
+
+    Raises:
+      UserError: The split is missing or empty, or a file, column, text or label is invalid.
+    """
+    made = makes_dev(task)
+    source = open_source(task, split)
+    # Without a list of names, other splits take the names that occur in train.
+    train = None if split == "train" or made else functools.partial(open_source, task, "train")
+    rows = read_source(task, source, label_names=label_names, listed=listed, labelled=labelled, train=train)
+    if not made or split == "test":
+        return rows
+    return divide(task, rows, source.name)[1] if split == "dev" else split_part(task, rows, source.name, split)
+
+
+def read_source(
+    task: TaskConfig,
+    source: Source,
+    *,
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
+    train: Callable[[], Source] | None = None,
+) -> AnyRows:
+    """Reads and checks all rows of a source.
+
+    Args:
+      task: The task: its kind, columns and label names.
+      source: The rows.
+      label_names, listed, labelled: As in :func:`load_split`.
+      train: Opens the rows whose labels give the label names, if nothing lists them; None: ``source`` itself.
+
+    Raises:
+      UserError: A column, text or label is invalid.
+    """
+    if task.kind == "span":
+        return pick_spans(
+            source.name,
+            source.rows,
+            context=task.text_a,
+            question=task.text_b,
+            answers=task.label,
+            no_answer=task.span.no_answer,
+            labelled=labelled,
+        )
+    found = task.labels or source.label_names
+    known = label_names or (found and check_label_names(found, f"The task {task.name}"))
+    if task.kind == "multiple_choice":
+        rows = pick_choices(
+            source.name,
+            source.rows,
+            context=task.text_a,
+            question=task.text_b,
+            choices=task.choices,
+            label=task.label,
+            label_names=known,
+            labelled=labelled,
+        )
+        # The benchmarks' own rows come with their questions in the contexts.
+        return replace(rows, has_question=None) if task.source.startswith("official:") else rows
+    columns = read_columns(task, source)
+    if labelled is None:
+        labelled = columns.labels is not None and not all(map(is_missing, columns.labels))
+    if task.kind == "regression":
+        names: tuple[str, ...] = ()
+    elif known:
+        names = known
+    elif labelled:
+        names = find_label_names(read_columns(task, train()) if train else columns)
+    else:
+        names = ()
+    return make_rows(columns, task.kind, names, listed=bool(found) if listed is None else listed, labelled=labelled)
+
+
+def rows_from_table(
+    table: Any,
+    task: TaskConfig,
+    *,
+    label_names: tuple[str, ...] = (),
+    listed: bool | None = None,
+    labelled: bool | None = True,
+    name: str = "table",
+) -> AnyRows:
+    """Makes a split from a DataFrame or a dictionary of columns.
+
+    Args:
+      table: A pandas or Polars DataFrame, another object with named columns, or ``{column: values}``.
+      task: The kind, the label names and, in ``text_a``, ``text_b``, ``label`` and ``choices``, the columns; a task
+        without them has the usual ones (``text``, or ``text_a`` and ``text_b``; ``label``).
+      label_names, listed, labelled: As in :func:`load_split`.
+      name: The table's name in error messages.
+
+    Raises:
+      UserError: Not a table, or a column, text or label is invalid.
+
+    Example:
+      >>> task = TaskConfig(name="reviews", text_a="review", label="stars")
+      >>> rows = rows_from_table({"review": ["fine", "poor"], "stars": [5, 1]}, task)
+      >>> rows.label_names, rows.labels.tolist()
+      (('1', '5'), [1, 0])
+    """
+    if not is_table(table):
+        raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
+    source = Source(name, table_rows(table, name))
+    return read_source(task, source, label_names=tuple(label_names), listed=listed, labelled=labelled)
+
+
+def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
+    """Checks the splits that Python code gives for a task, and converts tables by :func:`rows_from_table`.
+
+    A task without dev rows gets some of its train rows, see ``TaskConfig.dev_share``.
+
+    Args:
+      task: The task.
+      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is needed, and test may lack labels.
+
+    Raises:
+      UserError: No train split, an unknown split, a split of another type, or as in :func:`rows_from_table`.
+    """
+    name = f"The data of the task {task.name}"
+    if not isinstance(data, Mapping):
+        raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
+    given = ", ".join(map(str, data)) or "nothing"
+    others = [str(split) for split in data if split not in ("train", "dev", "test")]
+    if "train" not in data or ("dev" not in data and (others or not task.dev_share)):
+        raise UserError(
+            f'{name} has {given}; give rows for "train" and "dev". Without any other split, dev rows are taken from '
+            "train if the task's dev_share is above 0."
+        )
+    splits: dict[str, AnyRows] = {}
+    for split in ("train", "dev", "test"):
+        if split not in data:
+            continue
+        rows, called = data[split], f'data["{split}"]'
+        if not isinstance(rows, AnyRows) and not is_table(rows):
+            raise UserError(
+                f"The {split} rows of the task {task.name} are {shorten(rows)}, of the type {type(rows).__name__}; "
+                f"give rows_from_lists(...), {TABLES}."
+            )
+        if not isinstance(rows, AnyRows):
+            names = splits["train"].label_names if splits else ()
+            rows = rows_from_table(
+                rows,
+                task,
+                label_names=names,
+                listed=bool(task.labels),
+                labelled=None if split == "test" else True,
+                name=called,
+            )
+        splits[split] = rows
+    if "dev" not in splits:
+        splits["train"], splits["dev"] = divide(task, splits["train"], 'data["train"]')
+    return splits
+
+
+def rows_from_lists(
+    texts: Iterable[Any],
+    labels: Iterable[Any] | None = None,
+    *,
+    label_names: Iterable[str] = (),
+    kind: TaskKind = "classification",
+) -> AnyRows:
+    """Makes a split from Python lists, or from other sequences, columns and iterators.
+
+    Args:
+      texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
+        pairs of a question and its context. A list, a generator, a NumPy array, a Series (whatever its index), ...
+      labels: One per text: label names or class indices; numbers for regression; the right choice's number or name for
+        multiple choice; ``{"text": [...], "answer_start": [...]}`` for span (both empty: it has no answer). None:
+        unlabelled.
+      label_names: In the order of their indices; empty: those that occur in ``labels``, sorted.
+      kind: The task's kind.
+
+    Raises:
+      UserError: One string in place of a list, a DataFrame (see :func:`rows_from_table`), nothing in ``texts``, mixed
+        texts and pairs, labels of another length, a label that is missing or unknown, or an unknown kind.
+
+    Example:
+      >>> rows_from_lists((text for text in ("fine", "poor")), ["good", "bad"]).label_names
+      ('bad', 'good')
+    """
+    check_value(TaskKind, kind, "kind")
+    texts = as_list(texts, "texts")
+    values = None if labels is None else as_list(labels, "labels")
+    given_names = as_list(label_names, "label_names")
+    if not texts:
+        raise UserError("texts is empty; give at least one text or pair of texts.")
+    if values is not None and len(values) != len(texts):
+        raise UserError(f"There are {len(texts)} texts and {len(values)} labels; give one label per text.")
+    names = check_label_names(tuple(given_names), "label_names") if given_names else ()
+    if kind == "multiple_choice":
+        return choices_from_lists(texts, values, names)
+    if kind == "span":
+        return spans_from_lists(texts, values)
+    pairs = isinstance(texts[0], (tuple, list))
+    first: list[str] = []
+    second: list[str] = []
+    for row, text in enumerate(texts):
+        parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
+        if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
+            wanted = "a pair of strings" if pairs else "a string"
+            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {wanted}.")
+        for part in parts:
+            check_text(f"texts:{row}", part)
+        first.append(parts[0])
+        second.append(parts[-1])
+    places = [f"texts:{row}" for row in range(len(texts))]
+    columns = Columns("texts", places, first, second if pairs else None, values)
+    if kind == "classification" and values is not None and not names:
+        names = find_label_names(columns)
+    return make_rows(columns, kind, names, listed=bool(given_names), labelled=values is not None)
+
+
+def choices_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None, names: tuple[str, ...]) -> ChoiceRows:
+    contexts, choices = [], []
+    for row, text in enumerate(texts):
+        if not (isinstance(text, (tuple, list)) and len(text) == 2 and isinstance(text[0], str)):
+            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a context and its list of choices.")
+        check_text(f"texts:{row}", text[0])
+        contexts.append(text[0])
+        choices.append(check_choices(f"texts:{row}", text[1]))
+    if labels is None:
+        return ChoiceRows(contexts, choices, None, names)
+    indices = [
+        choice_index(f"texts:{row}", label, len(of_row), names)
+        for row, (label, of_row) in enumerate(zip(labels, choices, strict=True))
+    ]
+    return ChoiceRows(contexts, choices, np.array(indices, np.int32), names)
+
+
+def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> SpanRows:
+    for row, text in enumerate(texts):
+        if not (isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text)):
+            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a question and its context.")
+        for part in text:
+            check_text(f"texts:{row}", part)
+    questions, contexts = (list(column) for column in zip(*texts, strict=True))
+    ids = [str(row) for row in range(len(texts))]
+    if labels is None:
+        return SpanRows(questions, contexts, None, ids=ids)
+    answers = [
+        check_answers(f"texts:{row}", label, context, no_answer=True)
+        for row, (label, context) in enumerate(zip(labels, contexts, strict=True))
+    ]
+    return SpanRows(questions, contexts, answers, ids=ids)
+
+
+def read_columns(task: TaskConfig, source: Source) -> Columns:
+    """The text and label columns of a classification or regression task."""
+    return pick_columns(
+        source.name,
+        source.rows,
+        text_a=task.text_a,
+        text_b=task.text_b,
+        label=task.label,
+        known=source.text_columns,
+    )
+
+
+def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
+    """Rows with checked labels; warns if only one class occurs. ``listed`` is as in :func:`load_split`."""
+    if not labelled:
+        return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
+    if kind == "regression":
+        return Rows(columns.text_a, columns.text_b, number_labels(columns), (), ids=columns.ids)
+    labels = class_labels(columns, names, listed=listed)
+    if (labels == labels[0]).all():
+        warnings.warn(one_class(columns, names[labels[0]]), stacklevel=3)
+    return Rows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
+
+
+def one_class(columns: Columns, name: str) -> str:
+    """Says that all rows have the same label, with their lines, the label column and all columns."""
+    rows = f'All rows of {columns.source} have the label "{name}"'
+    if columns.names:
+        rows += (
+            f' in the column "{columns.label}" ({columns.places[0]} to '
+            f"{columns.places[-1]}; the columns are {listing(columns.names)})"
+        )
+    return f"{rows}: nothing can be learnt from them."

@@ -1,0 +1,123 @@
+"""Tasks by name: a benchmark's in the folder that holds its download, or a user's own in a TOML file."""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from afjax.config.experiment import Metric, SpanConfig, TaskConfig
+from afjax.config.from_dict import from_dict
+from afjax.data.sources.files import ENDINGS, FORMATS, nearest_in_folder
+from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
+from afjax.errors import UserError, did_you_mean
+from afjax.storage.paths import expanded, local_path
+
+# What splits and columns are called in TFDS, where they are not called as usual.
+TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {
+        "mnli": {"dev": "validation_matched", "test": "test_matched"},
+        "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
+        # A tenth of train, as of the download; TFDS keeps train shuffled.
+        "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
+        "hellaswag": {"choices": ("endings",)},
+        "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
+    }
+)
+
+
+def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
+    """The task of a name, with its kind, labels, metric and source.
+
+    Args:
+      name: Of a benchmark's task (``mrpc``, ``csqa``, ``squad``, ...; see the README), whose download is looked for in
+        ``data_dir``; of any folder in ``data_dir`` with ``train``, ``dev`` or ``test`` files of our own format; or the
+        path of a TOML file with the fields of ``TaskConfig``, whose ``source`` is relative to it.
+      data_dir: The folder that holds the tasks' folders, such as ``glue``, ``super_glue``, ``csqa``; ``tfds:`` for
+        the dataset that TFDS knows under its own name.
+
+    Raises:
+      UserError: No such task, none of its files in ``data_dir``, or both a download and a folder of our own format.
+    """
+    if name.endswith(".toml"):
+        return read_task(Path(name))
+    known, task = OFFICIAL.get(name), known_task(name)
+    if str(data_dir) == "tfds:":
+        if not known or not known.tfds:
+            raise UserError(f'TFDS has no dataset for the task "{name}" that afjax knows; give source="tfds:NAME".')
+        # Its labels may be in another order, in which the dataset itself has their names.
+        settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
+        return dataclasses.replace(task, source=f"tfds:{known.tfds}", **settings)
+    folder = local_path(data_dir, "data_dir")
+    if not str(data_dir) or not folder.is_dir():
+        raise UserError(
+            f"There is no folder {data_dir or '(none given)'} to look for the task {name} in; give data_dir the folder "
+            f"that holds the tasks' folders.{nearest_in_folder(folder)}"
+        )
+    official = find_official(name, folder) if known else {}
+    own = folder / name if _is_own(folder / name) else None
+    if own and any(path.is_relative_to(own) for paths in official.values() for path in paths):
+        own = None
+    if official and own:
+        raise UserError(
+            f'Two tasks claim the name "{name}" in {folder}: {own} and {next(iter(official.values()))[0]}; give the '
+            f'task\'s source, "{own}" or "official:{name}:{folder}".'
+        )
+    if official:
+        return dataclasses.replace(task, source=f"official:{name}:{folder}")
+    if own:
+        labels = () if (own / "labels.json").is_file() else task.labels
+        return dataclasses.replace(task, source=str(own), labels=labels)
+    own_files = f"{folder / name} with train and dev files ({', '.join(f'train{ending}' for ending in FORMATS)}, ...)"
+    if known:
+        raise UserError(f"The task {name} is not in {folder}. {_looked_for(name, folder)}, or a folder {own_files}.")
+    names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if _is_own(entry))]
+    raise UserError(
+        f'There is no task "{name}": it is not a benchmark\'s (afjax data list), and there is no folder {own_files}.'
+        f"{did_you_mean(name, names)}"
+    )
+
+
+def _looked_for(name: str, folder: Path) -> str:
+    """The folders and files that a benchmark's download would have."""
+    known = OFFICIAL[name]
+    files = {split: [text for layout in known.layouts for text in layout.describe(split)] for split in SPLITS}
+    splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
+    folders = " or ".join(dict.fromkeys(str(folder / name) for name in known.folders))
+    return f"Put its download into {folders} (its files, each perhaps gzipped, are {splits})"
+
+
+def known_task(name: str) -> TaskConfig:
+    """A task without a source: a benchmark's has its kind, labels and metric, any other the usual ones."""
+    known = OFFICIAL.get(name)
+    if known is None:
+        return TaskConfig(name=name)
+    metric = typing.cast(Metric, known.metric)
+    span = SpanConfig(no_answer=known.no_answer)
+    return TaskConfig(name=name, kind=known.kind, labels=known.labels, metric=metric, span=span)
+
+
+def read_task(path: Path) -> TaskConfig:
+    """A task described by a TOML file; its name is the file's unless it gives another.
+
+    Raises:
+      UserError: The file is missing or is not TOML, or a setting in it is not as it must be.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no file {path}; give a TOML file of a task.{nearest_in_folder(path)}")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not TOML ({error}).") from error
+    task: TaskConfig = from_dict(TaskConfig, {"name": path.stem, **values}, str(path))
+    if task.source.startswith(("builtin:", "tfds:", "official:", "gs:")):
+        return task
+    return dataclasses.replace(task, source=str(path.parent / expanded(task.source)))
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder has a split in our own format."""
+    splits = ("train", "dev", "test")
+    return any((folder / f"{split}{ending}").is_file() for split in splits for ending in ENDINGS)

@@ -1,0 +1,20 @@
+"""The scores of a labelled split, from a model's outputs for its rows."""
+
+import numpy as np
+
+from afjax.config.experiment import TaskConfig
+from afjax.data.tokenise import TokenisedRows
+from afjax.tasks import metrics
+from afjax.tasks.answers import best_answers
+from afjax.tasks.windows import TokenisedSpans
+
+
+def split_scores(logits: np.ndarray, data: TokenisedRows, task: TaskConfig) -> dict[str, float]:
+    """Every metric of a labelled split, from a model's logits; those of regression in the units of the labels."""
+    if isinstance(data, TokenisedSpans):
+        assert data.rows.labels is not None, "a split without answers is not scored"
+        answers = best_answers(logits, data, task.span)
+        right = [[text for text, _ in of_row] for of_row in data.rows.labels]
+        return metrics.span_scores([best[0].text for best in answers], right, no_answer=task.span.no_answer)
+    assert data.labels is not None, "a split without labels is not scored"
+    return metrics.scores(logits, data.labels, task.kind)

@@ -1,0 +1,108 @@
+"""Rows whose answers are cut from a context: picked out of named columns and checked, each error with its place."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from afjax.data.columns import check_ids, first_row, id_of, missing_column, text_of, value_of
+from afjax.data.sources.files import shorten
+from afjax.data.splits import SpanRows
+from afjax.errors import UserError
+
+
+def pick_spans(
+    source: str,
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    *,
+    context: str = "",
+    question: str = "",
+    answers: str = "",
+    no_answer: bool = False,
+    labelled: bool | None = None,
+) -> SpanRows:
+    """Picks questions, contexts and answers out of rows.
+
+    Answers are ``{"text": [...], "answer_start": [...]}``, starts in characters of the context. A row without
+    ``answer_start``, with null or -1 in it, or with a true ``start_guessed``, is scored by its texts but never trained
+    on.
+
+    Args:
+      source: What errors call the split.
+      rows: (what errors call the row, its values by column name); at least one.
+      context, question, answers: Columns; empty: ``context``, ``question``, ``answers``.
+      no_answer: Whether a row may have no answers.
+      labelled: Whether rows need answers; if not, they are not looked at. None: where any row has some.
+
+    Raises:
+      UserError: A column is missing, an answer is not where it is said to be, or two rows have one id; with the row's
+        place.
+    """
+    place, first, rows = first_row(source, rows)
+    answers = answers or "answers"
+    if labelled and answers not in first:
+        raise missing_column(place, answers, first, "label")
+    places: list[str] = []
+    questions: list[str] = []
+    contexts: list[str] = []
+    labels: list[tuple[Any, bool]] = []
+    ids: list[str] = []
+    for number, (place, row) in enumerate(rows):
+        places.append(place)
+        questions.append(text_of(place, row, question or "question"))
+        contexts.append(text_of(place, row, context or "context"))
+        if labelled or (labelled is None and answers in first):
+            labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
+        ids.append(id_of(place, row) if "id" in first else str(number))
+    check_ids(places, ids)
+    if not labels or (labelled is None and not no_answer and not any(_has_text(value) for value, _ in labels)):
+        return SpanRows(questions, contexts, None, ids=ids)
+    checked = [
+        check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
+        for place, context, (value, guessed) in zip(places, contexts, labels, strict=True)
+    ]
+    return SpanRows(questions, contexts, checked, ids=ids)
+
+
+def _has_text(answers: Any) -> bool:
+    return bool(answers.get("text") if isinstance(answers, Mapping) else answers)
+
+
+def check_answers(
+    place: str, answers: Any, context: str, *, no_answer: bool, guessed: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """A row's answers, as (text, where it begins in the context; -1: not known)."""
+    texts = answers.get("text") if isinstance(answers, Mapping) else None
+    starts = answers.get("answer_start") if isinstance(answers, Mapping) else None
+    if not isinstance(texts, (list, tuple)) or not (starts is None or isinstance(starts, (list, tuple))):
+        raise UserError(
+            f'{place} has the answers {shorten(answers)}; they must be {{"text": [...], "answer_start": [...]}}.'
+        )
+    if starts is not None and len(starts) != len(texts):
+        raise UserError(f"{place} has {len(texts)} answers and {len(starts)} answer_start; give one start an answer.")
+    if not texts and not no_answer:
+        raise UserError(
+            f"{place} has no answer; drop the row, or set the task's span.no_answer=True, as SQuAD v2 needs it."
+        )
+    found = []
+    for text, start in zip(texts, starts or [None] * len(texts), strict=True):
+        if not isinstance(text, str) or not text:
+            raise UserError(f"{place} has the answer {shorten(text)}; it must be a string with something in it.")
+        if text not in context:
+            raise UserError(
+                f"{place} has the answer {shorten(text)}, which is not in its context; mend or drop the row."
+            )
+        unknown = start is None or start == -1
+        if not unknown and (isinstance(start, bool) or not isinstance(start, (int, np.integer)) or start < 0):
+            raise UserError(
+                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null where "
+                "it is not known."
+            )
+        known = not (unknown or guessed)
+        if known and context[start : start + len(text)] != text:
+            raise UserError(
+                f"{place} has the answer {shorten(text)} at character {start} of its context, where there is "
+                f"{shorten(context[start : start + len(text)])}; put answer_start right (counted in characters)."
+            )
+        found.append((text, int(start) if known else -1))
+    return tuple(found)

@@ -1,0 +1,186 @@
+"""Token ids of questions and their contexts, a long context in overlapping windows."""
+
+import hashlib
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from afjax.config.experiment import SpanConfig
+from afjax.data.cache import read_arrays, write_arrays
+from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
+from afjax.data.splits import SpanRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
+
+# Part of the cache's key: raise it when what is stored, or how it is made, changes.
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenisedSpans(TokenisedRows):
+    """The windows of a split; where :class:`TokenisedRows` speaks of rows, these are windows.
+
+    Attributes:
+      row_of: int32 [windows], the split's row that each window is of; rising.
+      characters: int32 [tokens, 2]: where a token of the context begins and ends in it, in characters; -1 for others.
+      rows: The split.
+    """
+
+    row_of: np.ndarray
+    characters: np.ndarray
+    rows: SpanRows
+
+    def source_row(self, index: int) -> tuple[int, int]:
+        return int(self.row_of[index]), len(self.rows)
+
+
+def tokenise_spans(
+    rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenisedRows:
+    """Turns questions and contexts into token ids, or reads them from the cache.
+
+    A window holds the special tokens, the question and a piece of the context. Windows begin ``config.doc_stride``
+    tokens after each other, but at most half of the piece's length, so that they overlap. A window's label is the first
+    and the last token of the row's first answer, or 0 twice, which is the first special token, where the answer is not
+    wholly in it.
+
+    Args:
+      rows: The split.
+      tokenizer: A fast tokenizer of transformers.
+      config: Windows.
+      max_length: Tokens a window may have.
+      training: Whether windows get labels. Rows whose answers' places are not known are then left out.
+      cache_dir: Where token ids are kept, under a digest of all they depend on; None: nowhere.
+
+    Returns:
+      :class:`TokenisedSpans`; of rows to train on just their windows, with labels.
+
+    Raises:
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for a question and context, no row can
+        be trained on, or the cache cannot be written.
+    """
+    if training:
+        assert rows.labels is not None, "training rows have answers"
+        known = rows.trainable()
+        if not known:
+            raise UserError("No row says where its answer begins; give train rows an answer_start.")
+        if len(known) < len(rows):
+            warnings.warn(
+                f"{len(rows) - len(known)} of {len(rows)} train rows do not say where their answers begin and are left "
+                "out.",
+                stacklevel=2,
+            )
+            rows = rows.take(known)
+    check_fast(tokenizer)
+    path = cache_dir / f"{_cache_key(rows, tokenizer, config, max_length)}.npz" if cache_dir else None
+    arrays = read_arrays(path) if path else None
+    if arrays is None or not _sound(arrays, len(rows)):
+        arrays = _make_windows(rows, tokenizer, config, max_length)
+        if path:
+            write_arrays(path, arrays)
+    data = TokenisedSpans(
+        tokens=arrays["tokens"],
+        types=arrays["types"],
+        offsets=arrays["offsets"],
+        labels=None,
+        truncated=int(arrays["truncated"]),
+        row_of=arrays["row_of"],
+        characters=arrays["characters"],
+        rows=rows,
+    )
+    if training:
+        return TokenisedRows(data.tokens, data.types, data.offsets, _labels(data), data.truncated)
+    return data
+
+
+def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> dict[str, np.ndarray]:
+    backend = plain_backend(tokenizer)
+    template = learn_template(backend, tokenizer, pair=True)
+    # Half of a window is the context's, or more.
+    longest_question = min(config.max_question_length, (max_length - template.num_special) // 2)
+    if longest_question < 1:
+        raise UserError(
+            f"max_length is {max_length}, but special tokens alone take {template.num_special}; give a larger one."
+        )
+    texts, (contexts,) = number_texts(rows.contexts)
+    pieces = encode_texts(backend, texts, characters=True)
+    assert pieces.characters is not None, "asked for above"
+    asked = encode_texts(backend, rows.questions)
+    parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "characters": []}
+    row_of, lengths, truncated = [], [], 0
+    for row in range(len(rows)):
+        question = asked.tokens[asked.offsets[row] : asked.offsets[row + 1]][:longest_question]
+        of_context = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
+        ids, characters = pieces.tokens[of_context], pieces.characters[of_context]
+        front = np.concatenate([template.specials[0], question, template.specials[1]])
+        of_question = [template.types[0]] * len(question)
+        front_types = [*template.special_types[0], *of_question, *template.special_types[1]]
+        room = max_length - template.num_special - len(question)
+        step = min(config.doc_stride, max(1, room // 2))
+        begins = range(0, max(1, len(ids) - room + step), step)
+        truncated += len(begins) > 1
+        for begin in begins:
+            piece = ids[begin : begin + room]
+            outside = np.full((len(front), 2), -1, np.int32)
+            behind = np.full((len(template.specials[2]), 2), -1, np.int32)
+            parts["tokens"].append(np.concatenate([front, piece, template.specials[2]]).astype(np.int32))
+            types = [*front_types, *[template.types[1]] * len(piece), *template.special_types[2]]
+            parts["types"].append(np.array(types, np.int8))
+            parts["characters"].append(np.concatenate([outside, characters[begin : begin + room], behind]))
+            row_of.append(row)
+            lengths.append(len(types))
+    return {
+        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "row_of": np.array(row_of, np.int32),
+        "truncated": np.array(truncated),
+    }
+
+
+def _labels(data: TokenisedSpans) -> np.ndarray:
+    """int32 [windows, 2]: the first and the last token of each window's answer; 0 where it is not wholly in it."""
+    assert data.rows.labels is not None, "training rows have answers"
+    labels = np.zeros((len(data), 2), np.int32)
+    # Where the tokens of each window that have a part in the answer begin and end, in characters.
+    bounds = np.full((len(data), 2), -1, np.int64)
+    for window, row in enumerate(data.row_of):
+        for text, begin in data.rows.labels[row][:1]:
+            characters = data.characters[data.offsets[window] : data.offsets[window + 1]]
+            (inside,) = np.nonzero((characters[:, 1] > begin) & (characters[:, 0] < begin + len(text)))
+            if len(inside):
+                labels[window] = inside[0], inside[-1]
+                bounds[window] = characters[inside[0], 0], characters[inside[-1], 1]
+    # Whole is the answer in a window that lacks none of the tokens that other windows of the row have of it. (Its own
+    # characters would not tell: blanks at its ends are in no token.)
+    first = np.full(len(data.rows), np.iinfo(np.int64).max)
+    last = np.full(len(data.rows), -1)
+    np.minimum.at(first, data.row_of, np.where(bounds[:, 0] < 0, np.iinfo(np.int64).max, bounds[:, 0]))
+    np.maximum.at(last, data.row_of, bounds[:, 1])
+    whole = (bounds[:, 0] == first[data.row_of]) & (bounds[:, 1] == last[data.row_of])
+    return np.where(whole[:, None], labels, 0)
+
+
+def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
+    """SHA-256 (hex) of all that windows depend on."""
+    names = ",".join(tokenizer.model_input_names)
+    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
+    everything = (
+        f"windows {FORMAT_VERSION} {tokenizers.__version__} {settings} {names} {tokenizer_digest} {rows.texts_digest()}"
+    )
+    return hashlib.sha256(everything.encode()).hexdigest()
+
+
+def _sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
+    names = {"tokens", "types", "characters", "offsets", "row_of", "truncated"}
+    return (
+        arrays.keys() == names
+        and len(arrays["offsets"]) == len(arrays["row_of"]) + 1
+        and arrays["row_of"][-1] == num_rows - 1
+        and [arrays[name].dtype for name in ("tokens", "types", "characters")] == [np.int32, np.int8, np.int32]
+        and arrays["offsets"][-1] == len(arrays["tokens"]) == len(arrays["types"]) == len(arrays["characters"])
+    )

@@ -1,0 +1,1 @@
+"""Pretrained encoders: the module with its slots, import of weights, identity, and embeddings."""

@@ -1,0 +1,183 @@
+"""Embeddings of texts: one vector per row, pooled as a sentence-transformers model describes it."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from afjax.config.architecture import Pooling
+from afjax.config.from_dict import check_fields
+from afjax.data.lengths import inference_lengths
+from afjax.data.over_rows import over_rows
+from afjax.data.splits import Rows
+from afjax.data.tokenise import tokenise
+from afjax.errors import UserError
+from afjax.nn.pooling import pool
+from afjax.storage.json_files import read_json
+from afjax.tasks.load import rows_from_lists
+from afjax.trees import Tree
+from afjax.trunk.encoder import TrunkConfig, encode
+
+# Files of a sentence-transformers model that say how to make an embedding of its encoder's hidden states.
+MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
+_MODES: Mapping[str, Pooling] = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "cls": "first",
+    "mean": "mean",
+}
+_ADVICE = 'or give pooling="mean" or pooling="first"'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How an encoder's last hidden states become an embedding.
+
+    Attributes:
+      pooling: The first token's hidden state, or the mean over all tokens except padding.
+      normalize: Whether to divide each embedding by its Euclidean norm.
+      max_length: Tokens per row; longer rows are truncated. None for as many as the encoder takes.
+    """
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "embedding")
+
+
+def read_embedding_config(folder: Path) -> EmbeddingConfig:
+    """Reads how a trunk's own embeddings are made.
+
+    Args:
+      folder: The trunk's folder. The files of sentence-transformers are optional. Without them the embedding is the
+        mean over tokens, as sentence-transformers does for such a folder.
+
+    Raises:
+      UserError: A file is damaged, or it describes a step that afjax does not have.
+    """
+    modules = read_json(folder / MODULES, expected=list, advice=f"restore the file, {_ADVICE}")
+    kinds = [_module_kind(folder, module) for module in modules or ()]
+    for kind in kinds:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise UserError(
+                f'{folder / MODULES} has a module "{kind}", but afjax only has Transformer, Pooling and Normalize; '
+                'give pooling="mean" or pooling="first" to embed without the other modules.'
+            )
+    settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
+    pooling = "mean" if settings is None else _pooling(settings, folder / POOLING)
+    length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 4):
+        raise UserError(f"{folder / LENGTH}: max_seq_length is {length!r}; it must be an integer from 4 on.")
+    return EmbeddingConfig(pooling=pooling, normalize="Normalize" in kinds, max_length=length)
+
+
+def _module_kind(folder: Path, module: Any) -> str:
+    kind = module.get("type") if isinstance(module, dict) else None
+    if not isinstance(kind, str):
+        raise UserError(f"{folder / MODULES} has an entry without a type; restore the file, {_ADVICE}.")
+    return kind.rpartition(".")[2]
+
+
+def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
+    """Returns the single pooling mode that a ``1_Pooling/config.json`` turns on, in its older or its newer form."""
+    mode = settings.get("pooling_mode")
+    modes = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
+    if mode is not None:
+        modes = [*mode] if isinstance(mode, list | tuple) else [mode]
+    if len(modes) != 1 or modes[0] not in _MODES:
+        raise UserError(
+            f"{path} turns on {', '.join(map(str, modes)) or 'no pooling mode'}; afjax pools either the first token or "
+            f"the mean of all tokens. Correct the file, {_ADVICE}."
+        )
+    return _MODES[modes[0]]
+
+
+class Encoder(Protocol):
+    """What computes hidden states: a trunk, with or without adapters. Hashable, without parameters."""
+
+    @property
+    def trunk(self) -> TrunkConfig:
+        """The trunk's architecture."""
+        ...
+
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+        """Computes the last hidden states, ``[batch, length, hidden_size]``, without dropout."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainEncoder:
+    """A trunk without adapters; an :class:`Encoder`."""
+
+    trunk: TrunkConfig
+
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+        return encode(params["trunk"], self.trunk, batch["tokens"], batch["types"], batch["mask"])[0]
+
+
+def embed_texts(
+    texts: Sequence[Any],
+    config: EmbeddingConfig,
+    *,
+    model: Encoder,
+    params: Tree,
+    tokenizer: Any,
+    mesh: Mesh,
+    batch_size: int,
+) -> np.ndarray:
+    """Embeds texts, or pairs of texts.
+
+    Args:
+      texts: Strings, or pairs of strings.
+      config: Pooling, normalization and length.
+      model: The encoder with its adapters.
+      params: The model's parameters on the mesh.
+      tokenizer: The trunk's tokenizer.
+      mesh: This host's devices.
+      batch_size: Rows per step.
+
+    Returns:
+      float32 ``[rows, hidden_size]``, in the order of the texts.
+
+    Raises:
+      UserError: No texts, a length that the encoder cannot take, or embeddings that are NaN or infinite.
+    """
+    longest = model.trunk.max_length
+    max_length = min(config.max_length or longest, longest)
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+    rows = rows_from_lists(texts)
+    assert isinstance(rows, Rows), "the kind is classification by default"
+    data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
+    step = functools.partial(_embed_step, model, config.pooling, config.normalize)
+    # Every device gets the same number of rows.
+    batch_size = -(-batch_size // mesh.size) * mesh.size
+    embeddings: np.ndarray = over_rows(
+        step,
+        params,
+        data,
+        batch_size=batch_size,
+        lengths=inference_lengths(data, batch_size=batch_size, max_length=max_length),
+        pad_id=model.trunk.pad_id,
+        mesh=mesh,
+    )
+    return embeddings
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _embed_step(model: Encoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, Array]) -> Array:
+    hidden = model.hidden_states(params, batch)  # [batch, length, hidden_size]
+    pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
+    if not normalize:
+        return pooled
+    # The floor of torch.nn.functional.normalize.
+    return pooled / jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)

