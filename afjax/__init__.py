@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from afjax.adapters.beside import pal
     from afjax.adapters.bottleneck import bottleneck
     from afjax.adapters.kinds import layer_params
-    from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig, PalConfig
-    from afjax.config.experiment import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
+    from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
+    from afjax.config.fusion import FusionConfig
+    from afjax.config.heads import HeadConfig
+    from afjax.config.tasks import SpanConfig, TaskConfig
+    from afjax.config.training import SamplingConfig, TrainConfig
     from afjax.errors import UserError
     from afjax.fusion.factored import fuse
     from afjax.model.stored import load_adapter, load_fusion
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "afjax.config.architecture": ("ADAPTER_PRESETS", "AdapterConfig", "FusionConfig", "HeadConfig", "PalConfig"),
-    "afjax.config.experiment": ("SamplingConfig", "SpanConfig", "TaskConfig", "TrainConfig"),
+    "afjax.config.adapters": ("ADAPTER_PRESETS", "AdapterConfig", "PalConfig"),
+    "afjax.config.fusion": ("FusionConfig",),
+    "afjax.config.heads": ("HeadConfig",),
+    "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
+    "afjax.config.training": ("SamplingConfig", "TrainConfig"),
     "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
     "afjax.tasks.named": ("find_task",),
     "afjax.errors": ("UserError",),

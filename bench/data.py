@@ -21,8 +21,9 @@ from typing import Any
 import jax
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.model import partition

@@ -28,8 +28,10 @@ from typing import Any
 import jax
 
 from afjax import load_task, load_trunk, train_single
-from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.trunk.pretrained import Trunk
 
 # Tokens per row: few of a task's rows are longer. Parts 1 and 3 use the first four tasks.

@@ -10,7 +10,8 @@ out. The built-in tasks need no data. Nothing is trained.
 import argparse
 import sys
 
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
 from afjax.data.lengths import choose_lengths
 from afjax.data.sources.builtin import GRAMMARS

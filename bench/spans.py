@@ -27,7 +27,8 @@ import numpy as np
 import afjax
 from afjax.adapters.kinds import init_adapter
 from afjax.analysis.spans import layer_spans, score_spans
-from afjax.config.architecture import AdapterConfig, HeadConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.heads import HeadConfig
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel

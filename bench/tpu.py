@@ -16,7 +16,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from afjax.config.experiment import MeshConfig
+from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.plan import of_method

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afjax.config.experiment import SpanConfig
+from afjax.config.tasks import SpanConfig
 from afjax.data.splits import SpanRows
 from afjax.tasks.answers import best_answers
 from afjax.tasks.windows import TokenisedSpans

@@ -30,7 +30,7 @@ from gcp_storage_emulator.storage import Storage
 
 from afjax import share, store
 from afjax.cli.main import main
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage import paths
 from afjax.tasks.load import load_split

@@ -9,29 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.config.architecture import (
-    ADAPTER_PRESETS,
-    Adapter,
-    AdapterConfig,
-    FusionConfig,
-    HeadConfig,
-    LhucConfig,
-    PalConfig,
-    TopFfnConfig,
-)
-from afjax.config.experiment import (
-    ExperimentConfig,
-    MeshConfig,
-    SamplingConfig,
-    SourceConfig,
-    SpanConfig,
-    TaskConfig,
-    TrainConfig,
-    check_name,
-    check_partition,
-    check_seed,
-)
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, LhucConfig, PalConfig, TopFfnConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import check_partition
+from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
+from afjax.config.values import check_name, check_seed
 from afjax.errors import UserError
 
 TASK = TaskConfig(name="rte")

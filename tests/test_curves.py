@@ -12,16 +12,10 @@ import pytest
 from afjax import store
 from afjax.adapters.kinds import init_adapter
 from afjax.analysis.curves import adapterdrop_curve, most_used, prune_curve, rank_adapters
-from afjax.config.architecture import (
-    AdapterConfig,
-    BesideLayers,
-    FusionConfig,
-    HeadConfig,
-    LhucConfig,
-    PalConfig,
-    TopFfnConfig,
-)
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import AdapterConfig, BesideLayers, LhucConfig, PalConfig, TopFfnConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.fusion.factored import check_subset, init_fusion
 from afjax.model.heads import init_head

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from afjax import share, store
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
 from afjax.model.task_model import TaskModel, load_adapters, load_task_model

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import Partition, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head

@@ -23,9 +23,9 @@ from fork_server import fork_server
 
 from afjax import store, trees
 from afjax.cli.store import list_lines, show_lines, verify_lines
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 

@@ -13,7 +13,9 @@ import pytest
 from fork_server import fork_server
 
 from afjax import share, store
-from afjax.config.experiment import MAX_NAME_BYTES, ExperimentConfig, TaskConfig, check_name
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.values import MAX_NAME_BYTES, check_name
 from afjax.errors import UserError
 from afjax.store import checkpoint, files
 from afjax.store.manifest import CHECKSUM

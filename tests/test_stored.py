@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig, FusionConfig, PalConfig
+from afjax.config.adapters import AdapterConfig, PalConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.model.stored import load_adapter, load_fusion, recorded_head, recorded_trunk
 from afjax.trees import Tree, flatten, tree_digest

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig, PalConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig, PalConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import load_task_model
 from afjax.tasks.load import Rows, rows_from_lists

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config.architecture import BesideLayers, LhucConfig, LowRankConfig, PalConfig, ProjectedFfnConfig
+from afjax.config.adapters import BesideLayers, LhucConfig, LowRankConfig, PalConfig, ProjectedFfnConfig
 from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense

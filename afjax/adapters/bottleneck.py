@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
 from afjax.trees import Tree, named_key
 

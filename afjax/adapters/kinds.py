@@ -12,7 +12,7 @@ from jax import Array
 from afjax.adapters.beside import beside_slot, init_beside
 from afjax.adapters.bottleneck import bottleneck_slot, init_bottleneck
 from afjax.adapters.top import init_top
-from afjax.config.architecture import Adapter, AdapterConfig, BesideLayers, OnTop, PalConfig, TopFfnConfig
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop, PalConfig, TopFfnConfig
 from afjax.errors import UserError
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import Sublayer, TrunkConfig

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config.architecture import OnTop, TopAttentionConfig, TopFfnConfig, TopLayerConfig
+from afjax.config.adapters import OnTop, TopAttentionConfig, TopFfnConfig, TopLayerConfig
 from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
 from afjax.trees import Tree, named_key
 from afjax.trunk.encoder import AttentionBlock, EncoderLayer, LayerKeys, TrunkConfig, layer_keys, plain_slot, unstack

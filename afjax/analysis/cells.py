@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from afjax.analysis.runs import RunRecord
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
 # In this order they stand in tables; "top-K" by K, and others behind them by name.

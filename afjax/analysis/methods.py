@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from afjax.config.architecture import ADAPTER_PRESETS, Adapter
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter
 from afjax.config.experiment import ExperimentConfig
 
 # What tells one architecture of adapters from another; sizes and starts do not.

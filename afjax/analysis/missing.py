@@ -10,8 +10,9 @@ from etils import epath
 
 from afjax.analysis.cells import Cell
 from afjax.analysis.runs import Collection, RunRecord
-from afjax.config.experiment import ExperimentConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder

@@ -19,7 +19,7 @@ from afjax.analysis.report_sections import (
 )
 from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
 from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
-from afjax.config.architecture import HeadConfig
+from afjax.config.heads import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.display.html import Markup, tag
 from afjax.display.terminal import duration

@@ -18,9 +18,10 @@ from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
 from afjax.analysis.workdirs import NO_MATTER
-from afjax.config.architecture import Adapter
-from afjax.config.experiment import ExperimentConfig, TaskConfig
+from afjax.config.adapters import Adapter
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import is_remote, open_path

@@ -20,7 +20,7 @@ from afjax.analysis.figures import (
     style,
 )
 from afjax.analysis.runs import RunRecord
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 
 if TYPE_CHECKING:

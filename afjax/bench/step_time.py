@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, FusionConfig, HeadConfig
-from afjax.config.experiment import TrainConfig, TrunkDtype
+from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.training import TrainConfig
+from afjax.config.values import TrunkDtype
 from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
 from afjax.errors import UserError
 from afjax.fusion.factored import init_fusion

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.config.architecture import ADAPTER_PRESETS
+from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean

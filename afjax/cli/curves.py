@@ -6,7 +6,7 @@ from pathlib import Path
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.analysis.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
-from afjax.config.experiment import check_name
+from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output

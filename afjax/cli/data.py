@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from afjax.config.experiment import MAIN_METRICS, TaskConfig, TrainConfig
+from afjax.config.tasks import MAIN_METRICS, TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.labels import find_label_names
 from afjax.data.sources.files import ENDINGS, file_stem
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official

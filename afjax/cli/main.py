@@ -417,7 +417,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _tpu(arguments: argparse.Namespace) -> int:
     from afjax.cli.configs import load_experiment
-    from afjax.config.experiment import MeshConfig
+    from afjax.config.training import MeshConfig
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)

@@ -6,8 +6,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from afjax.config.experiment import LEARNING_RATES, ExperimentConfig
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import UNIONS, shown
+from afjax.config.methods import LEARNING_RATES
 
 
 @functools.cache

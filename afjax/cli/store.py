@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 
 from afjax import store
-from afjax.config.experiment import TaskConfig
 from afjax.config.from_dict import from_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError, did_you_mean
 from afjax.store import KINDS, Manifest
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
-from afjax.config.experiment import TaskConfig
 from afjax.config.from_dict import from_dict
+from afjax.config.tasks import TaskConfig
 from afjax.data.sources.official import OFFICIAL, find_official
 from afjax.data.sources.source import has_split
 from afjax.data.splits import AnyRows

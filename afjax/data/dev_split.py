@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows, row_texts
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError

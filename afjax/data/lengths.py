@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from afjax.config.experiment import TrainConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_groups, padding_share
 from afjax.data.tokenise import TokenisedRows
 

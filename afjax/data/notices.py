@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
 from afjax.data.splits import AnyRows, Rows, SpanRows, row_texts
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from afjax.config.experiment import MeshConfig
+from afjax.config.training import MeshConfig
 from afjax.errors import UserError
 from afjax.trees import Tree
 

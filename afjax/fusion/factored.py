@@ -44,7 +44,8 @@ from jax import Array
 from afjax.adapters.beside import add_output, module_output, module_units, plain_output
 from afjax.adapters.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import Adapter, AdapterConfig, BesideLayers, FusionConfig, LhucConfig, OnTop
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, LhucConfig, OnTop
+from afjax.config.fusion import FusionConfig
 from afjax.distributed.sharding import num_parts
 from afjax.errors import UserError
 from afjax.nn.layers import (

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import Adapter, FusionConfig, OnTop, PalConfig, ProjectedFfnConfig
+from afjax.config.adapters import Adapter, OnTop, PalConfig, ProjectedFfnConfig
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.trees import Tree
 from afjax.trunk.encoder import for_every_layer

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.interop.bert_tables import (
     TENSORFLOW,

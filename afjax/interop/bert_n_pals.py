@@ -12,16 +12,9 @@ import numpy as np
 
 from afjax import store
 from afjax.adapters.kinds import adapter_layers, init_adapter
-from afjax.config.architecture import (
-    Adapter,
-    HeadConfig,
-    LhucConfig,
-    LowRankConfig,
-    PalConfig,
-    TopAttentionConfig,
-    TopLayerConfig,
-)
-from afjax.config.experiment import check_name
+from afjax.config.adapters import Adapter, LhucConfig, LowRankConfig, PalConfig, TopAttentionConfig, TopLayerConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.interop.bert_files import Case, bert_trunk, check_output, hugging_face_config, read_bert_config
 from afjax.interop.bert_tables import (

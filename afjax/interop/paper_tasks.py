@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from afjax.config.architecture import Adapter, HeadConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import Adapter
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.model.heads import num_outputs
 from afjax.model.model import Model

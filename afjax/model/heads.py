@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config.architecture import HeadConfig
-from afjax.config.experiment import TaskKind
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, dense, dropout
 from afjax.nn.pooling import apply_pooler, pool

@@ -20,16 +20,11 @@ from jax import Array
 
 from afjax.adapters.kinds import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
 from afjax.adapters.top import apply_top
-from afjax.config.architecture import (
-    Adapter,
-    AdapterConfig,
-    BesideLayers,
-    FusionConfig,
-    HeadConfig,
-    OnTop,
-)
-from afjax.config.experiment import Remat, TrunkDtype
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
 from afjax.config.from_dict import check_value
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.values import Remat, TrunkDtype
 from afjax.fusion import factored as fusion
 from afjax.fusion.pruning import check_kept, keep_adapters, kept_config
 from afjax.model.heads import Reads, apply_head

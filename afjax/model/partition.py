@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from afjax.config.architecture import HeadConfig
+from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from afjax import store
-from afjax.config.architecture import Adapter, FusionConfig
+from afjax.config.adapters import Adapter
 from afjax.config.from_dict import from_dict
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.pruning import keep_adapters, kept_config
 from afjax.store.artefacts import StorePath, title

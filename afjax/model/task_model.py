@@ -15,9 +15,12 @@ from jax.sharding import Mesh
 
 from afjax import store
 from afjax.adapters.kinds import adapter_layers, init_adapter
-from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig, Pooling
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.values import Pooling
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.config.architecture import Pooling
+from afjax.config.values import Pooling
 from afjax.nn.layers import dense
 from afjax.trees import Tree
 

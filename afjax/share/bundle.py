@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etils import epath
 
-from afjax.config.experiment import check_name
+from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable

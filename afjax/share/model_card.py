@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from afjax.config.experiment import TaskConfig
 from afjax.config.from_dict import from_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.share.provenance import hub_id
 from afjax.store.manifest import Manifest

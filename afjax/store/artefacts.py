@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from afjax.config.experiment import check_name
+from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import checkpoint, files, reservations

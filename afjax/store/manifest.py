@@ -10,8 +10,8 @@ from typing import Any, get_args
 import numpy as np
 
 from afjax import trees
-from afjax.config.experiment import TrunkDtype
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.values import TrunkDtype
 from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
 from afjax.store.trunk_identity import trunk_difference

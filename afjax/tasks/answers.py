@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from afjax.config.experiment import SpanConfig
+from afjax.config.tasks import SpanConfig
 from afjax.tasks.windows import TokenisedSpans
 
 

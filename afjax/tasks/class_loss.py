@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError, did_you_mean
 
 

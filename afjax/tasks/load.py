@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig, TaskKind
 from afjax.config.from_dict import check_value
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.columns import Columns, check_text, is_missing, listing, number_labels, pick_columns
 from afjax.data.dev_split import divide, split_part
 from afjax.data.labels import check_label_names, class_labels, find_label_names

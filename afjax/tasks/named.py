@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from afjax.config.experiment import Metric, SpanConfig, TaskConfig
 from afjax.config.from_dict import from_dict
+from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import ENDINGS, FORMATS, nearest_in_folder
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean

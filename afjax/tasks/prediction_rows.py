@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS, listing, missing_column, text_of
 from afjax.data.sources.files import read_rows, rows_of_stream, shorten
 from afjax.data.sources.tfds import TFDS_TEXT_COLUMNS

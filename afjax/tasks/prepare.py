@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import TokenisedRows, tokenise
 from afjax.tasks.windows import tokenise_spans

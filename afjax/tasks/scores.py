@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks import metrics
 from afjax.tasks.answers import best_answers

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
 from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows

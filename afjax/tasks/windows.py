@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from afjax.config.experiment import SpanConfig
+from afjax.config.tasks import SpanConfig
 from afjax.data.cache import read_arrays, write_arrays
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
 from afjax.data.splits import SpanRows

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from afjax.adapters.kinds import adapter_layers, reads_all_tokens
-from afjax.config.architecture import (
+from afjax.config.adapters import (
     Adapter,
     AdapterConfig,
     BesideLayers,

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 import jax
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, HeadConfig
-from afjax.config.experiment import (
-    ExperimentConfig,
-    MeshConfig,
-    Partition,
-    Remat,
-    TaskConfig,
-    TaskKind,
-    TrainConfig,
-    TrunkDtype,
-)
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition
+from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.config.training import MeshConfig, TrainConfig
+from afjax.config.values import Remat, TrunkDtype
 from afjax.errors import UserError
 from afjax.fusion.factored import init_fusion
 from afjax.model import partition

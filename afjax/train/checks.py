@@ -9,8 +9,10 @@ from jax.sharding import Mesh
 
 from afjax import store
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import Adapter
-from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import Adapter
+from afjax.config.experiment import ExperimentConfig, SourceConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError, did_you_mean

@@ -15,8 +15,9 @@ from jax.sharding import Mesh
 
 import afjax.errors
 from afjax import store
-from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
 from afjax.distributed.sharding import make_mesh

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax.config.experiment import TrainConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
 from afjax.distributed.hosts import is_first_host, together
 from afjax.distributed.preemption import Preemption

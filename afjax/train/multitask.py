@@ -8,17 +8,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config.experiment import (
-    MeshConfig,
-    Partition,
-    Remat,
-    SamplingConfig,
-    TaskConfig,
-    TrainConfig,
-    check_partition,
-)
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition, check_partition
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
+from afjax.config.values import Remat
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import together

@@ -18,7 +18,8 @@ import numpy as np
 import optax
 from jax import Array
 
-from afjax.config.experiment import TaskKind, TrainConfig
+from afjax.config.tasks import TaskKind
+from afjax.config.training import TrainConfig
 from afjax.model.heads import Reads
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy

@@ -13,9 +13,12 @@ from etils import epath
 from jax.sharding import Mesh
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config.experiment import TaskConfig, TaskKind, TrainConfig, check_name, check_seed
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import shown, to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.config.training import TrainConfig
+from afjax.config.values import check_name, check_seed
 from afjax.data.batches import padding_share
 from afjax.data.notices import data_notices
 from afjax.data.splits import AnyRows

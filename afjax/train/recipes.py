@@ -9,9 +9,14 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import MeshConfig, Partition, Remat, TaskConfig, TrainConfig, check_partition
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import shown, to_dict
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition, check_partition
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig, TrainConfig
+from afjax.config.values import Remat
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import together

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from afjax.config.experiment import Sampler, SamplingConfig
+from afjax.config.training import Sampler, SamplingConfig
 
 
 def probabilities(sampler: Sampler, sizes: Sequence[int], *, epoch: int, num_epochs: int) -> np.ndarray:

@@ -8,8 +8,12 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from afjax.config.architecture import Adapter, AdapterConfig, HeadConfig
-from afjax.config.experiment import Partition, Remat, TaskConfig, TrainConfig
+from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.config.values import Remat
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import is_first_host, together

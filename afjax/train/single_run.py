@@ -8,7 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax.config.experiment import TaskConfig, TrainConfig, TrunkDtype
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.config.values import TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows

@@ -13,7 +13,8 @@ import optax
 from jax import Array
 from jax.sharding import Mesh
 
-from afjax.config.experiment import TaskKind, TrainConfig
+from afjax.config.tasks import TaskKind
+from afjax.config.training import TrainConfig
 from afjax.distributed.sharding import place, tree_sharding, whole
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy

@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from afjax.config.architecture import Pooling
 from afjax.config.from_dict import check_fields
+from afjax.config.values import Pooling
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import over_rows
 from afjax.data.splits import Rows

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from afjax.config.experiment import Remat
+from afjax.config.values import Remat
 from afjax.distributed.sharding import gathered, split_rows
 from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention

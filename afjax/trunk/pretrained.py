@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.architecture import Pooling
-from afjax.config.experiment import TrunkDtype
 from afjax.config.from_dict import check_value
+from afjax.config.values import Pooling, TrunkDtype
 from afjax.data.pieces import check_fast
 from afjax.display.html import table
 from afjax.distributed.sharding import local_mesh, place

@@ -9,9 +9,10 @@ import numpy as np
 from etils import epath
 
 from afjax import store
-from afjax.config.architecture import ADAPTER_PRESETS, Adapter
-from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter
+from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.storage.writing import write_json
 from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder
 

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import TaskConfig, TaskKind
+from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model, trunk_layer_norms

@@ -10,7 +10,7 @@ import pytest
 from afjax.analysis import compare
 from afjax.analysis.paired import Paired
 from afjax.analysis.sides import split_words
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.tasks import metrics
 from afjax.tasks.load import rows_from_lists
 

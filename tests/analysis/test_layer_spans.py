@@ -11,7 +11,7 @@ import pytest
 
 from afjax.analysis import spans
 from afjax.analysis.spans import SpanScores, draw_spans, layer_spans, score_spans
-from afjax.config.architecture import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
+from afjax.config.adapters import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel

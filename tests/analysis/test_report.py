@@ -15,8 +15,9 @@ from etils import epath
 from afjax.analysis.dev_rows import DevLook, Mistake
 from afjax.analysis.report import SECTIONS, Looked, make_page
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
-from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.display.html import Markup, tag
 from afjax.errors import UserError
 from afjax.storage.writing import check_output

@@ -17,9 +17,11 @@ from afjax.analysis.runs import collect
 from afjax.analysis.tables import make_grid, make_table
 from afjax.cli.configs import load_experiment
 from afjax.cli.flags import make_parser
-from afjax.config.architecture import HeadConfig
-from afjax.config.experiment import ExperimentConfig, SamplingConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig
 from afjax.errors import UserError
 
 OTHER = "b" * 64

@@ -11,7 +11,8 @@ from test_runs import jointly
 from afjax.analysis import formats
 from afjax.analysis.runs import collect
 from afjax.analysis.tables import GAP, Grid, Table, arrow, make_grid, make_table
-from afjax.config.experiment import SamplingConfig, TaskConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig
 from afjax.errors import UserError
 
 

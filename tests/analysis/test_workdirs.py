@@ -13,7 +13,8 @@ from made_runs import begin, experiment, finish, fusion
 from afjax.analysis.report import write_report
 from afjax.analysis.sides import open_sides
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments, load_result
-from afjax.config.experiment import ExperimentConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 
 STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}

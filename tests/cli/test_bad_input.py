@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from afjax import store as artefacts
 from afjax.cli.main import main
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog

@@ -13,8 +13,10 @@ from afjax.cli.configs import builtin_configs, load_experiment
 from afjax.cli.main import main
 from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan
-from afjax.config.experiment import LEARNING_RATES, ExperimentConfig, SourceConfig, TaskConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.methods import LEARNING_RATES
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from afjax.cli.configs import load_experiment
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.config.experiment import ExperimentConfig
 from afjax.errors import UserError
 

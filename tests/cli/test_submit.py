@@ -12,8 +12,10 @@ import pytest
 
 from afjax.adapters.kinds import init_adapter
 from afjax.cli.main import main
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import SpanConfig, TaskConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.sources.official import OFFICIAL
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.dev_split import divide, row_hashes
 from afjax.data.sources.source import has_split, open_source
 from afjax.data.splits import AnyRows, Rows

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afjax.config.experiment import TrainConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import eval_padding_share, padding_share
 from afjax.data.lengths import (
     MOST,

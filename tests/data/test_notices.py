@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.notices import blank_texts, data_notices, many_labels, no_better_than_majority, rows_in_both
 from afjax.data.splits import AnyRows
 from afjax.tasks.load import rows_from_lists

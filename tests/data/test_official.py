@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from afjax.config.experiment import Metric, TaskKind
+from afjax.config.tasks import Metric, TaskKind
 from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
 from afjax.errors import UserError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.prediction_rows import parse_keep, read_prediction_rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_from_lists

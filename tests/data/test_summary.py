@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from afjax.config.experiment import SpanConfig, TaskConfig, TrainConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import eval_batches, train_batches
 from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, SpanRows

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import rows_by_split, rows_from_lists, rows_from_table

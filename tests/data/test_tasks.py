@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from afjax.cli.configs import load_experiment
-from afjax.config.experiment import SpanConfig, TaskConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task
 from afjax.tasks.named import find_task

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.splits import ChoiceRows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from afjax.config.experiment import SpanConfig
+from afjax.config.tasks import SpanConfig
 from afjax.data.splits import SpanRows
 from afjax.errors import UserError
 from afjax.tasks import windows

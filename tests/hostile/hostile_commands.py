@@ -311,7 +311,8 @@ def python_calls() -> Iterator[Case]:
 
 
 def _train_single(change: Mapping[str, Any]) -> object:
-    from afjax.config.experiment import TaskConfig, TrainConfig
+    from afjax.config.tasks import TaskConfig
+    from afjax.config.training import TrainConfig
     from afjax.tasks.load import rows_from_lists
     from afjax.train.recipes import train_single
     from afjax.trunk.pretrained import load_trunk

@@ -250,7 +250,7 @@ def files() -> Iterator[Case]:
 # From Python: class, settings that make it complete, and wrong values by field.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
-        "afjax.config.experiment",
+        "afjax.config.tasks",
         {"name": "rte"},
         {
             "name": (3, None, "", ".", "a/b", "a\nb", "a,b", "a" * 300, "\ud800", b"rte"),
@@ -265,7 +265,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "TrainConfig": (
-        "afjax.config.experiment",
+        "afjax.config.training",
         {},
         {
             "learning_rate": (float("nan"), float("inf"), -1.0, "fast", None),
@@ -287,7 +287,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "AdapterConfig": (
-        "afjax.config.architecture",
+        "afjax.config.adapters",
         {},
         {
             "kind": ("pal", "bottelneck", None),
@@ -303,7 +303,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "FusionConfig": (
-        "afjax.config.architecture",
+        "afjax.config.fusion",
         {},
         {
             "temperature": (0, -1.0, float("nan"), "1"),
@@ -315,7 +315,7 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "HeadConfig": (
-        "afjax.config.architecture",
+        "afjax.config.heads",
         {},
         {
             "pooling": ("max", None),
@@ -326,17 +326,17 @@ CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = 
         },
     ),
     "PalConfig": (
-        "afjax.config.architecture",
+        "afjax.config.adapters",
         {},
         {"size": (0, 205, 1.5), "num_heads": (0, 7, "12"), "placement": ("x",)},
     ),
     "SamplingConfig": (
-        "afjax.config.experiment",
+        "afjax.config.training",
         {},
         {"sampler": ("anealed", None), "steps_per_epoch": (0, -1, 1.5, None)},
     ),
-    "MeshConfig": ("afjax.config.experiment", {}, {"data": (0, -2, 1.5, None), "fsdp": (0, "2"), "tensor": (0, None)}),
-    "SpanConfig": ("afjax.config.experiment", {}, {"doc_stride": (0, 1.5), "no_answer": ("no",), "num_best": (0,)}),
+    "MeshConfig": ("afjax.config.training", {}, {"data": (0, -2, 1.5, None), "fsdp": (0, "2"), "tensor": (0, None)}),
+    "SpanConfig": ("afjax.config.tasks", {}, {"doc_stride": (0, 1.5), "no_answer": ("no",), "num_best": (0,)}),
 }
 
 

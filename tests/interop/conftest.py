@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.config.architecture import Adapter, FusionConfig, HeadConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import Adapter
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model

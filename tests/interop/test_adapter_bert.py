@@ -9,7 +9,8 @@ from papers_reference import Array, Weights, bert_shapes, gelu_tanh, random_tens
 
 from afjax import store as artefacts
 from afjax.cli.main import main
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.interop import adapter_bert, google_bert
 from afjax.model.task_model import load_task_model

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
 from afjax.interop.adapterhub.adapters import own_adapter, read_adapter, write_adapter

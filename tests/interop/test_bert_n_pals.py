@@ -27,15 +27,8 @@ from safetensors.numpy import save_file
 
 from afjax import store as artefacts
 from afjax.cli.main import main
-from afjax.config.architecture import (
-    Adapter,
-    HeadConfig,
-    LhucConfig,
-    LowRankConfig,
-    PalConfig,
-    TopAttentionConfig,
-    TopLayerConfig,
-)
+from afjax.config.adapters import Adapter, LhucConfig, LowRankConfig, PalConfig, TopAttentionConfig, TopLayerConfig
+from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.interop.bert_files import hugging_face_config
 from afjax.interop.bert_n_pals import Checkpoint, from_bert_n_pals

@@ -13,7 +13,8 @@ import pytest
 
 import afjax
 from afjax.cli.main import main
-from afjax.config.architecture import AdapterConfig, HeadConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.heads import HeadConfig
 from afjax.fusion.factored import fused_slot, make_bank
 from afjax.model.heads import apply_head
 from afjax.model.task_model import TaskModel, load_task_model

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from afjax.cli.main import main
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, PalConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.errors import UserError
 from afjax.interop import stablehlo
 from afjax.interop.stablehlo import PLATFORMS, export_stablehlo

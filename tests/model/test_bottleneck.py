@@ -13,7 +13,7 @@ import pytest
 
 from afjax.adapters.bottleneck import bottleneck, bottleneck_slot
 from afjax.adapters.kinds import adapter_layers, init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms

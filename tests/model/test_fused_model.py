@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import AdapterConfig, FusionConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.factored import check_fusible, init_fusion, value_penalty
 from afjax.model.heads import init_head

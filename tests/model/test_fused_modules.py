@@ -10,17 +10,17 @@ import pytest
 
 from afjax.adapters.beside import module_output, plain_output
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import (
+from afjax.config.adapters import (
     Adapter,
     AdapterConfig,
     BesideLayers,
-    FusionConfig,
     LhucConfig,
     LowRankConfig,
     PalConfig,
     ProjectedFfnConfig,
     TopLayerConfig,
 )
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.factored import check_fusible, fused_slot, init_fusion, is_factored, make_bank
 from afjax.fusion.textbook import textbook_fusion

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from afjax.adapters.bottleneck import init_bottleneck
-from afjax.config.architecture import AdapterConfig, FusionConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
 from afjax.fusion.factored import (
     BLOCK,
     FOLDING_TOKENS,

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
 from afjax.trunk.encoder import TrunkConfig

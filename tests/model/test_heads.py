@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig, TopFfnConfig
-from afjax.config.experiment import TaskKind
+from afjax.config.adapters import ADAPTER_PRESETS, TopFfnConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, FusionConfig, PalConfig
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
+from afjax.config.fusion import FusionConfig
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms

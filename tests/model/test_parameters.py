@@ -9,8 +9,10 @@ import jax
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import Partition
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Partition
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms

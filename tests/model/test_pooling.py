@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import ADAPTER_PRESETS, HeadConfig, Pooling
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.values import Pooling
 from afjax.errors import UserError
 from afjax.interop.adapterhub.heads import write_head
 from afjax.model.heads import apply_head, init_head

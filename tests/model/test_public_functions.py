@@ -10,7 +10,8 @@ import pytest
 import afjax
 from afjax.adapters.beside import module_output
 from afjax.adapters.kinds import init_adapter, layer_params
-from afjax.config.architecture import AdapterConfig, FusionConfig, LhucConfig, PalConfig, TopFfnConfig
+from afjax.config.adapters import AdapterConfig, LhucConfig, PalConfig, TopFfnConfig
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.factored import init_fusion
 from afjax.fusion.textbook import textbook_fusion

@@ -12,7 +12,7 @@ import pytest
 
 from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens
 from afjax.adapters.top import apply_top
-from afjax.config.architecture import (
+from afjax.config.adapters import (
     ADAPTER_PRESETS,
     Adapter,
     BesideLayers,

@@ -9,7 +9,9 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from jobs import Job, result
 
-from afjax.config.experiment import ExperimentConfig, MeshConfig, TaskConfig, TrainConfig
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig, TrainConfig
 from afjax.data.batches import eval_batches, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 
 from afjax.cli.main import explain
-from afjax.config.architecture import ADAPTER_PRESETS, PalConfig
-from afjax.config.experiment import MeshConfig, SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.distributed import hosts
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.distributed.sharding import make_mesh

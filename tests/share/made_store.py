@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 
 HOME = "/home/alice"
 TRUNK = {

@@ -13,8 +13,8 @@ from made_store import HOME, TRUNK, save
 
 from afjax import store
 from afjax.cli.flags import make_parser
-from afjax.config.experiment import TaskConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
 from afjax.share.model_card import code_span, model_card, yaml_string
 from afjax.share.provenance import hub_id, shareable
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import Adapter, AdapterConfig
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.fusion.factored import init_fusion
 from afjax.model import partition
 from afjax.model.heads import Reads, init_head

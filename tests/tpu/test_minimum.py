@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import jax
 import pytest
 
-from afjax.config.architecture import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.tpu.minimum import Trained, minimum_flops

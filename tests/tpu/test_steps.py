@@ -11,8 +11,10 @@ import pytest
 
 from afjax.cli.flags import TPU_DEFAULTS
 from afjax.cli.main import main
-from afjax.config.architecture import ADAPTER_PRESETS, PalConfig
-from afjax.config.experiment import ExperimentConfig, MeshConfig, SamplingConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists

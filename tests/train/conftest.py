@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.tasks.load import Rows, rows_from_lists
 
 TASK = TaskConfig(name="quantity")

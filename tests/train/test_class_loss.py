@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.config.experiment import TaskConfig, TrainConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.tasks.class_loss import ClassLoss, check_class_settings, make_class_loss
 from afjax.tasks.load import Rows, rows_from_lists

@@ -13,8 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig, PalConfig
-from afjax.config.experiment import ExperimentConfig, SourceConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig, PalConfig
+from afjax.config.experiment import ExperimentConfig, SourceConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.stored import load_adapter
 from afjax.train.experiment import Result, run_experiment

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from afjax.cli.predictions import write_predictions
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig
-from afjax.config.experiment import SamplingConfig, SpanConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
 from afjax.model.task_model import TaskModel, _predict_step, load_task_model
 from afjax.tasks.load import rows_from_lists

@@ -11,8 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from afjax.config.architecture import AdapterConfig, HeadConfig, PalConfig
-from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig, PalConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import load_task_model
 from afjax.tasks.load import Rows, rows_from_lists

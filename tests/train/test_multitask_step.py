@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import HeadConfig, PalConfig
-from afjax.config.experiment import TrainConfig
+from afjax.config.adapters import PalConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.training import TrainConfig
 from afjax.distributed.sharding import local_mesh
 from afjax.model import partition
 from afjax.model.heads import init_head

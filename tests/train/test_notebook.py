@@ -11,7 +11,8 @@ import pytest
 
 import afjax
 from afjax.cli.main import main
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import Predictions, TaskModel
 from afjax.tasks.load import Rows, rows_from_lists

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.splits import Rows
 from afjax.distributed.preemption import stopping_between_runs

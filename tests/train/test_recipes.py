@@ -16,9 +16,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import afjax
 from afjax import store as artefacts
-from afjax.config.architecture import ADAPTER_PRESETS, AdapterConfig, HeadConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel, load_task_model, stored_text_columns
 from afjax.tasks.load import Rows, rows_from_lists

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from etils import epath
 
-from afjax.config.architecture import AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.lengths import PaddedLengths
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel

@@ -17,8 +17,9 @@ import pytest
 from fork_server import fork_server
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.tasks.load import Rows
 from afjax.train.recipes import train_single

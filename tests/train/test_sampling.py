@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from afjax.config.experiment import SamplingConfig
+from afjax.config.training import SamplingConfig
 from afjax.train.sampling import draw_tasks, probabilities
 
 SIZES = (10_000, 400, 100)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from afjax import store
-from afjax.config.experiment import ExperimentConfig, TaskConfig, TrainConfig
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.train import experiment
 from afjax.train.experiment import run_experiment

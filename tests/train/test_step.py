@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.training import TrainConfig
 from afjax.data.over_rows import over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import local_mesh

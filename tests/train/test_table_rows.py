@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.adapters import AdapterConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel, load_task_model
 from afjax.tasks.load import Rows

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from afjax.config.experiment import SamplingConfig, TaskConfig, TrainConfig
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.display.terminal import progress_bar, table_lines
 from afjax.tasks.load import Rows
 from afjax.train import logs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS
 from afjax.data.labels import read_label_names
 from afjax.data.sources.builtin import builtin_rows

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.paths import fetched, is_remote, open_path
 

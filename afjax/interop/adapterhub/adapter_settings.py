@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import Activation, AdapterConfig, LayerNormPlace, Position
+from afjax.config.adapters import AdapterConfig, LayerNormPlace, Position
 from afjax.config.from_dict import from_dict
+from afjax.config.values import Activation
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, Part, shortened
 from afjax.trunk.encoder import TrunkConfig

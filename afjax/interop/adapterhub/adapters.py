@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import AdapterConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import (

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax import store
-from afjax.config.architecture import Adapter, AdapterConfig, FusionConfig, HeadConfig
-from afjax.config.experiment import TaskConfig
+from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
 from afjax.interop.adapterhub.files import (

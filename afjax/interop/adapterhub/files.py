@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from afjax.config.experiment import TaskConfig
 from afjax.config.from_dict import from_dict
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage import json_files
 from afjax.trunk.encoder import TrunkConfig

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.config.architecture import AdapterConfig, FusionConfig
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, dropout_rate, module_tensors, shortened, stacked
 from afjax.trees import Tree, unflatten

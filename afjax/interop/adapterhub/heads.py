@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.architecture import HeadConfig
-from afjax.config.experiment import TaskConfig, TaskKind
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
-from afjax.config.architecture import AdapterConfig
-from afjax.config.experiment import check_name
+from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.fusion.factored import check_fusible
 from afjax.interop.adapterhub import files

@@ -1,8 +1,8 @@
-"""What adapters, fusions and heads can be: frozen dataclasses that say it, and the papers' own choices as presets.
+"""Adapters: one frozen dataclass for each kind, and the papers' own choices as presets.
 
-An adapter is one of eight kinds. A bottleneck (:class:`AdapterConfig`) sits behind a sub-layer; :class:`PalConfig`,
-:class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` stand beside whole layers; and
-:class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` on top of the encoder. The last seven are
+A bottleneck (:class:`AdapterConfig`) follows a sub-layer; :class:`PalConfig`, :class:`LowRankConfig`,
+:class:`ProjectedFfnConfig` and :class:`LhucConfig` are parallel to or follow whole layers; and
+:class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` follow the encoder. The last seven are
 the task modules of Stickland & Murray 2019, who train the trunk along with them.
 """
 
@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.values import Activation, check_dropout
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
 LayerNormPlace = Literal["before", "after", "both", "none"]
-# How a row's last hidden states become one vector.
-Pooling = Literal["first", "mean"]
-Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +152,7 @@ class PalConfig(_BesideLayers):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
-        _check_dropout("adapter", self.dropout)
+        check_dropout("adapter", self.dropout)
         _check_init_scale(self.init_scale)
 
     @property
@@ -320,86 +318,6 @@ OnTop = TopAttentionConfig | TopFfnConfig | TopLayerConfig
 Adapter = AdapterConfig | BesideLayers | OnTop
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FusionConfig:
-    """Attention over adapters (AdapterFusion, section 3.2).
-
-    Attributes:
-      value: Whether a value matrix is learnt ("dynamic"); without, the adapters' outputs are mixed as
-        they are ("static").
-      dropout: Dropout rate on the scores; None: the trunk's attention dropout.
-      temperature: The scores are divided by it.
-      init_scale: Standard deviation of the query and key kernels at the start.
-      value_init_scale: Standard deviation of the noise added to the identity that V starts from.
-      regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.
-      subset: How many of the adapters, drawn anew in each training step, are fused in it; None: all of them.
-      kept: Which adapters each layer fuses, by their numbers, where they have been pruned: for each slot and each
-        layer with a fusion as many numbers. None: all.
-    """
-
-    value: bool = True
-    dropout: float | None = None
-    temperature: float = 1.0
-    init_scale: float = 0.02
-    value_init_scale: float = 1e-6
-    regularization: float = 0.01
-    subset: int | None = None
-    kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
-
-    __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        check_fields(self, "fusion")
-        if self.subset is not None and self.subset < 1:
-            raise UserError(f"fusion.subset is {self.subset}; it must be at least 1, or None for all adapters.")
-        rows = [of_layer for of_slot in self.kept or () for of_layer in of_slot]
-        if self.kept is not None and (
-            len({len(row) for row in rows}) != 1
-            or any(len(set(row)) != len(row) or min(row, default=-1) < 0 for row in rows)
-        ):
-            raise UserError(
-                f"fusion.kept is {self.kept}; give every layer the same number of distinct adapters, by their numbers."
-            )
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")
-        for field in ("init_scale", "value_init_scale", "regularization"):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise UserError(f"fusion.{field} is {value}; it must be finite and 0 or more.")
-        _check_dropout("fusion", self.dropout)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """The output layers of one task.
-
-    Attributes:
-      pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
-        the last hidden states of all tokens except padding (``mean``). Heads that read every token ignore it.
-      pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
-        pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
-        frozen or trained as the trunk is. ``none``: no such layer. Heads that read every token have none.
-      hidden_layers: Dense layers of the trunk's hidden size in front of the output layer, each with an activation.
-      activation: That of the hidden layers.
-      dropout: Dropout rate in front of the hidden layers and the output layer; None: the trunk's hidden dropout, or
-        none for heads that read every token, as in BERT's code.
-    """
-
-    pooling: Pooling = "first"
-    pooler: Literal["head", "trunk", "none"] = "head"
-    hidden_layers: int = 0
-    activation: Activation = "tanh"
-    dropout: float | None = None
-
-    __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        check_fields(self, "head")
-        if self.hidden_layers < 0:
-            raise UserError(f"head.hidden_layers is {self.hidden_layers}; it must be 0 or more.")
-        _check_dropout("head", self.dropout)
-
-
 def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if layers is None:
         return None
@@ -424,11 +342,6 @@ def _check_heads(size: int, num_heads: int) -> None:
             f"adapter.size is {size} and adapter.num_heads {num_heads}; both must be at least 1, and the heads must "
             "divide the size."
         )
-
-
-def _check_dropout(owner: str, rate: float | None) -> None:
-    if rate is not None and not 0 <= rate < 1:
-        raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
 
 
 ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(

@@ -1,0 +1,57 @@
+"""The attention over adapters."""
+
+import dataclasses
+import math
+
+from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.values import check_dropout
+from afjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusionConfig:
+    """Attention over adapters (AdapterFusion, section 3.2).
+
+    Attributes:
+      value: Whether a value matrix is learnt ("dynamic"); without, the adapters' outputs are mixed as
+        they are ("static").
+      dropout: Dropout rate on the scores; None: the trunk's attention dropout.
+      temperature: The scores are divided by it.
+      init_scale: Standard deviation of the query and key kernels at the start.
+      value_init_scale: Standard deviation of the noise added to the identity that V starts from.
+      regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.
+      subset: How many of the adapters, drawn anew in each training step, are fused in it; None: all of them.
+      kept: Which adapters each layer fuses, by their numbers, where they have been pruned: for each slot and each
+        layer with a fusion as many numbers. None: all.
+    """
+
+    value: bool = True
+    dropout: float | None = None
+    temperature: float = 1.0
+    init_scale: float = 0.02
+    value_init_scale: float = 1e-6
+    regularization: float = 0.01
+    subset: int | None = None
+    kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        check_fields(self, "fusion")
+        if self.subset is not None and self.subset < 1:
+            raise UserError(f"fusion.subset is {self.subset}; it must be at least 1, or None for all adapters.")
+        rows = [of_layer for of_slot in self.kept or () for of_layer in of_slot]
+        if self.kept is not None and (
+            len({len(row) for row in rows}) != 1
+            or any(len(set(row)) != len(row) or min(row, default=-1) < 0 for row in rows)
+        ):
+            raise UserError(
+                f"fusion.kept is {self.kept}; give every layer the same number of distinct adapters, by their numbers."
+            )
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")
+        for field in ("init_scale", "value_init_scale", "regularization"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value >= 0):
+                raise UserError(f"fusion.{field} is {value}; it must be finite and 0 or more.")
+        check_dropout("fusion", self.dropout)

@@ -1,0 +1,45 @@
+"""Types and checks of values that several configs share."""
+
+from typing import Literal
+
+from afjax.config.from_dict import shown
+from afjax.errors import UserError
+
+# How a row's last hidden states become one vector.
+Pooling = Literal["first", "mean"]
+Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
+
+
+def check_dropout(owner: str, rate: float | None) -> None:
+    if rate is not None and not 0 <= rate < 1:
+        raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
+
+
+TrunkDtype = Literal["float32", "bfloat16"]
+Remat = Literal["none", "matmuls", "layers"]
+# File systems take names of 255 bytes. The longest that is made of an artefact's name is that of its reservation,
+# "adapters-NAME.json.part".
+MAX_NAME_BYTES = 236
+# jax.random.key makes the same key of seeds that differ by a multiple of this.
+NUM_SEEDS = 2**32
+
+
+def check_seed(seed: int) -> None:
+    """Raises UserError unless the seed is an integer with a random key of its own: 0 to 4294967295."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
+        raise UserError(f"The seed is {shown(seed)}; it must be an int from 0 to {NUM_SEEDS - 1}.")
+
+
+def check_name(name: str, kind: str) -> None:
+    """Raises UserError unless ``name`` can be a folder's name and a key of a tree."""
+    unusable = name.startswith(".") or any(sign in name for sign in "/\\,:") or not name.isprintable()
+    if not name or unusable or name != name.strip():
+        raise UserError(
+            f'The {kind} name "{name}" cannot be used; take letters, digits, "_", "-" and "." (not in front), '
+            'without "/", "\\", ":" or a comma.'
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise UserError(
+            f'The {kind} name "{name[:40]}..." has {len(name.encode())} bytes; take a name of at most '
+            f"{MAX_NAME_BYTES} bytes."
+        )
