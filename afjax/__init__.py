@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
     from afjax.config.fusion import FusionConfig
     from afjax.config.heads import HeadConfig
+    from afjax.config.methods import FusionMethod, Method, MultitaskMethod
     from afjax.config.tasks import SpanConfig, TaskConfig
     from afjax.config.training import SamplingConfig, TrainConfig
     from afjax.errors import UserError
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from afjax.model.task_model import Predictions, TaskModel, load_task_model
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
     from afjax.tasks.named import find_task
+    from afjax.train.fusion import train_fusion
     from afjax.train.multitask import train_multitask
-    from afjax.train.recipes import train_fusion, train_single
+    from afjax.train.options import RunOptions
     from afjax.train.sequential import train_sequential
+    from afjax.train.single import train_single
     from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 __version__ = "0.1.0"
@@ -32,6 +35,7 @@ _HOMES = {
     "afjax.config.adapters": ("ADAPTER_PRESETS", "AdapterConfig", "PalConfig"),
     "afjax.config.fusion": ("FusionConfig",),
     "afjax.config.heads": ("HeadConfig",),
+    "afjax.config.methods": ("FusionMethod", "Method", "MultitaskMethod"),
     "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
     "afjax.config.training": ("SamplingConfig", "TrainConfig"),
     "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
@@ -44,7 +48,9 @@ _HOMES = {
     "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("Predictions", "TaskModel", "load_task_model"),
     "afjax.train.multitask": ("train_multitask",),
-    "afjax.train.recipes": ("train_fusion", "train_single"),
+    "afjax.train.fusion": ("train_fusion",),
+    "afjax.train.options": ("RunOptions",),
+    "afjax.train.single": ("train_single",),
     "afjax.train.sequential": ("train_sequential",),
     "afjax.trunk.pretrained": ("Trunk", "load_trunk", "save_trunk"),
 }
@@ -54,9 +60,13 @@ __all__ = [
     "ADAPTER_PRESETS",
     "AdapterConfig",
     "FusionConfig",
+    "FusionMethod",
     "HeadConfig",
+    "Method",
+    "MultitaskMethod",
     "PalConfig",
     "Predictions",
+    "RunOptions",
     "SamplingConfig",
     "SpanConfig",
     "TaskConfig",

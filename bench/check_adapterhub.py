@@ -152,9 +152,8 @@ def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], wo
             task,
             {"train": rows, "dev": rows},
             workdir=work / "runs" / name,
-            adapter=adapter,
-            head=head,
             config=settings,
+            method=afjax.Method(adapter=adapter, head=head),
         )
         trained.save(store)
     rows = rows_of("classification")
@@ -162,12 +161,10 @@ def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], wo
         trunk,
         afjax.TaskConfig(name="fusion"),
         {"train": rows, "dev": rows},
-        FUSED_HERE,
-        store_folder=store,
+        afjax.FusionMethod(adapters=FUSED_HERE, store=store, fusion=afjax.FusionConfig(temperature=2.0)),
         workdir=work / "runs/fusion",
-        name="fusion",
-        fusion=afjax.FusionConfig(temperature=2.0),
         config=settings,
+        options=afjax.RunOptions(name="fusion"),
     )
     fused.save(store)
     names = [*HERE, "fusion"]

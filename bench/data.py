@@ -20,15 +20,14 @@ from typing import Any
 
 import jax
 
-from afjax.adapters.kinds import init_adapter
-from afjax.config.adapters import AdapterConfig
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.tokenise import TokenisedRows
+from afjax.distributed.sharding import local_mesh
 from afjax.errors import UserError
-from afjax.model import partition
-from afjax.model.heads import READS, init_head, num_outputs
-from afjax.model.model import Model
+from afjax.model.heads import READS, num_outputs
+from afjax.model.setup import single_setup
 from afjax.tasks.load import load_task
 from afjax.tasks.named import find_task
 from afjax.tasks.prepare import prepare
@@ -115,26 +114,15 @@ def data_share(
     trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
     """How long a batch takes to build against a training step of one adapter, as if one waited for the other."""
-    adapter, key = AdapterConfig(), jax.random.key(0)
-    model = Model(trunk=trunk.config, head_name="head", reads=READS[task.kind], adapters=(("adapter", adapter),))
-    head = init_head(key, model.head, num_outputs(task.kind, labels), trunk=trunk.params, reads=model.reads)
-    params = {
-        "trunk": trunk.params,
-        "adapters": {"adapter": init_adapter(key, adapter, trunk.config)},
-        "fusion": {},
-        "heads": {"head": head},
-    }
-    run = SingleRun(
-        model,
-        params,
-        partition.preset("adapter"),
-        data,
-        task,
-        TrainConfig(),
-        seed=0,
-        pad_id=trunk.config.pad_id,
-        trunk_dtype="float32",
+    setup = single_setup(
+        Method(),
+        trunk.config,
+        name="speed",
+        reads=READS[task.kind],
+        num_outputs=num_outputs(task.kind, labels),
     )
+    params = setup.init(jax.random.key(0), trunk.params)
+    run = SingleRun(setup, params, data, task, TrainConfig(), seed=0, mesh=local_mesh())
     state, shares, compiled = run.start, [], set()
     batches = run.batches(0)
     while len(shares) < num_steps:

@@ -30,8 +30,10 @@ import jax
 from afjax import load_task, load_trunk, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.heads import HeadConfig
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
 
 # Tokens per row: few of a task's rows are longer. Parts 1 and 3 use the first four tasks.
@@ -133,11 +135,13 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
             task,
             rows,
             workdir=folder,
-            partition_name="adapter" if run.method in ADAPTER_PRESETS else run.method,  # type: ignore[arg-type]
-            adapter=ADAPTER_PRESETS.get(run.method, ADAPTER_PRESETS["pfeiffer"]),
-            head=HeadConfig(pooling=run.pooling),  # type: ignore[arg-type]
             config=config,
-            seed=run.seed,
+            method=Method(
+                partition="adapter" if run.method in ADAPTER_PRESETS else run.method,
+                adapter=ADAPTER_PRESETS.get(run.method, ADAPTER_PRESETS["pfeiffer"]),
+                head=HeadConfig(pooling=run.pooling),
+            ),
+            options=RunOptions(seed=run.seed),
         )
     return {
         **dataclasses.asdict(run),

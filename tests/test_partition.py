@@ -15,13 +15,14 @@ from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import Partition
 from afjax.config.training import TrainConfig
+from afjax.config.values import Partition
 from afjax.errors import UserError
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
+from afjax.model.setup import Setup
 from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_optimizer, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
@@ -226,7 +227,7 @@ def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str
 
 def test_a_fusions_run_holds_its_frozen_adapters_once_and_side_by_side() -> None:
     model, params = make_model("fusion"), made_params("fusion")
-    trained, frozen = split_params(model, params, preset("fusion"), "float32")
+    trained, frozen = split_params(Setup(model=model, rules=preset("fusion"), num_outputs=2), params)
     assert (trained.keys(), frozen.keys()) == ({"fusion", "heads"}, {"trunk", "bank"})
     assert count(frozen["bank"]) == count(params["adapters"])
     assert len(jax.tree.leaves(frozen["bank"])) == 4 * TRUNK.num_layers

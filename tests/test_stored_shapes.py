@@ -9,12 +9,13 @@ import pytest
 from afjax import store
 from afjax.config.adapters import AdapterConfig, PalConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import load_task_model
 from afjax.tasks.load import Rows, rows_from_lists
-from afjax.train.recipes import train_single
+from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
@@ -29,7 +30,12 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
     data: Mapping[str, Rows] = {"train": rows, "dev": rows}  # type: ignore[dict-item]
     config = TrainConfig(max_steps=1, batch_size=4, max_length=8, buckets=(8,), eval_every=1)
     model = train_single(
-        tiny_trunk, TaskConfig(name="x"), data, workdir=tmp_path / "run", adapter=AdapterConfig(size=2), config=config
+        tiny_trunk,
+        TaskConfig(name="x"),
+        data,
+        workdir=tmp_path / "run",
+        config=config,
+        method=Method(adapter=AdapterConfig(size=2)),
     )
 
     def changed(kind: str, **changes: Any) -> None:

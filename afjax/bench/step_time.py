@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from afjax.adapters.kinds import init_adapter
+from afjax.config import methods
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
@@ -18,13 +18,11 @@ from afjax.config.training import TrainConfig
 from afjax.config.values import TrunkDtype
 from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
 from afjax.errors import UserError
-from afjax.fusion.factored import init_fusion
-from afjax.model import partition
-from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.train.step import init_state, make_eval_step, make_optimizer, make_train_step
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import cast_trunk, init_trunk
+from afjax.trunk.encoder import TrunkConfig, cast_trunk, init_trunk
 from afjax.trunk.pretrained import trunk_size
 
 Method = Literal["adapter", "fusion", "full"]
@@ -78,42 +76,24 @@ def prepare(
             f"num_adapters={num_adapters}, batch_size={batch_size}, max_length={max_length}: take at least 1 of each, "
             f"and at most {config.max_length} tokens."
         )
-    adapter = ADAPTER_PRESETS["pfeiffer"]
-    names = {"full": [], "adapter": ["adapter"], "fusion": [f"adapter{n}" for n in range(num_adapters)]}[method]
-    model = Model(
-        trunk=config,
-        head_name="head",
-        head=HeadConfig(),
-        adapters=tuple((name, adapter) for name in names),
-        fusion_name="fusion" if method == "fusion" else "",
-        fusion=FusionConfig(),
-        dtype=trunk_dtype,
-        scan_layers=scan_layers,
-    )
-    params = _init(jax.random.key(0), model)
-    params["trunk"] = cast_trunk(params["trunk"], trunk_dtype)
+    setup = _setup(config, method, num_adapters).computed(dtype=trunk_dtype, scan_layers=scan_layers)
+    model, key = setup.model, jax.random.key(0)
+    trunk_params = init_trunk(named_key(key, "trunk"), config, stacked=scan_layers)
+    params = setup.init(key, cast_trunk(trunk_params, trunk_dtype))
     batch = _synthetic_batch(config.vocab_size, batch_size, max_length)
     if mode == "eval":
         params = model.fold(params)
         return _prepare_eval(model, params, batch)
-    labels = partition.label(params, partition.preset(method, model.head))
-    trained, frozen = partition.split(params, labels)
+    trained, frozen = setup.split(params)
     return _prepare_train(model, trained, model.with_bank(frozen) if method == "fusion" else frozen, batch)
 
 
-def _init(key: jax.Array, model: Model) -> Tree:
-    trunk = init_trunk(named_key(key, "trunk"), model.trunk, stacked=model.scan_layers)
-    shape = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
-    params: Tree = {
-        "trunk": trunk,
-        "adapters": {name: init_adapter(named_key(key, name), config, model.trunk) for name, config in model.adapters},
-        "fusion": {},
-        "heads": {"head": init_head(named_key(key, "head"), model.head, 2, trunk=trunk)},
-    }
-    if model.fusion_name:
-        fusion = init_fusion(named_key(key, "fusion"), model.fusion, model.adapters[0][1], **shape)
-        params["fusion"] = {model.fusion_name: fusion}
-    return params
+def _setup(trunk: TrunkConfig, method: Method, num_adapters: int) -> Setup:
+    head: dict[str, Any] = {"name": "head", "reads": "pooled", "num_outputs": 2}
+    if method == "fusion":
+        adapters = dict.fromkeys((f"adapter{number}" for number in range(num_adapters)), ADAPTER_PRESETS["pfeiffer"])
+        return fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk, **head)
+    return single_setup(methods.Method(partition=method), trunk, **head)
 
 
 def _synthetic_batch(vocab_size: int, batch_size: int, length: int) -> dict[str, jax.Array]:

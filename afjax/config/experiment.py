@@ -1,16 +1,17 @@
 """Whole experiments, made once from an ml_collections config. Nothing deeper in the package sees a ConfigDict."""
 
 import dataclasses
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import check_fields, settings_repr
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import Partition, check_partition
+from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
-from afjax.config.values import Remat, TrunkDtype, check_name, check_seed
+from afjax.config.values import Partition, Remat, TrunkDtype, check_name, check_seed
 from afjax.errors import UserError, did_you_mean
 
 
@@ -106,11 +107,7 @@ class ExperimentConfig:
                 )
         if len(set(self.fused)) != len(self.fused):
             raise UserError(f"config.fused is {self.fused}; name each source once.")
-        if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
-            raise UserError(
-                f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
-            )
-        check_partition(self.partition, self.adapter)
+        assert self.method, "its checks are the config's"
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
         # The workdir records the rates themselves, so that a run does not depend on later defaults.
@@ -125,14 +122,22 @@ class ExperimentConfig:
         assert self.task is not None, "__post_init__ sees to it"
         return self.task
 
+    @functools.cached_property
+    def method(self) -> Method:
+        """What is trained: a :class:`MultitaskMethod` for several tasks at once; for a fusion that of its sources."""
+        given: dict[str, Any] = {"partition": self.partition, "adapter": self.adapter, "head": self.head}
+        given["top_k"] = self.top_k
+        return MultitaskMethod(**given, sampling=self.sampling) if self.recipe == "multitask" else Method(**given)
+
     @property
     def has_adapter(self) -> bool:
         """Whether the partition trains adapters."""
-        return self.partition in ("adapter", "adapter+trunk")
+        return self.method.has_adapter
 
     @property
     def trains_trunk(self) -> bool:
-        return self.recipe != "fusion" and self.partition in ("adapter+trunk", "full", "layernorm", "top_k")
+        """Whether any of the trunk is trained."""
+        return self.recipe != "fusion" and self.method.trains_trunk
 
     def artefact_name(self, task: TaskConfig) -> str:
         """Under which name what was trained for one of its tasks enters the store."""

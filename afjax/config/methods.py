@@ -1,26 +1,15 @@
-"""What is trained of a model, and with which learning rate by default."""
+"""Methods: what is trained of a model, its architecture, and the default learning rates."""
 
-import types
-from collections.abc import Mapping
-from typing import Literal
+import dataclasses
+import os
 
 from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.config.from_dict import check_value
+from afjax.config.from_dict import check_fields, check_value, settings_repr, shown
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.training import SamplingConfig
+from afjax.config.values import Partition
 from afjax.errors import UserError
-
-Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
-# The default of train.learning_rate for each partition (docs/defaults.md).
-LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
-    {
-        "head": 1e-3,
-        "adapter": 1e-3,
-        "fusion": 1e-3,
-        "layernorm": 1e-3,
-        "full": 5e-5,
-        "top_k": 5e-5,
-        "adapter+trunk": 1e-4,
-    }
-)
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:
@@ -33,3 +22,93 @@ def check_partition(partition: Partition, adapter: Adapter) -> None:
             'partition="adapter+trunk" trains the trunk\'s own LayerNorms; an adapter with layer_norms=True would '
             "carry copies of them: set adapter.layer_norms=False."
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """What is trained, and with which architecture; the head is always trained.
+
+    Attributes:
+      partition: ``adapter``; ``adapter+trunk``, an adapter together with the trunk; ``head``, the head alone; ``full``,
+        the trunk; ``layernorm``, the trunk's LayerNorms; or ``top_k``, the trunk's upper layers.
+      adapter: The adapter's architecture, for the partitions with an adapter.
+      head: The head's architecture.
+      top_k: The number of layers that ``top_k`` trains; 0 for the other partitions.
+
+    Example:
+      >>> from afjax import ADAPTER_PRESETS, Method
+      >>> Method(adapter=ADAPTER_PRESETS["houlsby"]).partition
+      'adapter'
+    """
+
+    partition: Partition = "adapter"
+    adapter: Adapter = AdapterConfig()
+    head: HeadConfig = HeadConfig()
+    top_k: int = 0
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        check_partition(self.partition, self.adapter)
+        check_fields(self, "method")
+        if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
+            raise UserError(
+                f'partition="{self.partition}" with top_k={self.top_k}: "top_k" and a top_k above 0 go together.'
+            )
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the partition trains an adapter."""
+        return self.partition in ("adapter", "adapter+trunk")
+
+    @property
+    def trains_trunk(self) -> bool:
+        """Whether the partition trains any of the trunk."""
+        return self.partition in ("adapter+trunk", "full", "layernorm", "top_k")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultitaskMethod(Method):
+    """What is trained on several tasks at once, the same for all of them, and which task each step trains.
+
+    Attributes:
+      sampling: Which task a step trains.
+      partition, adapter, head, top_k: As in :class:`Method`; by default an adapter per task and the shared trunk.
+    """
+
+    partition: Partition = "adapter+trunk"
+    sampling: SamplingConfig = SamplingConfig()
+
+    __repr__ = settings_repr
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusionMethod:
+    """A fusion of trained adapters, and a head; the trunk and the adapters stay frozen.
+
+    Attributes:
+      adapters: Names of the adapters in the store, in order.
+      store: The store's folder, local or ``gs://``.
+      fusion: The fusion's architecture.
+      head: The head's architecture.
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
+    """
+
+    adapters: tuple[str, ...]
+    store: str | os.PathLike[str]
+    fusion: FusionConfig = FusionConfig()
+    head: HeadConfig = HeadConfig()
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        if isinstance(self.adapters, str) or not all(isinstance(name, str) for name in self.adapters):
+            raise UserError(f"method.adapters is {shown(self.adapters)}; give a list of names.")
+        object.__setattr__(self, "adapters", tuple(self.adapters))
+        if not self.adapters:
+            raise UserError("A fusion needs at least one adapter; name some that the store has.")
+        for name, value, kind in (("fusion", self.fusion, FusionConfig), ("head", self.head, HeadConfig)):
+            if not isinstance(value, kind):
+                raise UserError(f"method.{name} is {shown(value)}; give a {kind.__name__}.")

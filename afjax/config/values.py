@@ -15,6 +15,7 @@ def check_dropout(owner: str, rate: float | None) -> None:
         raise UserError(f"{owner}.dropout is {rate}; it must be at least 0 and below 1.")
 
 
+Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]
 # File systems take names of 255 bytes. The longest that is made of an artefact's name is that of its reservation,

@@ -2,22 +2,22 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
-from afjax.adapters.kinds import init_adapter
-from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.experiment import ExperimentConfig
+from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import Partition
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
-from afjax.config.values import Remat, TrunkDtype
+from afjax.config.values import Partition, Remat, TrunkDtype
 from afjax.errors import UserError
-from afjax.fusion.factored import init_fusion
-from afjax.model import partition
-from afjax.model.heads import READS, init_head, num_outputs
-from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.heads import READS, num_outputs
+from afjax.model.model import Model
+from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.pretrained import trunk_size
@@ -42,74 +42,61 @@ class Plan:
 
     Attributes:
       title: What it is, in a few words.
-      model: What is computed, of one task.
-      trained: The partition's preset.
-      top_k: Of the ``top_k`` preset.
-      kinds: Of the tasks: one, or those of a multi-task run.
-      outputs: Of each task's head.
-      multitask: Whether tasks are stacked, one of them a step.
+      setup: What is computed and trained, on the first task.
+      kinds: The kinds of the tasks: one, or those of a multi-task run.
+      outputs: The number of outputs of each task's head.
+      trained: The name of the partition.
+      multitask: Whether tasks are stacked, one of them per step.
       settings: Batches, optimizer.
-      dtype: What the trunk computes in, and is kept in where it is frozen.
-      length: Tokens a row.
       mesh: How devices share the work.
     """
 
     title: str
-    model: Model
-    trained: Partition
-    top_k: int = 0
+    setup: Setup
     kinds: tuple[TaskKind, ...] = ("classification",)
     outputs: tuple[int, ...] = (2,)
+    trained: Partition
     multitask: bool = False
     settings: TrainConfig
-    dtype: TrunkDtype
-    length: int
     mesh: MeshConfig
+
+    @property
+    def model(self) -> Model:
+        """What is computed, on one task."""
+        return self.setup.model
+
+    @property
+    def dtype(self) -> TrunkDtype:
+        """The dtype that the trunk computes in, and is kept in if it is frozen."""
+        return self.model.dtype or "float32"
+
+    @property
+    def length(self) -> int:
+        """Tokens per row."""
+        return self.settings.max_length
+
+    @property
+    def top_k(self) -> int:
+        """How many upper layers are trained; 0 for other partitions."""
+        return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
         """The same run with other batches."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
 
-    @property
-    def rules(self) -> tuple[partition.Rule, ...]:
-        head = self.model.head if self.multitask or self.model.reads == "pooled" else HeadConfig()
-        return partition.preset(self.trained, head)
-
     def params(self) -> Tree:
         """The shapes of the tree with four roots, with the adapter and the head of the first task."""
-        return jax.eval_shape(self._params)
-
-    def _params(self) -> Tree:
-        key, model = jax.random.key(0), self.model
-        trunk = init_trunk(key, model.trunk)
-        adapters = {name: init_adapter(key, config, model.trunk) for name, config in model.adapters}
-        for name, config in model.adapters:
-            if isinstance(config, AdapterConfig) and config.layer_norms:
-                adapters[name]["layer_norms"] = trunk_layer_norms(trunk)
-        size = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
-        first = model.adapters[0][1] if model.adapters else None
-        fusion = init_fusion(key, model.fusion, first, **size) if model.fusion_name and first else None
-        return {
-            "trunk": partition.split_layers(trunk, self.top_k) if self.top_k else trunk,
-            "adapters": adapters,
-            "fusion": {OWN: fusion} if fusion else {},
-            "heads": {OWN: self.head(trunk, 0)},
-        }
+        return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """The shapes of what a task of a multi-task run has for itself."""
+        """The shapes of the adapter and the head of one task of a multi-task run."""
+        model = dataclasses.replace(self.model, reads=READS[self.kinds[task]])
+        params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
+        return {root: params[root] for root in ("heads", "adapters") if params[root]}
 
-        def make() -> Tree:
-            trunk = init_trunk(jax.random.key(0), self.model.trunk)
-            adapters = {name: init_adapter(jax.random.key(0), of, self.model.trunk) for name, of in self.model.adapters}
-            return {"heads": {OWN: self.head(trunk, task)}, **({"adapters": adapters} if adapters else {})}
-
-        return jax.eval_shape(make)
-
-    def head(self, trunk: Tree, task: int) -> Tree:
-        """A head at random."""
-        reads = READS[self.kinds[task]]
-        return init_head(jax.random.key(0), self.model.head, self.outputs[task], trunk=trunk, reads=reads)
+    def _shapes(self, setup: Setup) -> Tree:
+        key = jax.random.key(0)
+        return jax.eval_shape(lambda: setup.init(key, init_trunk(key, setup.model.trunk)))
 
 
 def of_method(
@@ -150,29 +137,24 @@ def of_method(
         )
     trained, preset = METHODS[method]
     several = method == "pals"
-    adapter: Adapter | None = ADAPTER_PRESETS[preset] if preset else None
-    names = [OWN] if method != "fusion" else [f"adapter{number}" for number in range(num_adapters)]
-    model = Model(
-        trunk=config,
-        head_name=OWN,
-        adapters=tuple((name, adapter) for name in names) if adapter is not None else (),
-        fusion_name=OWN if method == "fusion" else "",
-        dtype=dtype,
-        scan_layers=scan_layers,
-        remat=remat,
-    )
+    if method == "fusion":
+        adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(num_adapters)}
+        setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, reads="pooled", num_outputs=2)
+    else:
+        adapter = ADAPTER_PRESETS[preset] if preset else AdapterConfig()
+        setup = single_setup(
+            Method(partition=trained, adapter=adapter), config, name=OWN, reads="pooled", num_outputs=2
+        )
     kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(num_tasks if several else 1))
     detail = {"fusion": f" over {num_adapters} adapters", "pals": f" for {num_tasks} tasks"}.get(method, "")
     return Plan(
         title=f"{trunk}, {method}{detail}",
-        model=model,
-        trained=trained,
+        setup=setup.computed(dtype=dtype, scan_layers=scan_layers, remat=remat),
         kinds=kinds,
         outputs=(2,) * len(kinds),
+        trained=trained,
         multitask=several,
         settings=TrainConfig(batch_size=batch_size, max_length=max_length),
-        dtype=dtype,
-        length=max_length,
         mesh=mesh,
     )
 
@@ -190,32 +172,21 @@ def of_experiment(config: ExperimentConfig) -> Plan:
     tasks: tuple[TaskConfig, ...] = config.tasks or (config.target,)
     if config.recipe == "sequential":
         tasks = tasks[:1]
-    names = [OWN]
+    outputs = tuple(num_outputs(task.kind, task.labels or ("0", "1")) for task in tasks)
+    head: dict[str, Any] = {"reads": "pooled" if several else READS[tasks[0].kind], "num_outputs": outputs[0]}
     if config.recipe == "fusion":
-        names = list(config.fused or (source.task.name for source in config.sources))
-    fused = config.recipe == "fusion"
-    model = Model(
-        trunk=trunk,
-        head_name=OWN,
-        head=config.head,
-        reads="pooled" if several else READS[tasks[0].kind],
-        adapters=tuple((name, config.adapter) for name in names) if fused or config.has_adapter else (),
-        fusion_name=OWN if fused else "",
-        fusion=config.fusion,
-        dtype=config.trunk_dtype,
-        scan_layers=config.scan_layers,
-        remat=config.remat,
-    )
+        names = config.fused or tuple(source.task.name for source in config.sources)
+        adapters = dict.fromkeys(names, config.adapter)
+        setup = fusion_setup(adapters, config.fusion, config.head, trunk, name=OWN, **head)
+    else:
+        setup = single_setup(config.method, trunk, name=OWN, **head)
     return Plan(
         title=f"{config.trunk}, {config.recipe} recipe",
-        model=model,
-        trained="fusion" if fused else config.partition,
-        top_k=config.top_k,
+        setup=setup.computed(dtype=config.trunk_dtype, scan_layers=config.scan_layers, remat=config.remat),
         kinds=tuple(task.kind for task in tasks),
-        outputs=tuple(num_outputs(task.kind, task.labels or ("0", "1")) for task in tasks),
+        outputs=outputs,
+        trained="fusion" if config.recipe == "fusion" else config.partition,
         multitask=several,
         settings=config.train,
-        dtype=config.trunk_dtype,
-        length=config.train.max_length,
         mesh=config.mesh,
     )

@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
 from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
-from afjax.model import partition
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
     TaskTable,
@@ -80,10 +79,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
     if plan.multitask:
         own = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
         params = {"trunk": params["trunk"], **own, "fusion": {}}
-    labels = partition.label(params, plan.rules)
-    assert any(labels.values()), "every preset trains the heads"
-    split = functools.partial(split_params, plan.model, rules=plan.rules, trunk_dtype=plan.dtype)
-    trained, frozen = jax.eval_shape(split, params)
+    trained, frozen = jax.eval_shape(functools.partial(split_params, plan.setup), params)
     if plan.multitask:
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=plan.settings)

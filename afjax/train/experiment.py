@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 from etils import epath
-from jax.sharding import Mesh
 
 import afjax.errors
 from afjax import store
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
@@ -38,10 +38,12 @@ from afjax.train.checks import (
     target_kinds,
     why_rows_are_needed,
 )
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.options import RunOptions
 from afjax.train.record import adapter_input, note, trunk_inputs
 from afjax.train.sequential import train_sequential
+from afjax.train.single import train_single
 from afjax.train.workdir import (
     FORGETTING,
     RESULT,
@@ -108,6 +110,9 @@ def run_experiment(
     with together():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
+        options = RunOptions(
+            seed=config.seed, mesh=mesh, scan_layers=config.scan_layers, remat=config.remat, cache_dir=cache_dir
+        )
         check_place(workdir, "workdir")
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -138,8 +143,8 @@ def run_experiment(
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += _trained_source(source, config, tasks, trunk, mesh, workdir, store_folder, cache_dir, run)
-    return results + _target(config, tasks, trunk, mesh, workdir, store_folder, cache_dir, run)
+            results += _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
+    return results + _target(config, tasks, trunk, options, workdir, store_folder, run)
 
 
 def _claim(
@@ -236,10 +241,9 @@ def _trained_source(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
-    mesh: Mesh,
+    options: RunOptions,
     workdir: epath.Path,
     store_folder: str | Path,
-    cache_dir: Path | None,
     run: str,
 ) -> list[Result]:
     folder = source_folder(workdir, source.task.name)
@@ -248,14 +252,9 @@ def _trained_source(
         source.task,
         tasks[source.task],
         workdir=folder,
-        adapter=config.adapter,
-        head=config.head,
+        method=Method(adapter=config.adapter, head=config.head),
         config=source.train,
-        seed=config.seed,
-        scan_layers=config.scan_layers,
-        remat=config.remat,
-        mesh=mesh,
-        cache_dir=cache_dir,
+        options=options,
     )
     return _keep([task_model], store_folder, folder, "adapter", run)
 
@@ -264,10 +263,9 @@ def _target(
     config: ExperimentConfig,
     tasks: Tasks,
     trunk: Trunk,
-    mesh: Mesh,
+    options: RunOptions,
     workdir: epath.Path,
     store_folder: str | Path,
-    cache_dir: Path | None,
     run: str,
 ) -> list[Result]:
     """Trains what the recipe is about, and keeps it."""
@@ -282,31 +280,21 @@ def _target(
             "choose another --workdir."
         )
         return earlier
-    shared: dict[str, Any] = {
-        "workdir": folder,
-        "head": config.head,
-        "config": config.train,
-        "seed": config.seed,
-        "scan_layers": config.scan_layers,
-        "remat": config.remat,
-        "mesh": mesh,
-        "cache_dir": cache_dir,
-    }
+    shared: dict[str, Any] = {"workdir": folder, "config": config.train}
     if config.recipe == "fusion":
-        task, data = config.target, tasks[config.target]
-        members = fused_names(config)
-        name, mixed = config.artefact_name(task), config.fusion
-        fused = train_fusion(trunk, task, data, members, store_folder=store_folder, name=name, fusion=mixed, **shared)
+        method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
+        named = dataclasses.replace(options, name=config.artefact_name(config.target))
+        fused = train_fusion(trunk, config.target, tasks[config.target], method, options=named, **shared)
         return _keep([fused], store_folder, folder, "fusion", run)
-    shared |= {"partition_name": config.partition, "top_k": config.top_k, "adapter": config.adapter}
     if config.recipe == "single":
-        task = config.target
-        models = [train_single(trunk, task, tasks[task], name=config.artefact_name(task), **shared)]
+        named = dataclasses.replace(options, name=config.artefact_name(config.target))
+        target = tasks[config.target]
+        models = [train_single(trunk, config.target, target, method=config.method, options=named, **shared)]
         return _keep(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
+    shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
     by_name = {task.name: tasks[task] for task in config.tasks}
-    shared["names"] = {task.name: config.artefact_name(task) for task in config.tasks}
     if config.recipe == "multitask":
-        trained = train_multitask(trunk, config.tasks, by_name, sampling=config.sampling, **shared)
+        trained = train_multitask(trunk, config.tasks, by_name, **shared)
         models = _with_named_trunk(list(trained.values()), workdir)
         return _keep(models, store_folder, folder, f"{config.partition}, multitask", run)
     sequence = train_sequential(trunk, config.tasks, by_name, **shared)

@@ -149,7 +149,8 @@ def _train(
     if step >= num_steps or progress.stopped:
         note(
             f"The run of {title} in {folder} is finished and is not trained again ({run.main_metric} "
-            f"{progress.best[run.main_metric]:.4f}). To train it again, choose another workdir or pass overwrite=True."
+            f"{progress.best[run.main_metric]:.4f}). To train it again, choose another workdir or pass "
+            "options=RunOptions(overwrite=True)."
         )
     log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
     if 0 < step < num_steps and not progress.stopped:

@@ -10,15 +10,13 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
-from afjax.config.values import TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import own_rows, place
-from afjax.model import partition
 from afjax.model.heads import READS
-from afjax.model.model import Model
+from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.train.multitask_step import (
     TaskTable,
@@ -37,21 +35,17 @@ DRAWN = "drawn"
 
 
 class MultitaskRun:
-    """Trains what the rules say of a model: what all tasks share, and each task's adapter and head.
+    """Trains a setup on several tasks: what all tasks share, and each task's adapter and head.
 
     Args:
-      model: What to compute, of one task: its adapter, if it has one, and its head are named :data:`DRAWN`.
+      setup: The method on one task, whose adapter, if it has one, and whose head are named :data:`DRAWN`.
       trunk: The trunk's tree at the start.
       own: Each task's ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}`` at the start, in the tasks' order.
-      rules: What is trained.
       data: Each task's ``train`` and ``dev``.
       tasks: Names, kinds, scales and main metrics.
       config: Optimizer, schedule, batches.
       sampling: Which task when.
-      num_steps: Of the whole run.
       seed: Of the draws, the data's order and dropout.
-      pad_id: The padding token.
-      trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
       class_losses: Class weights and label smoothing of each task; empty for a run without them.
@@ -61,29 +55,26 @@ class MultitaskRun:
 
     def __init__(
         self,
-        model: Model,
+        setup: Setup,
         trunk: Tree,
         own: Sequence[Tree],
-        rules: tuple[partition.Rule, ...],
         data: Sequence[Mapping[str, TokenisedRows]],
         tasks: Sequence[TaskConfig],
         config: TrainConfig,
         sampling: SamplingConfig,
         *,
-        num_steps: int,
         seed: int,
-        pad_id: int,
-        trunk_dtype: TrunkDtype,
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
         class_losses: tuple[ClassLoss, ...] = (),
     ) -> None:
-        self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, pad_id
-        self.mesh = mesh
+        model, num_steps = setup.model, config.num_steps(sampling.steps_per_epoch)
+        self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, model.trunk.pad_id
+        self.mesh, self.num_steps, self.eval_every = mesh, num_steps, config.eval_every or sampling.steps_per_epoch
         self.shown_metrics = (self.main_metric, *(f"{task.name}/{task.main_metric}" for task in tasks))
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
-        trained, frozen = split_params(model, {"trunk": trunk, **stacked, "fusion": {}}, rules, trunk_dtype)
+        trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
         self._frozen = place(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
@@ -102,7 +93,7 @@ class MultitaskRun:
             [splits["dev"] for splits in data],
             config,
             num_steps=num_steps,
-            num_evaluations=-(-num_steps // (config.eval_every or sampling.steps_per_epoch)),
+            num_evaluations=-(-num_steps // self.eval_every),
             # One length for all tasks is one program; what is drawn seldom has less of a say in them.
             shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )

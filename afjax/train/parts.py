@@ -13,12 +13,11 @@ from etils import epath
 from jax.sharding import Mesh
 
 from afjax.adapters.kinds import init_adapter
-from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.adapters import Adapter
 from afjax.config.from_dict import shown, to_dict
-from afjax.config.heads import HeadConfig
-from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.config.methods import FusionMethod, Method
+from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.config.values import check_name, check_seed
 from afjax.data.batches import padding_share
 from afjax.data.notices import data_notices
 from afjax.data.splits import AnyRows
@@ -29,17 +28,16 @@ from afjax.distributed.hosts import is_first_host, together
 from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
 from afjax.model import partition
-from afjax.model.heads import READS, init_head, num_outputs
-from afjax.model.model import trunk_layer_norms
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 from afjax.tasks.load import check_forms, rows_by_split
 from afjax.tasks.prepare import prepare
 from afjax.train.loop import Run, Trained, train
+from afjax.train.options import RunOptions
 from afjax.train.record import TRAINED, trunk_inputs
 from afjax.train.single_run import map_layers
-from afjax.trees import Tree, named_key, tree_digest
+from afjax.trees import Tree, tree_digest
 from afjax.trunk.encoder import stack_layers
 from afjax.trunk.pretrained import Trunk
 
@@ -48,12 +46,11 @@ def check_arguments(
     trunk: Trunk,
     task: TaskConfig,
     data: Mapping[str, Any],
+    method: Method | FusionMethod,
     config: TrainConfig,
-    head: HeadConfig,
-    seed: int,
-    name: str = "",
+    options: RunOptions,
 ) -> dict[str, AnyRows]:
-    """Checks the arguments of a recipe; an empty name is the task's.
+    """Checks the arguments of a recipe for one of its tasks.
 
     Returns:
       The rows of each split, see :func:`afjax.tasks.load.rows_by_split`.
@@ -61,15 +58,17 @@ def check_arguments(
     Raises:
       UserError: An argument has a wrong type or cannot be used.
     """
-    for what, value, kind in (("trunk", trunk, Trunk), ("config", config, TrainConfig), ("head", head, HeadConfig)):
-        if not isinstance(value, kind):
-            raise UserError(f"The {what} is {shown(value)}; give a {kind.__name__}.")
+    given: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
+        ("trunk", trunk, (Trunk,)),
+        ("method", method, (Method, FusionMethod)),
+        ("config", config, (TrainConfig,)),
+        ("options", options, (RunOptions,)),
+    )
+    for what, value, kinds in given:
+        if not isinstance(value, kinds):
+            raise UserError(f"The {what} is {shown(value)}; give a {' or '.join(kind.__name__ for kind in kinds)}.")
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
-    if not isinstance(name, str):
-        raise UserError(f"The name is {shown(name)}; give a text.")
-    check_name(name or task.name, "run")
-    check_seed(seed)
     splits = rows_by_split(task, data)
     for split in ("train", "dev"):
         if not len(splits[split]):
@@ -97,14 +96,6 @@ def data_of(data: Any, task: TaskConfig) -> Any:
     return data.get(task.name, {})
 
 
-def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: Trunk) -> Tree:
-    """An adapter at the start; its randomness depends on the seed's key and its name alone."""
-    check_adapter_size(config, trunk)
-    tree = init_adapter(named_key(key, "adapters", name), config, trunk.config)
-    carries_norms = isinstance(config, AdapterConfig) and config.layer_norms
-    return {**tree, "layer_norms": trunk_layer_norms(trunk.params)} if carries_norms else tree
-
-
 def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
     """Raises UserError if an adapter does not fit the trunk, or not this machine's memory."""
     try:
@@ -118,12 +109,6 @@ def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
             f"{physical_memory() / 1e9:,.0f} GB of memory. Give adapter.size or adapter.reduction_factor a bottleneck "
             f"of at most a few times the trunk's hidden size, {trunk.config.hidden_size}."
         )
-
-
-def new_head(key: jax.Array, name: str, config: HeadConfig, kind: TaskKind, rows: AnyRows, trunk: Trunk) -> Tree:
-    """A head at the start; one for classification has as many outputs as the rows have label names."""
-    outputs = num_outputs(kind, rows.label_names)
-    return init_head(named_key(key, "heads", name), config, outputs, trunk=trunk.params, reads=READS[kind])
 
 
 def run_loop(

@@ -86,7 +86,8 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     if differences or changed:
         raise UserError(
             f"The folder {folder} holds a run with other settings or inputs ({'; '.join([*differences, *changed])}). "
-            "Give the same ones to resume it, choose another workdir, or discard it with overwrite=True (in Python)."
+            "Give the same ones to resume it, choose another workdir, or discard it with "
+            "options=RunOptions(overwrite=True) (in Python)."
         )
     if record["settings"]:
         # Every version that writes this record writes these.

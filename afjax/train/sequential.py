@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from jax.sharding import Mesh
 
-from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.config.heads import HeadConfig
-from afjax.config.methods import Partition
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.config.values import Remat
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import is_first_host, together
@@ -23,8 +19,9 @@ from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
 from afjax.tasks.class_loss import check_class_settings
 from afjax.train.multitask import check_tasks
+from afjax.train.options import RunOptions
 from afjax.train.parts import check_arguments, data_of
-from afjax.train.recipes import train_single
+from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 SCORES = "scores.json"
@@ -53,41 +50,26 @@ def train_sequential(
     data: Mapping[str, Mapping[str, Any]],
     *,
     workdir: str | Path,
-    names: Mapping[str, str] | None = None,
-    partition_name: Partition = "full",
-    top_k: int = 0,
-    adapter: Adapter = AdapterConfig(),
-    head: HeadConfig = HeadConfig(),
+    method: Method = Method(partition="full"),
     config: TrainConfig = TrainConfig(),
-    seed: int = 0,
-    scan_layers: bool = False,
-    remat: Remat = "none",
-    mesh: Mesh | None = None,
-    cache_dir: Path | None = None,
-    overwrite: bool = False,
+    options: RunOptions = RunOptions(),
 ) -> TaskSequence:
     """Trains one partition on one task after the other, and scores every earlier task each time (forgetting).
 
-    A task keeps the head (and adapter) that its own training gave, while the trunk under them moves on.
+    A task keeps the head (and adapter) of its own training, while the trunk under them moves on.
 
     Args:
       trunk: The pretrained encoder; it is not changed.
       tasks: In the order of training, of distinct names.
-      data: Each task's splits by its name, each as in ``train_single``.
-      workdir: A folder for the runs, one subfolder per task. Each is used as in ``train_single``.
-      names: Of each task's adapter and head, by the task's name; None: the tasks' own.
-      partition_name, top_k, adapter, head, config, seed, scan_layers, remat, mesh, cache_dir, overwrite: As in
-        ``train_single``; the same for every task.
+      data: Each task's splits by its name, each as in :func:`afjax.train_single`.
+      workdir: A folder for the runs, one subfolder per task. Each is used as in :func:`afjax.train_single`.
+      method, config, options: As in :func:`afjax.train_single`; the same for every task.
 
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
     check_tasks([task.name for task in tasks])
-    names = names or {task.name: task.name for task in tasks}
-    splits = {
-        task.name: check_arguments(trunk, task, data_of(data, task), config, head, seed, names[task.name])
-        for task in tasks
-    }
+    splits = {task.name: check_arguments(trunk, task, data_of(data, task), method, config, options) for task in tasks}
     label_names = {task: splits[task.name]["train"].label_names for task in tasks}
     check_class_settings(config, label_names)
     models: dict[str, TaskModel] = {}
@@ -99,18 +81,9 @@ def train_sequential(
             task,
             splits[task.name],
             workdir=folder,
-            name=names[task.name],
-            partition_name=partition_name,
-            top_k=top_k,
-            adapter=adapter,
-            head=head,
+            method=method,
             config=_own_weights(config, label_names[task]),
-            seed=seed,
-            scan_layers=scan_layers,
-            remat=remat,
-            mesh=mesh,
-            cache_dir=cache_dir,
-            overwrite=overwrite,
+            options=dataclasses.replace(options, name=options.name_of(task.name)),
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}

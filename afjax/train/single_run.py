@@ -10,14 +10,12 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.config.values import TrunkDtype
 from afjax.data.batches import Batch, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import own_rows, place, place_batch
-from afjax.model import partition
-from afjax.model.model import Model
+from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.step import (
@@ -36,18 +34,15 @@ from afjax.trunk.encoder import cast_trunk, memory_form
 
 
 class SingleRun:
-    """Trains what the rules say of a model, on one task.
+    """Trains a setup on one task.
 
     Args:
-      model: What to compute.
+      setup: The model, and what of it is trained.
       params: The tree with four roots at the start.
-      rules: What is trained.
       data: ``train`` and ``dev``.
       task: Its kind, scale and main metric.
       config: Optimizer, schedule, batches.
       seed: Of the data's order and of dropout.
-      pad_id: The padding token.
-      trunk_dtype: Of the trunk's frozen leaves.
       mesh: The devices.
       lengths: The padded lengths that a resumed run began with; None: they are chosen from the rows.
       class_loss: Class weights and label smoothing; None for a run without them.
@@ -55,22 +50,20 @@ class SingleRun:
 
     def __init__(
         self,
-        model: Model,
+        setup: Setup,
         params: Tree,
-        rules: tuple[partition.Rule, ...],
         data: dict[str, TokenisedRows],
         task: TaskConfig,
         config: TrainConfig,
         *,
         seed: int,
-        pad_id: int,
-        trunk_dtype: TrunkDtype,
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
         class_loss: ClassLoss | None = None,
     ) -> None:
+        model = setup.model
         self._model, self._data, self._task, self._config = model, data, task, config
-        self._seed, self._pad_id, self.mesh = seed, pad_id, mesh
+        self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
         self.shown_metrics: tuple[str, ...] = (task.main_metric,)
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
@@ -83,7 +76,7 @@ class SingleRun:
             num_steps=self.num_steps,
             num_evaluations=-(-self.num_steps // self.eval_every),
         )
-        trained, frozen = split_params(model, params, rules, trunk_dtype)
+        trained, frozen = split_params(setup, params)
         optimizer = make_optimizer(config, trained)
         self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
         self._frozen = place(frozen, mesh)
@@ -127,14 +120,13 @@ class SingleRun:
         return {}
 
 
-def split_params(
-    model: Model, params: Tree, rules: tuple[partition.Rule, ...], trunk_dtype: TrunkDtype
-) -> tuple[Tree, Tree]:
-    """The trained and the frozen tree, in the form that trains fastest."""
+def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
+    """The trained and the frozen tree, in the form that trains fastest; what is frozen of the trunk has its dtype."""
+    model = setup.model
     params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers))
-    trained, frozen = partition.split(params, partition.label(params, rules))
-    if "trunk" in frozen:
-        frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], trunk_dtype)}
+    trained, frozen = setup.split(params)
+    if "trunk" in frozen and model.dtype:
+        frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], model.dtype)}
     if model.fusion_name and "adapters" not in trained:
         frozen = model.with_bank(frozen)
     return trained, frozen

@@ -19,9 +19,9 @@ from afjax import store as artefacts
 from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
+from afjax.model.setup import new_adapter
 from afjax.train import checkpoints
 from afjax.train.logs import RunLog
-from afjax.train.parts import new_adapter
 from afjax.trunk.pretrained import load_trunk
 
 pytestmark = pytest.mark.slow
@@ -332,7 +332,7 @@ def test_fusing_adapters_of_different_slots(
     train: list[str], store: Path, tiny_trunk_folder: Path, refused: Refused
 ) -> None:
     trunk, config = load_trunk(str(tiny_trunk_folder)), AdapterConfig(position="both")
-    tree = new_adapter(jax.random.key(0), "second", config, trunk)
+    tree = new_adapter(jax.random.key(0), "second", config, trunk.config, trunk.params)
     shared = {"config": to_dict(config), "trunk": trunk.identity(), "overwrite": True}
     artefacts.save(store, "adapters", "second", tree, **shared)
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", "--config.name=new"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from afjax.config.adapters import AdapterConfig
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.splits import ChoiceRows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task
-from afjax.train.recipes import train_single
+from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -163,7 +164,9 @@ def test_a_prepared_dataset_is_trained_on(prepared: Path, tiny_trunk: Trunk, tmp
     task = TaskConfig(name="t", source=f"tfds:{prepared}")
     settings = TrainConfig(max_steps=2, batch_size=4, max_length=8, buckets=(8,), dropout=False)
     adapter = AdapterConfig(reduction_factor=4.0)
-    trained = train_single(tiny_trunk, task, load_task(task), workdir=tmp_path, adapter=adapter, config=settings)
+    trained = train_single(
+        tiny_trunk, task, load_task(task), workdir=tmp_path, config=settings, method=Method(adapter=adapter)
+    )
     assert trained.metrics.keys() >= {"accuracy", "f1"}
     assert trained.labels == ("yes", "no")
     assert "tensorflow" not in sys.modules

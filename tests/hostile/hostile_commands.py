@@ -311,10 +311,12 @@ def python_calls() -> Iterator[Case]:
 
 
 def _train_single(change: Mapping[str, Any]) -> object:
+    from afjax.config.methods import Method
     from afjax.config.tasks import TaskConfig
     from afjax.config.training import TrainConfig
     from afjax.tasks.load import rows_from_lists
-    from afjax.train.recipes import train_single
+    from afjax.train.options import RunOptions
+    from afjax.train.single import train_single
     from afjax.trunk.pretrained import load_trunk
 
     def split(rows: list[dict], names: tuple[str, ...] = ("few", "many")) -> object:
@@ -338,8 +340,9 @@ def _train_single(change: Mapping[str, Any]) -> object:
     } | dict(change)
     if isinstance(arguments["data"], str):
         arguments["data"] = other_data(arguments["data"])
-    trunk, task, rows = (arguments.pop(name) for name in ("trunk", "task", "data"))
-    return train_single(trunk, task, rows, **arguments)
+    options = {name: arguments.pop(name) for name in ("seed", "remat", "name") if name in arguments}
+    method = {name: arguments.pop(name) for name in ("partition", "adapter", "head") if name in arguments}
+    return train_single(**arguments, method=Method(**method), options=RunOptions(**options))
 
 
 # What must be accepted.

@@ -13,8 +13,8 @@ from afjax.config.tasks import TaskConfig
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
+from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
-from afjax.train.parts import new_adapter
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.pretrained import Trunk
 from tests.interop.adapterhub_folders import Folders, unpack
@@ -60,7 +60,8 @@ def make_model(tiny_trunk: Trunk) -> MakeModel:
             ),
             params={
                 "adapters": {
-                    member: draw(new_adapter(key, member, config, trunk), member) for member, config in adapters.items()
+                    member: draw(new_adapter(key, member, config, trunk.config, trunk.params), member)
+                    for member, config in adapters.items()
                 },
                 "fusion": {name: draw(mixed, name)} if fused else {},
                 "heads": {name: draw(head, name)},

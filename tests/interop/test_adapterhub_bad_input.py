@@ -337,8 +337,8 @@ def test_a_setup_of_something_else(bert: Folders, setup: Path, tmp_path: Path, c
         ({"seed": "x"}, "afjax.seed is 'x'"),
         ({"task": 5}, "afjax.task is 5"),
         ({"task": {"name": "t", "kind": "chess"}}, 'afjax.task.kind is "chess"'),
-        ({"metrics": [1]}, "afjax.tasks.metrics is [1]"),
-        ({"config": 5}, "afjax.config.experiment is 5"),
+        ({"metrics": [1]}, "afjax.metrics is [1]"),
+        ({"config": 5}, "afjax.config is 5"),
     ],
 )
 @pytest.mark.parametrize("place", ["a/adapter_config.json", "a,b,c/adapter_fusion_config.json", "f/head_config.json"])

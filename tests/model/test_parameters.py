@@ -12,7 +12,7 @@ from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
-from afjax.config.methods import Partition
+from afjax.config.values import Partition
 from afjax.fusion.factored import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms

@@ -166,7 +166,7 @@ def test_a_host_whose_others_never_come_says_so_and_ends() -> None:
     # Each waits at an address of its own.
     for number in (0, 1):
         job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
-        processes.append(start_python("-c", f"from afjax import hosts; {shorter}; {job}"))
+        processes.append(start_python("-c", f"from afjax.distributed import hosts; {shorter}; {job}"))
     for code, errors in outcome(processes):
         waiting, said = errors.splitlines()[-2:]
         assert code == 2
@@ -176,7 +176,7 @@ def test_a_host_whose_others_never_come_says_so_and_ends() -> None:
 
 ABORTED = """
 import os, sys
-from afjax import hosts
+from afjax.distributed import hosts
 from afjax.cli.main import explain
 with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain):
     with hosts.together():

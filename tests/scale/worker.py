@@ -19,6 +19,7 @@ import numpy as np
 
 from afjax.cli.main import explain
 from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.distributed import hosts
@@ -26,8 +27,10 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import PREEMPTED, PreemptionError, UserError
 from afjax.tasks.load import rows_from_lists
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.options import RunOptions
+from afjax.train.single import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk, load_trunk
@@ -59,14 +62,18 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
         data = {"quantity": DATA, "other": {"train": rows(80, 250), "dev": rows(0, 21)}}
         sampling = SamplingConfig(steps_per_epoch=10)
         adapter = PalConfig(size=8, num_heads=2)
-        models = train_multitask(trunk, tasks, data, adapter=adapter, sampling=sampling, **given)
+        models = train_multitask(
+            trunk, tasks, data, method=MultitaskMethod(adapter=adapter, sampling=sampling), **given
+        )
     elif case == "fusion":
         store = workdir.parent / "store"
-        models = {"fusion": train_fusion(trunk, task, DATA, ["first", "second"], store_folder=store, **given)}
+        models = {
+            "fusion": train_fusion(trunk, task, DATA, FusionMethod(adapters=("first", "second"), store=store), **given)
+        }
     else:
         partition = "full" if case == "full" else "adapter"
         adapter = dataclasses.replace(ADAPTER_PRESETS["houlsby" if case == "houlsby" else "pfeiffer"], size=4)
-        models = {case: train_single(trunk, task, DATA, partition_name=partition, adapter=adapter, **given)}
+        models = {case: train_single(trunk, task, DATA, method=Method(partition=partition, adapter=adapter), **given)}
     leaves: dict[str, Any] = {}
     for name, model in models.items():
         leaves |= {f"{name}/{path}": leaf for path, leaf in flatten(model.params).items()}
@@ -89,7 +96,13 @@ def make_sources(trunk: Any, folder: Path) -> None:
     for seed, name in enumerate(("first", "second")):
         adapter = dataclasses.replace(ADAPTER_PRESETS["pfeiffer"], size=4)
         model = train_single(
-            trunk, TaskConfig(name=name), DATA, workdir=folder / name, adapter=adapter, config=config, seed=seed
+            trunk,
+            TaskConfig(name=name),
+            DATA,
+            workdir=folder / name,
+            config=config,
+            method=Method(adapter=adapter),
+            options=RunOptions(seed=seed),
         )
         model.save(folder / "store", overwrite=True)
 
@@ -177,7 +190,9 @@ def train_all(arguments: argparse.Namespace) -> None:
         workdir = arguments.folder / name
         scan = "scan" in more
         inject(arguments.fault, arguments.process_id)
-        leaves = train(case, deeper(trunk) if scan else trunk, workdir, config, mesh=mesh, scan_layers=scan)
+        leaves = train(
+            case, deeper(trunk) if scan else trunk, workdir, config, options=RunOptions(mesh=mesh, scan_layers=scan)
+        )
         if hosts.is_first_host():
             lines = (workdir / "metrics.jsonl").read_text().splitlines()
             losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]

@@ -25,7 +25,8 @@ from afjax.tpu.program import Memory, read_program
 from afjax.tpu.report import Report, Step, to_json, to_lines
 from afjax.tpu.roofline import roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, step_shapes, trained_bytes
-from afjax.train import multitask, recipes
+from afjax.train import multitask, single
+from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,8 @@ def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
     """The same on a deeper trunk: a loop, in which the last layer is not, is one of three layers or more."""
     trunk = dataclasses.replace(planned.model.trunk, num_layers=num_layers)
-    return dataclasses.replace(planned, model=dataclasses.replace(planned.model, trunk=trunk))
+    setup = dataclasses.replace(planned.setup, model=dataclasses.replace(planned.model, trunk=trunk))
+    return dataclasses.replace(planned, setup=setup)
 
 
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
@@ -64,6 +66,7 @@ def test_a_plans_shapes_are_those_of_the_run(
     if name == "multitask":
         changes = {"partition": "adapter+trunk", "adapter": PalConfig(size=8, num_heads=2), "recipe": "multitask"}
         changes["tasks"] = (task, dataclasses.replace(task, name="two"))
+        changes["sampling"] = SamplingConfig(steps_per_epoch=2)
     else:
         changes["task"] = task
     config = ExperimentConfig(trunk=str(tiny_trunk_folder), train=SETTINGS, scan_layers=scan, **changes)
@@ -77,20 +80,23 @@ def test_a_plans_shapes_are_those_of_the_run(
         runs.append(run)
         raise StopError
 
-    monkeypatch.setattr(recipes, "run_loop", keep)
+    monkeypatch.setattr(single, "run_loop", keep)
     monkeypatch.setattr(multitask, "run_loop", keep)
-    shared: dict[str, Any] = {"partition_name": config.partition, "config": SETTINGS, "workdir": tmp_path}
-    shared |= {"top_k": config.top_k, "adapter": config.adapter, "scan_layers": scan}
+    shared: dict[str, Any] = {"config": SETTINGS, "workdir": tmp_path, "options": RunOptions(scan_layers=scan)}
     data = {"train": ROWS, "dev": ROWS}
     if name == "multitask":
         of_each = {task.name: data for task in config.tasks}
         with pytest.raises(StopError):
             multitask.train_multitask(
-                tiny_trunk, config.tasks, of_each, sampling=SamplingConfig(steps_per_epoch=2), **shared
+                tiny_trunk,
+                config.tasks,
+                of_each,
+                method=config.method,
+                **shared,
             )
     else:
         with pytest.raises(StopError):
-            recipes.train_single(tiny_trunk, task, data, **shared)
+            single.train_single(tiny_trunk, task, data, method=config.method, **shared)
     state, _ = step_shapes(plan.of_experiment(config), one_device())
     found = [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(state)]
     assert sorted(found) == sorted((leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(runs[0].start))

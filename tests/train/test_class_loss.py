@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
@@ -19,9 +20,9 @@ from afjax.tasks.class_loss import ClassLoss, check_class_settings, make_class_l
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.multitask_step import TaskTable, multitask_loss
-from afjax.train.recipes import train_single
 from afjax.train.record import setting_differences
 from afjax.train.sequential import train_sequential
+from afjax.train.single import train_single
 from afjax.train.step import task_loss
 from afjax.trunk.pretrained import Trunk
 
@@ -197,7 +198,7 @@ def test_other_kinds_of_tasks_are_refused(kind: Any, config: TrainConfig) -> Non
 def test_weights_change_what_is_trained_and_are_recorded(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
-    shared = {"trunk": tiny_trunk, "task": task, "data": rows, "partition_name": "head"}
+    shared = {"trunk": tiny_trunk, "task": task, "data": rows, "method": Method(partition="head")}
     often = dataclasses.replace(tiny, class_weights={"many": 1000.0}, label_smoothing=0.05)
     models = {
         name: train_single(workdir=tmp_path / name, config=config, **shared)  # type: ignore[arg-type]
@@ -225,13 +226,14 @@ def test_recipes_of_several_tasks_take_weights(
     split = rows_from_lists(texts * 4, ["x", "y", "z"] * 4, label_names=("x", "y", "z"))
     data = {"quantity": rows, "other": {"train": split, "dev": split}}
     config = dataclasses.replace(tiny, max_steps=2, eval_every=2, class_weights={"many": 3.0, "z": 2.0})
-    shared: dict[str, Any] = {"trunk": tiny_trunk, "tasks": (task, other), "data": data, "partition_name": "head"}
-    multitask = train_multitask(workdir=tmp_path / "multitask", config=config, **shared)
+    shared: dict[str, Any] = {"trunk": tiny_trunk, "tasks": (task, other), "data": data}
+    head = {"method": MultitaskMethod(partition="head")}
+    multitask = train_multitask(workdir=tmp_path / "multitask", config=config, **shared, **head)
     assert set(multitask) == {"quantity", "other"}
-    sequence = train_sequential(workdir=tmp_path / "sequence", config=config, **shared)
+    sequence = train_sequential(workdir=tmp_path / "sequence", config=config, **shared, **head)
     assert set(sequence.models) == {"quantity", "other"}
     wrong = dataclasses.replace(config, class_weights={"none": 3.0})
     for recipe in (train_multitask, train_sequential):
         with pytest.raises(UserError, match='"none"'):
-            recipe(workdir=tmp_path / "refused", config=wrong, **shared)
+            recipe(workdir=tmp_path / "refused", config=wrong, **shared, **head)
     assert not (tmp_path / "refused").exists()

@@ -10,14 +10,16 @@ import pytest
 
 from afjax.cli.predictions import write_predictions
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
 from afjax.model.task_model import TaskModel, _predict_step, load_task_model
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.prediction_rows import read_prediction_rows
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
@@ -77,7 +79,7 @@ def models(
     found = {}
     for task, data in ((CHOICE, choices), (SPAN, spans)):
         found[task.name] = train_single(
-            tiny_trunk, task, data, workdir=folder / task.name, adapter=ADAPTER, config=settings
+            tiny_trunk, task, data, workdir=folder / task.name, config=settings, method=Method(adapter=ADAPTER)
         )
         found[task.name].save(folder / "store")
     return found, folder / "store"
@@ -156,8 +158,7 @@ def test_a_fusion_reads_all_tokens_where_its_head_does(
             tiny_trunk,
             task,
             data,
-            ["choice", "span"],
-            store_folder=models[1],
+            FusionMethod(adapters=("choice", "span"), store=models[1]),
             workdir=tmp_path / task.name,
             config=dataclasses.replace(settings, max_steps=8, eval_every=8),
         )
@@ -186,9 +187,11 @@ def test_tasks_of_several_kinds_at_once(
         [CHOICE, SPAN, task],
         data,
         workdir=tmp_path,
-        adapter=dataclasses.replace(ADAPTER_PRESETS["pals"], size=8, num_heads=2),
-        sampling=SamplingConfig(sampler="round_robin", steps_per_epoch=32),
         config=dataclasses.replace(settings, max_steps=24, eval_every=24),
+        method=MultitaskMethod(
+            adapter=dataclasses.replace(ADAPTER_PRESETS["pals"], size=8, num_heads=2),
+            sampling=SamplingConfig(sampler="round_robin", steps_per_epoch=32),
+        ),
     )
     assert set(models) == set(data)
     for name in ("choice", "span"):

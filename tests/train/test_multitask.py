@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from recipe_arguments import recipe_arguments
 
 from afjax.config.adapters import AdapterConfig, PalConfig
 from afjax.config.heads import HeadConfig
+from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.errors import UserError
@@ -52,7 +54,7 @@ def data(rows: Mapping[str, Rows]) -> dict[str, Mapping[str, Rows]]:
 
 def run(trunk: Trunk, data: Any, workdir: Path, tasks: tuple[TaskConfig, ...] = TASKS, **changes: Any) -> Any:
     settings = {"adapter": PAL, "head": HeadConfig(pooler="trunk"), "config": CONFIG, "sampling": SAMPLING, **changes}
-    return train_multitask(trunk, tasks, data, workdir=workdir, **settings)
+    return train_multitask(trunk, tasks, data, workdir=workdir, **recipe_arguments(MultitaskMethod, **settings))
 
 
 def test_trunk_modules_and_heads_are_trained_stored_and_score_as_they_did(
@@ -95,7 +97,7 @@ def test_every_partition_trains_what_it_says(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, name: Any, changes: Any
 ) -> None:
     config = dataclasses.replace(CONFIG, max_steps=3)
-    models = run(tiny_trunk, data, tmp_path, partition_name=name, config=config, adapter=AdapterConfig(), **changes)
+    models = run(tiny_trunk, data, tmp_path, partition=name, config=config, adapter=AdapterConfig(), **changes)
     trunk = models["number"].trunk
     if name in ("adapter", "head"):
         assert trunk is tiny_trunk
@@ -188,7 +190,7 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
 
 def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, max_steps=12)
-    given = {"head": HeadConfig(pooler="trunk"), "config": config, "workdir": tmp_path}
+    given = {"method": Method(partition="full", head=HeadConfig(pooler="trunk")), "config": config, "workdir": tmp_path}
     result = train_sequential(tiny_trunk, TASKS, data, **given)
     assert [len(row) for row in result.scores] == [1, 2, 3]
     assert list(result.models) == ["quantity", "number", "value"]
@@ -214,9 +216,9 @@ def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Tru
     [
         ((), {}, "The tasks are (none); give at least one"),
         ((TASKS[0], TASKS[0]), {}, "The tasks are quantity, quantity; give at least one, each with its own name"),
-        (TASKS, {"partition_name": "fusion"}, "A fusion is trained by the fusion recipe"),
+        (TASKS, {"partition": "fusion"}, "A fusion is trained by the fusion recipe"),
         (TASKS, {"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),
-        (TASKS, {"partition_name": "top_k", "top_k": 3}, "top_k is 3, but the trunk has 2 layers"),
+        (TASKS, {"partition": "top_k", "top_k": 3}, "top_k is 3, but the trunk has 2 layers"),
         (TASKS, {"adapter": PalConfig(layers=(0, 2))}, "adapter.layers names layer 2"),
         ((dataclasses.replace(TASKS[1], metric="f1"),), {}, 'The metric "f1" does not fit'),
         (TASKS, {"config": dataclasses.replace(CONFIG, max_length=1000)}, "max_length is 1000"),

@@ -11,14 +11,17 @@ import pytest
 
 import afjax
 from afjax.cli.main import main
+from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import Predictions, TaskModel
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.tasks.metrics import confusion_matrix
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.fusion import train_fusion
+from afjax.train.options import RunOptions
 from afjax.train.sequential import TaskSequence
+from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
@@ -53,8 +56,9 @@ def fused(
     config = dataclasses.replace(tiny, max_steps=2, eval_every=2)
     shared: dict[str, Any] = {"trunk": tiny_trunk, "task": task, "data": rows, "config": config}
     for name in ("first", "second"):
-        train_single(workdir=folder / name, name=name, **shared).save(folder / "store")
-    model = train_fusion(adapters=["first", "second"], store_folder=folder / "store", workdir=folder / "run", **shared)
+        train_single(workdir=folder / name, options=RunOptions(name=name), **shared).save(folder / "store")
+    method = FusionMethod(adapters=("first", "second"), store=folder / "store")
+    model = train_fusion(method=method, workdir=folder / "run", **shared)
     model.save(folder / "store")
     return model, folder
 
@@ -250,7 +254,7 @@ def test_a_run_from_python_can_be_reported(
     # A run of an earlier version has no trained.json; the same call writes it.
     earlier = tmp_path / "earlier"
     config = dataclasses.replace(TrainConfig(), max_steps=1, batch_size=8, max_length=8, buckets=(8,))
-    shared: dict[str, Any] = {"partition_name": "head", "config": config}
+    shared: dict[str, Any] = {"method": Method(partition="head"), "config": config}
     train_single(model.trunk, model.task, rows, workdir=earlier, **shared)
     (earlier / "trained.json").unlink()
     capsys.readouterr()

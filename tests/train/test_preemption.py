@@ -16,7 +16,7 @@ from afjax.data.splits import Rows
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PreemptionError
 from afjax.model.task_model import TaskModel
-from afjax.train.recipes import train_single
+from afjax.train.single import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk

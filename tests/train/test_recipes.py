@@ -13,19 +13,23 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from recipe_arguments import recipe_arguments
 
 import afjax
 from afjax import store as artefacts
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.heads import HeadConfig
+from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
+from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel, load_task_model, stored_text_columns
 from afjax.tasks.load import Rows, rows_from_lists
-from afjax.train.parts import new_adapter
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.fusion import train_fusion
+from afjax.train.options import RunOptions
+from afjax.train.single import train_single
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
@@ -48,7 +52,9 @@ def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: 
     """``train_single`` on the tiny task, in the folder ``tmp_path/NAME``."""
 
     def train(folder: str = "run", settings: TrainConfig = tiny, **kwargs: Any) -> TaskModel:
-        return train_single(tiny_trunk, task, rows, workdir=tmp_path / folder, config=settings, **kwargs)
+        return train_single(
+            tiny_trunk, task, rows, workdir=tmp_path / folder, config=settings, **recipe_arguments(**kwargs)
+        )
 
     return train
 
@@ -64,7 +70,7 @@ def fit_falls(folder: Path) -> bool:
 @pytest.mark.parametrize("partition_name", ["adapter", "head"])
 def test_a_frozen_trunk_stays_as_it_is(single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str) -> None:
     before = tree_digest(tiny_trunk.params)
-    task_model = single(partition_name=partition_name, head=HeadConfig(dropout=0.0))
+    task_model = single(partition=partition_name, head=HeadConfig(dropout=0.0))
     assert fit_falls(tmp_path / "run")
     assert task_model.trunk is tiny_trunk
     assert tree_digest(tiny_trunk.params) == before == tiny_trunk.sha256
@@ -83,7 +89,7 @@ def test_a_trained_trunk_comes_back_from_its_folder(
     single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str, top_k: int, trained: set[str]
 ) -> None:
     before = tree_digest(tiny_trunk.params)
-    task_model = single(partition_name=partition_name, top_k=top_k)
+    task_model = single(partition=partition_name, top_k=top_k)
     assert fit_falls(tmp_path / "run")
     assert tree_digest(tiny_trunk.params) == before
     new = flatten(task_model.trunk.params)
@@ -108,7 +114,7 @@ def test_a_trained_trunk_comes_back_from_its_folder(
 def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
     single: Any, tiny_trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task_model = single(partition_name="adapter+trunk")
+    task_model = single(partition="adapter+trunk")
     task_model.save(tmp_path / "store")
     assert str(tmp_path / "run" / "trunk") in capsys.readouterr().err
     name = artefacts.read_manifest(tmp_path / "store", "heads", "quantity").trunk["name"]
@@ -205,10 +211,9 @@ def test_a_trunk_in_bfloat16_trains_float32_leaves(
         task,
         rows,
         workdir=tmp_path / "run",
-        partition_name=partition_name,
-        top_k=top_k,
         config=tiny,
-        scan_layers=scan_layers,
+        method=Method(partition=partition_name, top_k=top_k),
+        options=RunOptions(scan_layers=scan_layers),
     )
     assert fit_falls(tmp_path / "run")
     trained = {**flatten(task_model.params), **flatten(task_model.trunk.params)}
@@ -234,8 +239,8 @@ def test_fusion_on_a_trunk_in_bfloat16_takes_adapters_trained_in_float32(
     for seed, name in enumerate(("one", "other")):
         single(name, name=name, seed=seed).save(tmp_path / "store")
     narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
-    where = {"store_folder": tmp_path / "store", "workdir": tmp_path / "fused"}
-    task_model = train_fusion(narrow, task, rows, ["one", "other"], config=tiny, **where)
+    method = FusionMethod(adapters=("one", "other"), store=tmp_path / "store")
+    task_model = train_fusion(narrow, task, rows, method, config=tiny, workdir=tmp_path / "fused")
     assert fit_falls(tmp_path / "fused")
     attention = task_model.predict(TEXTS, fusion_attention=True).fusion_attention["ffn"]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-2)
@@ -246,7 +251,9 @@ def test_houlsby_trains_layer_norms_of_its_own(single: Any, tiny_trunk: Trunk, t
     task_model = single(adapter=preset)
     assert fit_falls(tmp_path / "run")
     norms = flatten(task_model.params["adapters"]["quantity"]["layer_norms"])
-    start = flatten(new_adapter(jax.random.key(0), "quantity", preset, tiny_trunk)["layer_norms"])
+    start = flatten(
+        new_adapter(jax.random.key(0), "quantity", preset, tiny_trunk.config, tiny_trunk.params)["layer_norms"]
+    )
     assert len(norms) == 6
     assert all(not np.array_equal(norms[path], start[path]) for path in norms)
     assert task_model.trunk is tiny_trunk
@@ -342,7 +349,9 @@ def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     for name, size in (("first", 3), ("second", 5)):
         config = AdapterConfig(size=size, init_scale=0.3)
-        tree = jax.tree.map(np.asarray, new_adapter(jax.random.key(0), name, config, tiny_trunk))
+        tree = jax.tree.map(
+            np.asarray, new_adapter(jax.random.key(0), name, config, tiny_trunk.config, tiny_trunk.params)
+        )
         artefacts.save(folder, "adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
     return folder
 
@@ -361,7 +370,12 @@ def fused(
     folder = tmp_path_factory.mktemp("fused")
     shutil.copytree(store, folder / "store")
     task_model = train_fusion(
-        tiny_trunk, task, rows, ["first", "second"], store_folder=store, workdir=folder / "run", config=tiny
+        tiny_trunk,
+        task,
+        rows,
+        FusionMethod(adapters=("first", "second"), store=store),
+        workdir=folder / "run",
+        config=tiny,
     )
     task_model.save(folder / "store")
     return task_model, folder
@@ -431,13 +445,18 @@ def test_a_fusion_of_adapters_in_different_slots_or_of_none_is_refused(
 ) -> None:
     shutil.copytree(store, tmp_path / "store")
     config = AdapterConfig(size=3, position="attention")
-    tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk)
+    tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk.config, tiny_trunk.params)
     artefacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
-    shared: dict[str, Any] = {"store_folder": tmp_path / "store", "workdir": tmp_path / "run"}
     with pytest.raises(UserError, match='"first" and "third" sit in different slots'):
-        train_fusion(tiny_trunk, task, rows, ["first", "third"], **shared)
+        train_fusion(
+            tiny_trunk,
+            task,
+            rows,
+            FusionMethod(adapters=("first", "third"), store=tmp_path / "store"),
+            workdir=tmp_path / "run",
+        )
     with pytest.raises(UserError, match="at least one adapter"):
-        train_fusion(tiny_trunk, task, rows, [], **shared)
+        FusionMethod(adapters=(), store=tmp_path / "store")
     assert not (tmp_path / "run").exists()
 
 
@@ -446,7 +465,7 @@ def test_a_fusion_needs_its_adapters_as_they_were(fused: tuple[TaskModel, Path],
     again = folder / "again"
     shutil.copytree(folder / "store", again)
     config = AdapterConfig(size=3)
-    tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk)
+    tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk.config, tiny_trunk.params)
     shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
     artefacts.save(again, "adapters", "first", tree, **shared)
     with pytest.raises(UserError, match='The fusion "quantity-fusion" needs the adapter "first" with SHA-256'):

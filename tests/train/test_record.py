@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from etils import epath
+from recipe_arguments import recipe_arguments
 
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.lengths import PaddedLengths
@@ -22,10 +24,12 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows
 from afjax.train import single_run
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_fusion, train_single
+from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, by_path, check_run, setting_differences
 from afjax.train.sequential import train_sequential
+from afjax.train.single import train_single
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -50,7 +54,7 @@ def finished(
 ) -> tuple[Path, TaskModel]:
     """A finished run's folder and its result."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    return folder, train_single(tiny_trunk, task, rows, workdir=folder, adapter=ADAPTER, config=settings)
+    return folder, train_single(tiny_trunk, task, rows, workdir=folder, config=settings, method=Method(adapter=ADAPTER))
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def again(
 
     def train(trunk: Trunk = tiny_trunk, task: TaskConfig = task, data: Any = rows, **changes: Any) -> TaskModel:
         arguments = {"workdir": tmp_path / "run", "adapter": ADAPTER, "config": settings, **changes}
-        return train_single(trunk, task, data, **arguments)
+        return train_single(trunk, task, data, **recipe_arguments(**arguments))
 
     return train
 
@@ -106,7 +110,7 @@ def test_a_finished_run_is_returned_and_says_so(
         ({"head": HeadConfig(dropout=0.5)}, "head.dropout"),
         ({"seed": 1}, "seed: 0 there, 1 given"),
         ({"name": "other"}, "name: 'quantity' there, 'other' given"),
-        ({"partition_name": "head"}, "partition: 'adapter' there, 'head' given"),
+        ({"partition": "head"}, "partition: 'adapter' there, 'head' given"),
         ({"scan_layers": True}, "scan_layers: False there, True given"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -204,7 +208,15 @@ def test_overwrite_deletes_nothing_where_there_is_no_run(
 ) -> None:
     (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
     (tmp_path / "scores.json").write_text("[]")
-    train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=settings, overwrite=True)
+    train_single(
+        tiny_trunk,
+        task,
+        rows,
+        workdir=tmp_path,
+        config=settings,
+        method=Method(partition="head"),
+        options=RunOptions(overwrite=True),
+    )
     assert (tmp_path / "checkpoints" / "mine").is_dir()
     assert (tmp_path / "scores.json").read_text() == "[]"
 
@@ -324,8 +336,14 @@ def test_a_fusion_is_refused_for_another_fusion_or_other_adapters(
     finished[1].save(store)
 
     def fuse(**changes: Any) -> TaskModel:
-        arguments = {"store_folder": store, "workdir": tmp_path / "fusion", "config": settings, **changes}
-        return train_fusion(tiny_trunk, task, rows, ["quantity"], **arguments)
+        arguments = {
+            "adapters": ("quantity",),
+            "store": store,
+            "workdir": tmp_path / "fusion",
+            "config": settings,
+            **changes,
+        }
+        return train_fusion(tiny_trunk, task, rows, **recipe_arguments(FusionMethod, **arguments))
 
     first = fuse()
     assert tree_digest(fuse().params) == tree_digest(first.params)
@@ -349,7 +367,12 @@ def test_multitask_and_sequential_runs_are_refused_likewise(
 
     def multitask(sampling: SamplingConfig) -> Any:
         return train_multitask(
-            tiny_trunk, tasks, data, workdir=tmp_path / "m", partition_name="head", config=settings, sampling=sampling
+            tiny_trunk,
+            tasks,
+            data,
+            workdir=tmp_path / "m",
+            config=settings,
+            method=MultitaskMethod(partition="head", sampling=sampling),
         )
 
     multitask(SamplingConfig(steps_per_epoch=2))
@@ -360,7 +383,13 @@ def test_multitask_and_sequential_runs_are_refused_likewise(
     def sequential(seed: int, **changes: Any) -> Any:
         folder = tmp_path / "s"
         return train_sequential(
-            tiny_trunk, [task], data, workdir=folder, partition_name="head", config=settings, seed=seed, **changes
+            tiny_trunk,
+            [task],
+            data,
+            workdir=folder,
+            config=settings,
+            method=Method(partition="head"),
+            options=RunOptions(seed=seed, **changes),
         )
 
     first = sequential(0)

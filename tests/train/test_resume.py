@@ -18,11 +18,13 @@ from fork_server import fork_server
 
 from afjax import store
 from afjax.config.adapters import AdapterConfig
+from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.tasks.load import Rows
-from afjax.train.recipes import train_single
+from afjax.train.options import RunOptions
+from afjax.train.single import train_single
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -179,11 +181,11 @@ def test_a_checkpoint_of_another_run_is_refused(
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
     other = dataclasses.replace(tiny_trunk, sha256="0" * 64)
     fewer = {**rows, "train": rows["dev"]}
-    size = {"adapter": AdapterConfig(size=3)}
+    size = {"method": Method(adapter=AdapterConfig(size=3))}
     given: dict[str, tuple[Trunk, Mapping[str, Rows], dict[str, Any]]] = {
         "the trunk": (other, rows, {}),
         f"{task.name}'s train rows": (tiny_trunk, fewer, {}),
-        "the seed": (tiny_trunk, rows, {"seed": 1}),
+        "the seed": (tiny_trunk, rows, {"options": RunOptions(seed=1)}),
         "the arrays' shapes": (tiny_trunk, rows, size),
     }
     # Without its own record, only the checkpoint says what the run began with, as in earlier versions.
@@ -195,7 +197,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
 
     # A record beside the checkpoints of another run.
-    train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", config=settings, seed=1)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", config=settings, options=RunOptions(seed=1))
     shutil.copy(tmp_path / "other" / "run.json", tmp_path)
     with pytest.raises(UserError, match="the seed: 0 there, 1 given"):
-        train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings, seed=1)
+        train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings, options=RunOptions(seed=1))

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from afjax.config.adapters import AdapterConfig
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel, load_task_model
 from afjax.tasks.load import Rows
+from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_fusion, train_single
 from afjax.train.record import setting_differences
 from afjax.train.sequential import train_sequential
+from afjax.train.single import train_single
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -51,7 +53,7 @@ def from_tables(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> TaskModel:
     folder = tmp_path_factory.mktemp("tables") / "run"
-    return train_single(tiny_trunk, COLUMNS, tables, workdir=folder, adapter=ADAPTER, config=settings)
+    return train_single(tiny_trunk, COLUMNS, tables, workdir=folder, config=settings, method=Method(adapter=ADAPTER))
 
 
 def test_tables_train_what_rows_train(
@@ -62,10 +64,14 @@ def test_tables_train_what_rows_train(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    from_rows = train_single(tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", adapter=ADAPTER, config=settings)
+    from_rows = train_single(
+        tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
+    )
     assert tree_digest(from_tables.params) == tree_digest(from_rows.params)
     # The same rows resume the run, whatever their type.
-    again = train_single(tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", adapter=ADAPTER, config=settings)
+    again = train_single(
+        tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
+    )
     assert again.metrics == from_rows.metrics
 
 
@@ -92,19 +98,24 @@ def test_the_other_recipes_take_tables(
     from_tables.save(store)
     task, data = COLUMNS, {"quantity": tables}
     fused = train_fusion(
-        tiny_trunk, task, tables, ["quantity"], store_folder=store, workdir=tmp_path / "fusion", config=settings
+        tiny_trunk,
+        task,
+        tables,
+        FusionMethod(adapters=("quantity",), store=store),
+        workdir=tmp_path / "fusion",
+        config=settings,
     )
     assert fused.labels == ("few", "many")
-    head: dict[str, Any] = {"partition_name": "head", "config": settings}
-    sampling = SamplingConfig(steps_per_epoch=2)
-    joint = train_multitask(tiny_trunk, [task], data, workdir=tmp_path / "m", sampling=sampling, **head)
-    sequence = train_sequential(tiny_trunk, [task], data, workdir=tmp_path / "s", **head)
+    head = MultitaskMethod(partition="head", sampling=SamplingConfig(steps_per_epoch=2))
+    shared: dict[str, Any] = {"method": head, "config": settings}
+    joint = train_multitask(tiny_trunk, [task], data, workdir=tmp_path / "m", **shared)
+    sequence = train_sequential(tiny_trunk, [task], data, workdir=tmp_path / "s", **shared)
     for model in (joint["quantity"], sequence.models["quantity"]):
         assert model.labels == ("few", "many")
     for train in (train_multitask, train_sequential):
         for bad in ({}, tables, [tables]):
             with pytest.raises(UserError):
-                train(tiny_trunk, [task], bad, workdir=tmp_path / "bad", **head)  # type: ignore[operator]
+                train(tiny_trunk, [task], bad, workdir=tmp_path / "bad", **shared)  # type: ignore[operator]
     assert not (tmp_path / "bad").exists()
 
 
@@ -115,7 +126,7 @@ def test_a_run_without_dev_rows_is_resumed_and_refused_with_other_rows(
 
     def train(columns: dict[str, Any], task: TaskConfig = task) -> TaskModel:
         data = {"train": columns}
-        return train_single(tiny_trunk, task, data, workdir=tmp_path, partition_name="head", config=settings)
+        return train_single(tiny_trunk, task, data, workdir=tmp_path, config=settings, method=Method(partition="head"))
 
     first = train(tables["train"])
     assert train(tables["train"]).metrics == first.metrics

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.display.terminal import progress_bar, table_lines
 from afjax.tasks.load import Rows
 from afjax.train import logs
 from afjax.train.multitask import train_multitask
-from afjax.train.recipes import train_single
+from afjax.train.single import train_single
 from afjax.train.single_run import SingleRun
 from afjax.trees import count
 from afjax.trunk.pretrained import Trunk
@@ -33,7 +34,7 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def train() -> list[str]:
-        train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=tiny)
+        train_single(tiny_trunk, task, rows, workdir=tmp_path, config=tiny, method=Method(partition="head"))
         return capsys.readouterr().err.splitlines()
 
     look, looks = SingleRun.look, []
@@ -83,7 +84,7 @@ def test_a_run_that_stops_early_says_so(
     config = dataclasses.replace(tiny, learning_rate=0.0, eval_every=1, patience=2)
     # Without a progress bar a line about the step follows after a quiet time.
     monkeypatch.setattr(logs, "QUIET_SECONDS", -1.0)
-    train_single(tiny_trunk, task, rows, workdir=tmp_path, partition_name="head", config=config)
+    train_single(tiny_trunk, task, rows, workdir=tmp_path, config=config, method=Method(partition="head"))
     lines = capsys.readouterr().err.splitlines()
     assert sum("dev accuracy" in line for line in lines) == 3
     assert sum("at step 1)" in line for line in lines) == 2
@@ -105,9 +106,8 @@ def test_a_multitask_run_prints_the_main_metric_of_each_task(
         (task, TaskConfig(name="other")),
         {"quantity": rows, "other": rows},
         workdir=tmp_path,
-        partition_name="head",
         config=config,
-        sampling=SamplingConfig(steps_per_epoch=2),
+        method=MultitaskMethod(partition="head", sampling=SamplingConfig(steps_per_epoch=2)),
     )
     lines = capsys.readouterr().err.splitlines()
     (line,) = (line for line in lines if "step 2 of 2" in line)

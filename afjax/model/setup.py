@@ -1,0 +1,167 @@
+"""A method on a trunk: what is computed, how its parameters start, and which of them are trained."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+
+from afjax.adapters.kinds import init_adapter
+from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Method
+from afjax.config.values import Remat, TrunkDtype
+from afjax.fusion.factored import init_fusion
+from afjax.model import partition
+from afjax.model.heads import Reads, init_head
+from afjax.model.model import Model, trunk_layer_norms
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import TrunkConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A method on a trunk; hashable, without parameters.
+
+    Attributes:
+      model: What is computed.
+      rules: Which leaves are trained, and which are frozen.
+      num_outputs: The number of the head's outputs.
+      top_k: How many of the trunk's upper layers are kept under ``trunk/top_layers``; 0 for all in ``trunk/layers``.
+    """
+
+    model: Model
+    rules: tuple[partition.Rule, ...]
+    num_outputs: int
+    top_k: int = 0
+
+    def init(self, key: jax.Array, trunk: Tree, adapters: Mapping[str, Tree] | None = None) -> Tree:
+        """Makes the parameters at the start of training.
+
+        The random numbers of an adapter, a fusion or a head depend only on the key and its name.
+
+        Args:
+          key: The key of the run's seed.
+          trunk: The trunk's tree, with stacked layers.
+          adapters: Trees of trained adapters by name. The model's other adapters start anew.
+
+        Returns:
+          The tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``; see :mod:`afjax.model.model`.
+
+        Raises:
+          UserError: More upper layers than the trunk has, or the trunk's pooler if the trunk has none.
+        """
+        model, trained = self.model, adapters or {}
+        head_key = named_key(key, "heads", model.head_name)
+        params: Tree = {
+            "trunk": partition.split_layers(trunk, self.top_k) if self.top_k else trunk,
+            "adapters": {
+                name: trained[name] if name in trained else new_adapter(key, name, config, model.trunk, trunk)
+                for name, config in model.adapters
+            },
+            "fusion": {},
+            "heads": {
+                model.head_name: init_head(head_key, model.head, self.num_outputs, trunk=trunk, reads=model.reads)
+            },
+        }
+        if name := model.fusion_name:
+            size = {"hidden_size": model.trunk.hidden_size, "num_layers": model.trunk.num_layers}
+            fusion_key = named_key(key, "fusion", name)
+            params["fusion"][name] = init_fusion(fusion_key, model.fusion, model.adapters[0][1], **size)
+        return params
+
+    def split(self, params: Tree) -> tuple[Tree, Tree]:
+        """Splits parameters into the trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
+        return partition.split(params, partition.label(params, self.rules))
+
+    def computed(self, *, dtype: TrunkDtype | None = None, scan_layers: bool = False, remat: Remat = "none") -> "Setup":
+        """Returns the same setup with another way to compute; see :class:`afjax.model.model.Model`."""
+        model = dataclasses.replace(self.model, dtype=dtype, scan_layers=scan_layers, remat=remat)
+        return dataclasses.replace(self, model=model)
+
+
+def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, params: Tree) -> Tree:
+    """Makes an adapter at the start of training; its random numbers depend only on the key and its name.
+
+    Args:
+      key: The key of the run's seed.
+      name: The adapter's name.
+      config: Its architecture.
+      trunk: The trunk's architecture.
+      params: The trunk's tree; copies of its LayerNorms are part of an adapter with ``layer_norms``.
+    """
+    tree = init_adapter(named_key(key, "adapters", name), config, trunk)
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        return {**tree, "layer_norms": trunk_layer_norms(params)}
+    return tree
+
+
+def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads, num_outputs: int) -> Setup:
+    """Sets up a method on one task.
+
+    Args:
+      method: What is trained.
+      trunk: The trunk's architecture.
+      name: The name of the adapter and of the head.
+      reads: Whether the head reads one pooled vector per row, or every token.
+      num_outputs: The number of the head's outputs.
+
+    Example:
+      >>> import jax
+      >>> from afjax.config.methods import Method
+      >>> from afjax.model.setup import single_setup
+      >>> from afjax.trunk.encoder import TrunkConfig, init_trunk
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> setup = single_setup(Method(), config, name="reviews", reads="pooled", num_outputs=2)
+      >>> params = setup.init(jax.random.key(0), init_trunk(jax.random.key(1), config))
+      >>> trained, frozen = setup.split(params)
+      >>> sorted(trained), sorted(frozen)
+      (['adapters', 'heads'], ['trunk'])
+    """
+    model = Model(
+        trunk=trunk,
+        head_name=name,
+        head=method.head,
+        reads=reads,
+        adapters=((name, method.adapter),) if method.has_adapter else (),
+    )
+    # A head that reads tokens does not use the trunk's pooler, whatever its settings.
+    rules = partition.preset(method.partition, method.head if reads == "pooled" else HeadConfig())
+    return Setup(model=model, rules=rules, num_outputs=num_outputs, top_k=method.top_k)
+
+
+def fusion_setup(
+    adapters: Mapping[str, Adapter],
+    fusion: FusionConfig,
+    head: HeadConfig,
+    trunk: TrunkConfig,
+    *,
+    name: str,
+    reads: Reads,
+    num_outputs: int,
+) -> Setup:
+    """Sets up a fusion of adapters for one task.
+
+    Args:
+      adapters: The architectures of the fused adapters by name, in order.
+      fusion: The fusion's architecture.
+      head: The head's architecture.
+      trunk: The trunk's architecture.
+      name: The name of the fusion and of the head.
+      reads: Whether the head reads one pooled vector per row, or every token.
+      num_outputs: The number of the head's outputs.
+
+    Raises:
+      UserError: The adapters cannot be fused with each other.
+    """
+    model = Model(
+        trunk=trunk,
+        head_name=name,
+        head=head,
+        reads=reads,
+        adapters=tuple(adapters.items()),
+        fusion_name=name,
+        fusion=fusion,
+    )
+    return Setup(model=model, rules=partition.preset("fusion"), num_outputs=num_outputs)

@@ -1,0 +1,65 @@
+"""The recipe of AdapterFusion: trains the attention over stored adapters, and a head."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from afjax.config.from_dict import to_dict
+from afjax.config.methods import FusionMethod
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.fusion.factored import check_subset
+from afjax.model.heads import READS, num_outputs
+from afjax.model.setup import fusion_setup
+from afjax.model.task_model import TaskModel, load_adapters
+from afjax.train.options import RunOptions
+from afjax.train.parts import check_arguments
+from afjax.train.single import TaskRun, train_on_task
+from afjax.trunk.pretrained import Trunk
+
+
+def train_fusion(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Any],
+    method: FusionMethod,
+    *,
+    workdir: str | Path,
+    config: TrainConfig = TrainConfig(),
+    options: RunOptions = RunOptions(),
+) -> TaskModel:
+    """Trains the attention over stored adapters, and a head, for a target task; trunk and adapters stay frozen.
+
+    Args:
+      method: Which adapters of which store are fused, and the architectures of the fusion and the head.
+      trunk, task, data, workdir, config, options: As in :func:`afjax.train_single`.
+
+    Raises:
+      UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot, or that is not
+        the one that a resumed run began with.
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
+    """
+    splits = check_arguments(trunk, task, data, method, config, options)
+    members = load_adapters(os.fspath(method.store), method.adapters, trunk)
+    check_subset(method.fusion, len(members))
+    setup = fusion_setup(
+        {name: architecture for name, (architecture, _) in members.items()},
+        method.fusion,
+        method.head,
+        trunk.config,
+        name=options.name or f"{task.name}-fusion",
+        reads=READS[task.kind],
+        num_outputs=num_outputs(task.kind, splits["train"].label_names),
+    )
+    task_run = TaskRun(
+        trunk=trunk,
+        task=task,
+        data=splits,
+        setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
+        adapters={name: tree for name, (_, tree) in members.items()},
+        method={"recipe": "fusion", "fusion": to_dict(method.fusion)},
+    )
+    return train_on_task(task_run, config.with_rate("fusion"), options, workdir)

@@ -1,0 +1,210 @@
+"""The recipe of one task: trains one adapter and its head, or another partition."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from afjax.config.from_dict import to_dict
+from afjax.config.methods import Method
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.data.notices import no_better_than_majority
+from afjax.data.splits import AnyRows
+from afjax.distributed.hosts import together
+from afjax.distributed.sharding import check_batch
+from afjax.model.heads import READS, num_outputs
+from afjax.model.setup import Setup, single_setup
+from afjax.model.task_model import TaskModel
+from afjax.storage.paths import open_path
+from afjax.tasks import metrics
+from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.train.options import RunOptions
+from afjax.train.parts import (
+    check_adapter_size,
+    check_arguments,
+    record_trained,
+    run_inputs,
+    run_loop,
+    stored_form,
+    task_settings,
+    tell,
+    tell_padding,
+    tell_run,
+    tokenise_splits,
+    with_params,
+)
+from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
+from afjax.train.single_run import SingleRun
+from afjax.trees import Tree, count, merge, tree_digest
+from afjax.trunk.pretrained import Trunk, check_length
+
+
+def train_single(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Any],
+    *,
+    workdir: str | Path,
+    method: Method = Method(),
+    config: TrainConfig = TrainConfig(),
+    options: RunOptions = RunOptions(),
+) -> TaskModel:
+    """Trains one adapter and its head, or another partition, on one task.
+
+    Args:
+      trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
+      task: Name, kind and metric.
+      data: ``train`` and ``dev`` rows: of ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a dictionary
+        of columns) with the columns that the task names. Without ``dev``, some of the train rows become dev rows, see
+        ``TaskConfig.dev_share``.
+      workdir: The run's folder. If it holds a run with the same settings and inputs, an unfinished run is resumed, and
+        the result of a finished one is returned. A run with other settings or inputs is refused.
+      method: What is trained, and the architectures of the adapter and the head.
+      config: Optimizer, schedule and batches.
+      options: The name of what is trained, the seed, the devices.
+
+    Returns:
+      The model with the parameters of the best evaluation, and their dev metrics.
+
+    Raises:
+      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+
+    Reference:
+      Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
+    """
+    splits = check_arguments(trunk, task, data, method, config, options)
+    if method.has_adapter:
+        check_adapter_size(method.adapter, trunk)
+    setup = single_setup(
+        method,
+        trunk.config,
+        name=options.name or task.name,
+        reads=READS[task.kind],
+        num_outputs=num_outputs(task.kind, splits["train"].label_names),
+    )
+    task_run = TaskRun(
+        trunk=trunk,
+        task=task,
+        data=splits,
+        setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
+        method={"recipe": "single", "partition": method.partition, "top_k": method.top_k},
+    )
+    return train_on_task(task_run, config.with_rate(method.partition), options, workdir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """A run on one task before it starts.
+
+    Attributes:
+      trunk: The pretrained encoder.
+      task: The task.
+      data: Its ``train`` and ``dev`` rows, checked.
+      setup: What is trained.
+      adapters: The trees of a fusion's adapters by name; empty for other methods.
+      method: What the run's record holds of the method, besides the architectures.
+    """
+
+    trunk: Trunk
+    task: TaskConfig
+    data: Mapping[str, AnyRows]
+    setup: Setup
+    adapters: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
+    method: Mapping[str, Any]
+
+    def spec(self, config: TrainConfig, seed: int) -> RunSpec:
+        """Everything that the run's result depends on; a fusion's frozen adapters are inputs."""
+        model = self.setup.model
+        digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
+        return RunSpec(
+            settings={
+                **self.method,
+                "name": model.head_name,
+                "task": task_settings(self.task),
+                "adapters": {name: to_dict(adapter) for name, adapter in model.adapters},
+                "head": to_dict(model.head),
+                "train": to_dict(config),
+                "seed": seed,
+                "trunk_dtype": self.trunk.dtype,
+                "scan_layers": model.scan_layers,
+                "remat": model.remat,
+            },
+            inputs={**run_inputs(self.trunk, {self.task.name: self.data}, seed), **digests},
+        )
+
+
+def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path) -> TaskModel:
+    """Trains on one task: checks, tokenises, runs the loop, and makes the model from the best parameters.
+
+    Args:
+      task_run: What is trained, on what.
+      config: Optimizer, schedule and batches, with a learning rate.
+      options, workdir: As in :func:`train_single`.
+
+    Raises:
+      UserError: As in :func:`train_single`.
+    """
+    trunk, task, data, setup = task_run.trunk, task_run.task, task_run.data, task_run.setup
+    mesh, folder, labels = options.devices(), open_path(workdir), data["train"].label_names
+    check_batch(config.batch_size, mesh)
+    check_length(config.max_length, trunk)
+    metrics.check_metric(task.main_metric, task.kind, len(labels))
+    check_class_settings(config, {task: labels})
+    spec = task_run.spec(config, options.seed)
+    with together():
+        lengths = None if options.overwrite else check_run(folder, spec)
+    name, params = setup.model.head_name, setup.init(jax.random.key(options.seed), trunk.params, task_run.adapters)
+    splits = tokenise_splits(trunk, task, data, config.max_length, options.cache_dir)
+    run = SingleRun(
+        setup,
+        params,
+        splits,
+        task,
+        config,
+        seed=options.seed,
+        mesh=mesh,
+        lengths=lengths,
+        class_loss=make_class_loss(config, labels, data["train"].labels),
+    )
+    trained, frozen = setup.split(params)
+    tell_run(
+        name,
+        trunk,
+        mesh,
+        trained=count(trained),
+        total=count(params),
+        dev_rows=len(data["dev"]),
+        num_steps=run.num_steps,
+        eval_every=run.eval_every,
+    )
+    del trained, params
+    tell_padding(name, splits["train"], run.lengths.train, config.batch_size)
+    claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
+    result = run_loop(
+        run,
+        config,
+        inputs=spec.inputs,
+        num_steps=run.num_steps,
+        eval_every=run.eval_every,
+        folder=folder,
+        title=name,
+    )
+    tell([no_better_than_majority(name, data["dev"], result.metrics)])
+    best = stored_form(result.trained)
+    all_params = merge(best, frozen)
+    task_model = TaskModel(
+        trunk=with_params(trunk, all_params["trunk"], folder) if "trunk" in best else trunk,
+        model=setup.model,
+        params={root: all_params.get(root, {}) for root in ("adapters", "fusion", "heads")},
+        task=task,
+        labels=labels,
+        metrics=result.metrics,
+        seed=options.seed,
+        max_length=config.max_length,
+        text_columns=data["train"].text_columns,
+    )
+    record_trained(folder, trunk, [task_model], task_run.method.get("partition", "fusion"))
+    return task_model
