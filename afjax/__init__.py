@@ -7,9 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afjax.adapters.beside import pal
     from afjax.adapters.bottleneck import bottleneck
     from afjax.adapters.kinds import layer_params
+    from afjax.adapters.pal import pal
     from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
     from afjax.config.fusion import FusionConfig
     from afjax.config.heads import HeadConfig
@@ -44,7 +44,7 @@ _HOMES = {
     "afjax.adapters.kinds": ("layer_params",),
     "afjax.adapters.bottleneck": ("bottleneck",),
     "afjax.fusion.factored": ("fuse",),
-    "afjax.adapters.beside": ("pal",),
+    "afjax.adapters.pal": ("pal",),
     "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("Predictions", "TaskModel", "load_task_model"),
     "afjax.train.multitask": ("train_multitask",),

@@ -15,23 +15,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.config.adapters import AdapterConfig
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
 from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig
 
 # Of the adapters' own LayerNorms; the reference library's.
 NEW_NORM_EPSILON = 1e-5
 
 
-def init_bottleneck(key: Array, config: AdapterConfig, *, hidden_size: int, depth: int) -> Tree:
-    """An adapter's parameters at the start, float32, without ``layer_norms`` (they start as the trunk's).
-
-    Args:
-      key: Of this adapter alone; each leaf's own follows from its path.
-      config: The architecture.
-      hidden_size: The trunk's.
-      depth: Number of layers that have the adapter.
-    """
+def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`. ``layer_norms`` are not included, as they start as the trunk's."""
+    hidden_size = trunk.hidden_size
     size = config.bottleneck_size(hidden_size)
 
     def kernel(slot: str, name: str, shape: tuple[int, int]) -> Array:
@@ -97,19 +93,12 @@ def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: 
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 
-def bottleneck_slot(
-    params: Tree, config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
+def slot(
+    params: Tree, config: AdapterConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """A slot that holds one adapter.
-
-    Args:
-      params: One layer's slot of an adapter.
-      config: The architecture.
-      sublayer: The sub-layer's output, after dropout, ``[batch, length, hidden_size]``.
-      residual: The sub-layer's input, same shape.
-      norm: The sub-layer's pretrained LayerNorm.
-    """
-    inputs, skip = adapter_input(config, sublayer, residual, norm)
+    """See :class:`afjax.adapters.kind.InSlot`; a bottleneck has no dropout."""
+    residual, norm = sublayer.residual, sublayer.norm
+    inputs, skip = adapter_input(config, sublayer.output, residual, norm)
     output = bottleneck(params, inputs, config)
     if "norm_after" in params:
         if config.residual_before_new_layer_norm:
@@ -119,3 +108,28 @@ def bottleneck_slot(
     else:
         output = output + skip
     return adapter_output(config, output, residual, norm)
+
+
+def count_units(
+    counter: MacCounter,
+    config: AdapterConfig,
+    hidden_size: int,
+    n: int,
+    *,
+    trained: bool,
+    live: bool,
+    first_token: bool,
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountUnits`."""
+    return counter.dense(n, hidden_size, config.bottleneck_size(hidden_size), trained=trained, live=live)
+
+
+KIND = SlotKind(
+    config=AdapterConfig,
+    init=init,
+    slot=slot,
+    family="bottleneck",
+    layout=("position", "pretrained_layer_norm", "residual_from"),
+    size=lambda config, hidden_size: config.bottleneck_size(hidden_size),
+    count_units=count_units,
+)

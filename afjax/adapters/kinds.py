@@ -1,7 +1,7 @@
-"""What all kinds of adapters have in common: where they sit, how they start, and how a slot runs one.
+"""The kinds of adapters, and what all of them have in common: their layers, their start, and running one in a slot.
 
-Bottlenecks are in :mod:`afjax.adapters.bottleneck`, modules in parallel with the layers in
-:mod:`afjax.adapters.beside`, modules on top of the encoder in :mod:`afjax.adapters.top`.
+To add a kind, write its config in :mod:`afjax.config.adapters` and a module with a ``KIND`` in this package, and add
+the module to :data:`KINDS`.
 """
 
 from typing import Any
@@ -9,13 +9,42 @@ from typing import Any
 import jax
 from jax import Array
 
-from afjax.adapters.beside import beside_slot, init_beside
-from afjax.adapters.bottleneck import bottleneck_slot, init_bottleneck
-from afjax.adapters.top import init_top
-from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop, PalConfig, TopFfnConfig
+from afjax.adapters import bottleneck, lhuc, low_rank, pal, projected_ffn, top_attention, top_ffn, top_layer
+from afjax.adapters.kind import AdapterKind, SlotKind, TopKind
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
 from afjax.errors import UserError
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import Sublayer, TrunkConfig
+
+KINDS: tuple[AdapterKind, ...] = (
+    bottleneck.KIND,
+    pal.KIND,
+    low_rank.KIND,
+    projected_ffn.KIND,
+    lhuc.KIND,
+    top_attention.KIND,
+    top_ffn.KIND,
+    top_layer.KIND,
+)
+
+
+def kind_of(config: Adapter) -> AdapterKind:
+    """Returns the kind of an architecture."""
+    return next(kind for kind in KINDS if kind.config is type(config))
+
+
+def slot_kind(config: AdapterConfig | BesideLayers) -> SlotKind:
+    """Returns the kind of an architecture that sits in slots."""
+    kind = kind_of(config)
+    assert isinstance(kind, SlotKind), "the type of the config"
+    return kind
+
+
+def top_kind(config: OnTop) -> TopKind:
+    """Returns the kind of an architecture that sits on top of the encoder."""
+    kind = kind_of(config)
+    assert isinstance(kind, TopKind), "the type of the config"
+    return kind
 
 
 def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
@@ -35,27 +64,24 @@ def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
 
 
 def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
-    """Whether what the adapter gives for the first token depends on the last layer's output for the others."""
+    """Whether the adapter's output for the first token depends on the last layer's output for other tokens."""
+    if not kind_of(config).attends:
+        return False
     if isinstance(config, OnTop):
-        return not isinstance(config, TopFfnConfig)
-    attends = isinstance(config, PalConfig) and config.placement == "serial"
-    return attends and num_layers - 1 in adapter_layers(config, num_layers)
+        return True
+    serial = isinstance(config, BesideLayers) and config.placement == "serial"
+    return serial and num_layers - 1 in adapter_layers(config, num_layers)
 
 
 def init_adapter(key: Array, config: Adapter, trunk: TrunkConfig) -> Tree:
-    """An adapter's parameters at the start, float32, without ``layer_norms`` (they start as the trunk's).
+    """Makes an adapter's parameters at the start of training, float32, without ``layer_norms``.
 
     Args:
-      key: Of this adapter alone; each leaf's own follows from its path.
+      key: The key of this adapter. Each leaf has a key of its own that follows from its path.
       config: The architecture.
-      trunk: The trunk's.
+      trunk: The trunk's architecture.
     """
-    depth = len(adapter_layers(config, trunk.num_layers))
-    if isinstance(config, AdapterConfig):
-        return init_bottleneck(key, config, hidden_size=trunk.hidden_size, depth=depth)
-    if isinstance(config, BesideLayers):
-        return init_beside(key, config, hidden_size=trunk.hidden_size, depth=depth)
-    return init_top(key, config, trunk)
+    return kind_of(config).init(key, config, trunk, len(adapter_layers(config, trunk.num_layers)))
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
@@ -114,6 +140,4 @@ def adapter_slot(
       dropout_rate: The trunk's attention dropout, for modules with attention and no rate of their own.
       key: Dropout's key; None: no dropout.
     """
-    if isinstance(config, AdapterConfig):
-        return bottleneck_slot(params, config, sublayer.output, sublayer.residual, sublayer.norm)
-    return beside_slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
+    return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)

@@ -25,9 +25,9 @@ The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied firs
 ``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`); where it does not,
 ``Kᵀ Q`` alone may be multiplied first (:func:`joining_pays`).
 
-Task modules beside the layers (:mod:`afjax.adapters.beside`) fuse alike: ``a_n`` are their inner activations, ``W_n``
-the decoder, and ``z`` what the layer gives without them. Where one's output is not linear (LHUC, an activation behind
-the decoder) the formula is computed as the paper has it, with the N outputs side by side.
+Modules of whole layers (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
+activations, ``W_n`` the decoder, and ``z`` the layer's output without them. If an output is not linear (LHUC, an
+activation after the decoder), the paper's formula is computed from the N outputs.
 """
 
 import dataclasses
@@ -41,10 +41,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.adapters.beside import add_output, module_output, module_units, plain_output
 from afjax.adapters.bottleneck import NEW_NORM_EPSILON, adapter_input, adapter_output
-from afjax.adapters.kinds import adapter_layers
-from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, LhucConfig, OnTop
+from afjax.adapters.kind import SlotKind
+from afjax.adapters.kinds import adapter_layers, kind_of, slot_kind
+from afjax.adapters.placement import add_output, plain_output
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
 from afjax.config.fusion import FusionConfig
 from afjax.distributed.sharding import num_parts
 from afjax.errors import UserError
@@ -110,12 +111,15 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
                 "adapters trained with adapter.layer_norms=False can be fused."
             )
     for name, config in others:
-        if _family(config) != _family(reference):
+        kind, wanted_kind = kind_of(config), kind_of(reference)
+        assert isinstance(kind, SlotKind), "modules on top are refused above"
+        assert isinstance(wanted_kind, SlotKind), "modules on top are refused above"
+        if kind.family != wanted_kind.family:
             raise UserError(
                 f'Adapters "{first}" and "{name}" add to the layers in different ways (they are of the kinds '
                 f"{reference.kind} and {config.kind}); fuse adapters of one kind."
             )
-        for field in _LAYOUTS[_family(config)]:
+        for field in kind.layout:
             given, wanted = getattr(config, field), getattr(reference, field)
             if given != wanted:
                 raise UserError(
@@ -135,20 +139,6 @@ def check_subset(config: FusionConfig, num_adapters: int) -> None:
         raise UserError(
             f"fusion.subset is {config.subset}, but only {num_adapters} adapters are fused; take at most as many."
         )
-
-
-# The families of adapters that can be fused with each other, and the settings that all of one fusion share.
-_LAYOUTS = {
-    "bottleneck": ("position", "pretrained_layer_norm", "residual_from"),
-    "projected": ("placement",),
-    "lhuc": (),
-}
-
-
-def _family(config: Adapter) -> str:
-    if isinstance(config, AdapterConfig):
-        return "bottleneck"
-    return "lhuc" if isinstance(config, LhucConfig) else "projected"
 
 
 def _layers(config: Adapter) -> tuple[int, ...] | None:
@@ -639,18 +629,20 @@ def fused_slot(
     assert len(members) == len(configs), "check_fusible lets no mixture through"
     z = plain_output(sublayer)
     if is_factored(configs):
-        parts = [
-            module_units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
-            for tree, member, member_key in members
-        ]
+        parts = []
+        for tree, member, member_key in members:
+            units = slot_kind(member).units
+            assert units is not None, "modules whose output is linear have units"
+            parts.append(units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
         sizes = tuple(part.shape[-1] for part in parts)
         inner = jnp.concatenate(parts, -1)
         output, attention = _mix(params, z, inner, sizes, config.temperature, rate, scores_key, drawn)
     else:
-        outputs = [
-            module_output(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key)
-            for tree, member, member_key in members
-        ]
+        outputs = []
+        for tree, member, member_key in members:
+            added = slot_kind(member).output
+            assert added is not None, "modules of whole layers have outputs"
+            outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
         output, attention = fuse_outputs(
             params["fusion"],
             jnp.stack(outputs, -2),

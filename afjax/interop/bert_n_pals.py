@@ -205,7 +205,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """One task's module, as a tree of :mod:`afjax.adapters.beside` or :mod:`afjax.adapters.top`."""
+    """One task's module as a tree; see the modules of :mod:`afjax.adapters`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]

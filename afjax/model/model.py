@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.adapters.kinds import adapter_layers, adapter_slot, reads_all_tokens, slot_contents
-from afjax.adapters.top import apply_top
+from afjax.adapters.kinds import adapter_layers, adapter_slot, reads_all_tokens, slot_contents, top_kind
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
 from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
@@ -198,8 +197,8 @@ class Model:
             if isinstance(config, OnTop):
                 # A key of its own, so that the head's stays what it is without a module.
                 top_key = None if key is None else named_key(key, "top")
-                hidden = apply_top(
-                    params["adapters"][name],
+                hidden = top_kind(config).top(
+                    params["adapters"][name]["top"],
                     config,
                     self.trunk,
                     hidden,

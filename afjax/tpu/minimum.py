@@ -11,23 +11,13 @@ embedding look-ups and the optimizer are not counted.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
 from typing import Literal
 
-from afjax.adapters.kinds import adapter_layers, reads_all_tokens
+from afjax.adapters.kinds import adapter_layers, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import (
-    Adapter,
     AdapterConfig,
     BesideLayers,
-    LhucConfig,
-    LowRankConfig,
     OnTop,
-    PalConfig,
-    ProjectedFfnConfig,
-    TopAttentionConfig,
-    TopFfnConfig,
-    TopLayerConfig,
 )
 from afjax.errors import UserError
 from afjax.fusion.factored import is_factored
@@ -98,7 +88,9 @@ class _Step:
             live = self._layer(index, live, norms=norms, filled=index in held, first_token=first_token)
         for config in configs:
             if isinstance(config, OnTop):
-                live = self._top(config, live)
+                count = top_kind(config).count
+                first_token, trained = self._pools_first_token(), self._trains_adapters()
+                live = count(self, config, trunk, trained=trained, live=live, first_token=first_token)
         self._head(live)
         return self.macs
 
@@ -191,21 +183,15 @@ class _Step:
         if self.model.fusion_name:
             return self._fusion(n, live, layer_input, first_token=first_token)
         config = configs[0]
-        trained = self._trains_adapters()
-        d = self.model.trunk.hidden_size
-        if isinstance(config, AdapterConfig):
-            size = config.bottleneck_size(d)
-            live = self.dense(n, d, size, trained=trained, live=live)
-            return self.dense(n, size, d, trained=trained, live=live)
-        if isinstance(config, LhucConfig):
-            return trained or live
-        assert isinstance(config, BesideLayers), "modules on top hold no slot"
+        assert not isinstance(config, OnTop), "modules on top hold no slot"
+        trained, d = self._trains_adapters(), self.model.trunk.hidden_size
         units = self._units(config, n, live, layer_input, trained, first_token=first_token)
-        return self.dense(n, config.size, d, trained=trained, live=units) or live
+        size = slot_kind(config).size(config, d)
+        return self.dense(n, size, d, trained=trained, live=units) if size else units
 
     def _units(
         self,
-        config: PalConfig | LowRankConfig | ProjectedFfnConfig,
+        config: AdapterConfig | BesideLayers,
         n: int,
         live: bool,
         layer_input: bool,
@@ -213,44 +199,31 @@ class _Step:
         *,
         first_token: bool,
     ) -> bool:
-        """A module's way to its inner activations: VE (d s), and what stands between VE and VD."""
-        live = layer_input if config.placement == "parallel" else live
-        d, size = self.model.trunk.hidden_size, config.size
-        match config:
-            case PalConfig():
-                # Its attention reads every token.
-                live = self.dense(self.rows * self.length, d, size, trained=trained, live=live)
-                return self.attention(size, config.num_heads, trained, live, first_token=first_token)
-            case LowRankConfig():
-                return self.dense(n, d, size, trained=trained, live=live)
-            case ProjectedFfnConfig():
-                live = self.dense(n, d, size, trained=trained, live=live)
-                live = self.dense(n, size, config.intermediate_size, trained=trained, live=live)
-                return self.dense(n, config.intermediate_size, size, trained=trained, live=live)
+        """An adapter's inner activations."""
+        if isinstance(config, BesideLayers) and config.placement == "parallel":
+            live = layer_input
+        d = self.model.trunk.hidden_size
+        count = slot_kind(config).count_units
+        return count(self, config, d, n, trained=trained, live=live, first_token=first_token)
 
     def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
         """A fusion of frozen adapters: their inner activations, and the cheaper way to mix them."""
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
-        configs = self._fused()
-        units, sizes = live, []
+        configs, units = self._fused(), live
         for config in configs:
-            if isinstance(config, AdapterConfig):
-                sizes.append(config.bottleneck_size(d))
-                self.dense(n, d, sizes[-1], trained=False, live=live)
-            elif not isinstance(config, LhucConfig | OnTop):
-                sizes.append(config.size)
-                units = self._units(config, n, live, layer_input, False, first_token=first_token) or units
+            units = self._units(config, n, live, layer_input, False, first_token=first_token) or units
         if not is_factored(configs):
             return self._textbook_fusion(n, live, units)
+        inner = sum(slot_kind(config).size(config, d) for config in configs)
         factored, folded = self.apart(), self.apart()
-        factored._factored_fusion(n, sum(sizes), live, units, trained)
-        folded._folded_fusion(n, sum(sizes), live, units, trained)
+        factored._factored_fusion(n, inner, live, units, trained)
+        folded._folded_fusion(n, inner, live, units, trained)
         self.cheaper(factored, folded)
         return trained or live or units
 
-    def _fused(self) -> Sequence[Adapter]:
+    def _fused(self) -> list[AdapterConfig | BesideLayers]:
         """The architectures of what each layer fuses."""
-        configs = [config for _, config in self.model.adapters]
+        configs = [config for _, config in self.model.adapters if not isinstance(config, OnTop)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
 
@@ -290,8 +263,8 @@ class _Step:
         """Of outputs that are not linear in inner activations: ``3 d²`` a token, and VD of those that have one."""
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         for config in self._fused():
-            if isinstance(config, PalConfig | LowRankConfig | ProjectedFfnConfig):
-                self.dense(n, config.size, d, trained=False, live=units)
+            if size := slot_kind(config).size(config, d):
+                self.dense(n, size, d, trained=False, live=units)
         projected = self._projected_query(n, live, trained)
         if self.model.fusion.value:
             self.dense(n, d, d, trained=trained, live=projected or units)
@@ -299,32 +272,6 @@ class _Step:
 
     def _pools_first_token(self) -> bool:
         return self.model.reads == "pooled" and self.model.head.pooling == "first"
-
-    def _top(self, config: OnTop, live: bool) -> bool:
-        """A module on top of the encoder, for the first token alone where that is what the head reads."""
-        trunk, trained = self.model.trunk, self._trains_adapters()
-        d, first_token = trunk.hidden_size, self._pools_first_token()
-        every, wanted = self.rows * self.length, self.rows if first_token else self.rows * self.length
-        match config:
-            case TopLayerConfig():
-                live = self.attention(d, trunk.num_heads, trained, live, first_token=first_token)
-                for inputs, outputs in itertools.pairwise((d, d, trunk.intermediate_size, d)):
-                    live = self.dense(wanted, inputs, outputs, trained=trained, live=live)
-                return live
-            case TopFfnConfig():
-                sizes = (config.size, *config.hidden_sizes, config.size)
-                live = self.dense(wanted, d, config.size, trained=trained, live=live)
-                for _ in range(config.num_layers):
-                    for inputs, outputs in itertools.pairwise(sizes):
-                        live = self.dense(wanted, inputs, outputs, trained=trained, live=live)
-            case TopAttentionConfig():
-                live = self.dense(every, d, config.size, trained=trained, live=live)
-                for number in range(1, config.num_layers + 1):
-                    first = first_token and number == config.num_layers
-                    live = self.attention(config.size, config.num_heads, trained, live, first_token=first)
-                    n = self.rows if first else every
-                    live = self.dense(n, config.size, config.size, trained=trained, live=live)
-        return self.dense(wanted, config.size, d, trained=trained, live=live)
 
     def _head(self, live: bool) -> None:
         """Pooler, hidden layers and output, per row; without the pooler, per token, if the head reads tokens."""

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.adapters.bottleneck import bottleneck, bottleneck_slot
+from afjax.adapters.bottleneck import bottleneck, slot
 from afjax.adapters.kinds import adapter_layers, init_adapter
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.encoder import TrunkConfig, init_trunk, unstack_layers
+from afjax.trunk.encoder import Sublayer, TrunkConfig, init_trunk, unstack_layers
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,8 @@ def test_layouts_by_formula(config: AdapterConfig, expected: Any) -> None:
     }
     sublayer, residual = jnp.array([[[0.3]]]), jnp.array([[[0.4]]])
     by_formula = expected(sublayer, residual, lambda x: bottleneck(params, x, config), norm)
-    np.testing.assert_allclose(bottleneck_slot(params, config, sublayer, residual, norm), by_formula, rtol=1e-6)
+    at = Sublayer(output=sublayer, residual=residual, norm=norm, layer_input=residual, mask=jnp.ones((1, 1), bool))
+    np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 
 # In the whole model

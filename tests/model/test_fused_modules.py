@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.adapters.beside import module_output, plain_output
-from afjax.adapters.kinds import init_adapter
+from afjax.adapters.kinds import init_adapter, slot_kind
+from afjax.adapters.placement import plain_output
 from afjax.config.adapters import (
     Adapter,
     AdapterConfig,
@@ -83,10 +83,11 @@ def fuse_modules(
     fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
 ) -> tuple[jax.Array, jax.Array]:
     """The paper's formula on the outputs of the modules, with the rest of the layer after it."""
-    outputs = [
-        module_output({**tree.get("shared", {}), **tree["ffn"]}, config, slot)
-        for tree, config in zip(adapters, configs, strict=True)
-    ]
+    outputs = []
+    for tree, config in zip(adapters, configs, strict=True):
+        output = slot_kind(config).output
+        assert output is not None
+        outputs.append(output({**tree.get("shared", {}), **tree["ffn"]}, config, slot))
     z = plain_output(slot)
     mixed, attention = textbook_fusion(fusion, jnp.stack(outputs, -2), z)
     if isinstance(configs[0], LhucConfig):

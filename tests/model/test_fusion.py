@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from afjax.adapters.bottleneck import init_bottleneck
+from afjax.adapters import bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.fusion.factored import (
@@ -32,6 +32,7 @@ from afjax.fusion.factored import (
 )
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path
+from afjax.trunk.encoder import TrunkConfig
 
 pytestmark = pytest.mark.slow
 
@@ -107,10 +108,13 @@ def make_inputs(
 ) -> tuple[Tree, list[Tree]]:
     """The fusion's and the adapters' trees, their leaves stacked over the layers."""
     size = {"hidden_size": hidden, "num_layers": layers}
+    trunk = TrunkConfig(
+        family="bert", vocab_size=9, num_heads=1, intermediate_size=9, max_positions=9, type_vocab_size=2, **size
+    )
     shapes = jax.eval_shape(
         lambda key: (
             init_fusion(key, FusionConfig(value=value), configs[0], **size),
-            [init_bottleneck(key, config, hidden_size=hidden, depth=layers) for config in configs],
+            [bottleneck.init(key, config, trunk, layers) for config in configs],
         ),
         jax.random.key(0),
     )

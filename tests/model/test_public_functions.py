@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import afjax
-from afjax.adapters.beside import module_output
+from afjax.adapters import pal as pal_module
 from afjax.adapters.kinds import init_adapter, layer_params
 from afjax.config.adapters import AdapterConfig, LhucConfig, PalConfig, TopFfnConfig
 from afjax.config.fusion import FusionConfig
@@ -104,7 +104,7 @@ def test_fuse_is_the_textbook_form_of_the_bottlenecks() -> None:
 def test_pal_is_what_the_slot_adds(config: PalConfig) -> None:
     params = layer_params(draw(config), config, 1)
     at = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
-    expected = module_output(params, config, at)
+    expected = pal_module.output(params, config, at)
     for mask in (MASK, MASK.astype(np.int32)):
         np.testing.assert_allclose(afjax.pal(params, X, mask, config), expected, rtol=1e-6)
     dropped = afjax.pal(params, X, MASK, config, dropout_rate=0.5, key=KEY)

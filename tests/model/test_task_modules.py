@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens
-from afjax.adapters.top import apply_top
+from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens, top_kind
 from afjax.config.adapters import (
     ADAPTER_PRESETS,
     Adapter,
@@ -238,7 +237,7 @@ def on_top(params: Tree, hidden: np.ndarray, config: OnTop) -> np.ndarray:
 def test_modules_on_top_by_formula(config: OnTop) -> None:
     params = draw(init_adapter(KEY, config, TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
-    ours = apply_top(wide(params), config, TRUNK, hidden, jnp.asarray(MASK), key=None)
+    ours = top_kind(config).top(wide(params)["top"], config, TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, on_top(wide(params), wide(hidden), config)[:, :1], atol=LIMIT)
 
 
@@ -247,7 +246,7 @@ def test_a_layer_on_top_is_a_layer_of_the_trunk() -> None:
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     layer: Any = EncoderLayer(TRUNK)
     expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, jnp.asarray(MASK), slots={})
-    ours = apply_top(params, TopLayerConfig(), TRUNK, hidden, jnp.asarray(MASK), key=None)
+    ours = top_kind(TopLayerConfig()).top(params["top"], TopLayerConfig(), TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
 

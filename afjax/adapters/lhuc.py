@@ -1,0 +1,57 @@
+"""Learning hidden unit contributions (LHUC): the layer's output times ``2 sigmoid(scale)``.
+
+The tree::
+
+    ffn/scale [d]       zero at the start, where the factor is 1
+
+Reference: Stickland & Murray 2019, section 3.3.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.adapters.kind import MacCounter, SlotKind
+from afjax.adapters.placement import add_output, plain_output
+from afjax.config.adapters import LhucConfig
+from afjax.trees import Tree
+from afjax.trunk.encoder import Sublayer, TrunkConfig
+
+
+def init(key: Array, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`; nothing is random."""
+    return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
+
+
+def output(
+    params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives ``z (2 sigmoid(scale) - 1)``, which is added to ``z``."""
+    z = plain_output(sublayer)
+    factor = 2.0 * jax.nn.sigmoid(params["scale"])  # [d]
+    return (z * (factor - 1.0)[None, None]).astype(z.dtype)
+
+
+def slot(
+    params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`."""
+    return add_output(config, output(params, config, sublayer), sublayer)
+
+
+def count_units(
+    counter: MacCounter, config: LhucConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountUnits`; there are no inner activations and no matrix products."""
+    return trained or live
+
+
+KIND = SlotKind(
+    config=LhucConfig,
+    init=init,
+    slot=slot,
+    family="lhuc",
+    output=output,
+    size=lambda config, hidden_size: 0,
+    count_units=count_units,
+)

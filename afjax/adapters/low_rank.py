@@ -1,0 +1,73 @@
+"""Low-rank layers: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
+
+The projections of :mod:`afjax.adapters.placement` are each layer's own, and there is nothing else.
+"""
+
+from jax import Array
+
+from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.placement import add_output, module_input
+from afjax.config.adapters import LowRankConfig
+from afjax.nn.layers import ACTIVATIONS, dense
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig
+
+
+def init(key: Array, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`."""
+    shapes = {"encode": (trunk.hidden_size, config.size), "decode": (config.size, trunk.hidden_size)}
+    return {
+        "ffn": {
+            name: normal_dense(named_key(key, name), config.init_scale, (depth, *shape))
+            for name, shape in shapes.items()
+        }
+    }
+
+
+def units(
+    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives ``g(VE x)``."""
+    inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
+    return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
+
+
+def output(
+    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives what the module adds."""
+    return dense(params["decode"], units(params, config, sublayer))
+
+
+def slot(
+    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`."""
+    return add_output(config, output(params, config, sublayer), sublayer)
+
+
+def count_units(
+    counter: MacCounter,
+    config: LowRankConfig,
+    hidden_size: int,
+    n: int,
+    *,
+    trained: bool,
+    live: bool,
+    first_token: bool,
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountUnits`."""
+    return counter.dense(n, hidden_size, config.size, trained=trained, live=live)
+
+
+KIND = SlotKind(
+    config=LowRankConfig,
+    init=init,
+    slot=slot,
+    family="projected",
+    layout=("placement",),
+    units=units,
+    output=output,
+    size=lambda config, hidden_size: config.size,
+    count_units=count_units,
+)

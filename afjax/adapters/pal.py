@@ -1,0 +1,159 @@
+"""Projected attention layers: ``TS(x) = VD attention(VE x)`` (Stickland & Murray 2019, section 3.3).
+
+The tree has, besides the projections of :mod:`afjax.adapters.placement`::
+
+    ffn/attention/{query, key, value}/{kernel [s, s], bias [s]}
+"""
+
+import functools
+
+from jax import Array
+
+from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.placement import add_output, module_input
+from afjax.config.adapters import PalConfig
+from afjax.errors import UserError
+from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
+from afjax.nn.layers import ACTIVATIONS, check_dense, dense
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig
+
+
+def init(key: Array, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`."""
+    linear = functools.partial(_linear, key, config)
+    layers = () if config.shared_projections else (depth,)
+    projections = {
+        "encode": linear("encode", (*layers, trunk.hidden_size, config.size)),
+        "decode": linear("decode", (*layers, config.size, trunk.hidden_size)),
+    }
+    attention = {name: linear(name, (depth, config.size, config.size)) for name in ("query", "key", "value")}
+    if config.shared_projections:
+        return {"shared": projections, "ffn": {"attention": attention}}
+    return {"ffn": {"attention": attention, **projections}}
+
+
+def _linear(key: Array, config: PalConfig, name: str, shape: tuple[int, ...]) -> Tree:
+    return normal_dense(named_key(key, name), config.init_scale, shape)
+
+
+def pal(
+    params: Tree, x: Array, mask: Array, config: PalConfig, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """A projected attention layer: what it adds to a layer's output in front of the last LayerNorm.
+
+    A pure function (Stickland & Murray 2019, section 3.3) that needs no model of afjax's. With ``h`` what the layer's
+    attention block gives and ``f`` its FFN, the layer becomes ``LN2(h + f + pal(...))``.
+
+    Args:
+      params: One layer's ``{"encode", "attention", "decode"}``, as :func:`afjax.layer_params` gives.
+      x: ``[batch, length, hidden_size]``, of any float dtype; matrices are applied in that dtype. The layer's input
+        where ``config.placement`` is ``parallel``; else ``LN2(h + f)``.
+      mask: ``[batch, length]``, True (or not zero) where there is a token.
+      config: The architecture.
+      dropout_rate: On the attention weights, where the architecture has no rate of its own; acts only with a key.
+      key: Dropout's key; None: no dropout.
+
+    Returns:
+      ``[batch, length, hidden_size]``, of x's dtype.
+
+    Raises:
+      UserError: Parameters of several layers, of something else, or for another hidden size; an x or a mask of another
+        shape.
+    """
+    if x.ndim != 3 or mask.shape != x.shape[:2]:
+        raise UserError(
+            f"x has the shape {x.shape} and the mask {mask.shape}; give [batch, length, hidden_size] and "
+            "[batch, length]."
+        )
+    check_dense(params, "encode", x.shape[-1])
+    rate = dropout_rate if config.dropout is None else config.dropout
+    present = mask.astype(bool)
+    inner = _attention(params, config, x, present, num_queries=x.shape[1], dropout_rate=rate, key=key)
+    return _decode(params, config, inner)
+
+
+def units(
+    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives the small attention over ``VE x``."""
+    x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
+    rate = dropout_rate if config.dropout is None else config.dropout
+    return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
+
+
+def output(
+    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives what the module adds."""
+    return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
+
+
+def slot(
+    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`."""
+    return add_output(config, output(params, config, sublayer, dropout_rate=dropout_rate, key=key), sublayer)
+
+
+def _attention(
+    params: Tree,
+    config: PalConfig,
+    x: Array,
+    mask: Array,
+    *,
+    num_queries: int,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """The small attention over ``VE x``: ``[batch, length, d]`` to ``[batch, num_queries, size]``.
+
+    Args:
+      params: One layer's ``{"encode", "attention"}``.
+      config: The architecture.
+      x: The module's input.
+      mask: bool ``[batch, length]``, False at padding.
+      num_queries: How many tokens, from the first on, are wanted: all, or one.
+      dropout_rate: On the attention weights; acts only with a key.
+      key: Dropout's key.
+    """
+    projected = dense(params["encode"], x)  # [batch, length, size]
+    attend = functools.partial(
+        attend_to_tokens,
+        mask=mask,
+        head_size=config.size // config.num_heads,
+        dropout_rate=dropout_rate,
+        key=key,
+    )
+    if num_queries == 1:
+        return first_token_attention(params["attention"], projected, config.num_heads, attend)
+    query, keys, values = (dense(params["attention"][name], projected) for name in ("query", "key", "value"))
+    return attend_tokens(query, keys, values, config.num_heads, attend)
+
+
+def _decode(params: Tree, config: PalConfig, inner: Array) -> Array:
+    """VD, and the activation after it if there is one."""
+    added = dense(params["decode"], inner)
+    return added if config.output_activation == "none" else ACTIVATIONS[config.output_activation](added)
+
+
+def count_units(
+    counter: MacCounter, config: PalConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountUnits`. The attention reads every token."""
+    live = counter.dense(counter.rows * counter.length, hidden_size, config.size, trained=trained, live=live)
+    return counter.attention(config.size, config.num_heads, trained, live, first_token=first_token)
+
+
+KIND = SlotKind(
+    config=PalConfig,
+    init=init,
+    slot=slot,
+    attends=True,
+    family="projected",
+    layout=("placement",),
+    units=units,
+    output=output,
+    size=lambda config, hidden_size: config.size,
+    count_units=count_units,
+)

@@ -1,0 +1,36 @@
+"""Where modules of whole layers read and add (Stickland & Murray 2019, sections 3.2 and 3.3).
+
+With ``x`` the layer's input, ``h`` its attention block's output and ``f`` its FFN's, a layer with a module gives::
+
+    LN2(h + f + TS(x))                      placement "parallel"
+    LN2(h + f + TS(z)), z = LN2(h + f)      placement "serial", where a Pfeiffer adapter is
+    z * 2 sigmoid(scale)                    LHUC
+
+Except for LHUC, TS decodes inner activations ("units") of ``size`` per token. A module's tree; leaves under ``ffn`` are
+stacked over the layers that have it, leaves under ``shared`` are the same for all of them::
+
+    shared/{encode, decode}/{kernel, bias}          VE [d, s] and VD [s, d] (under ffn if each layer has its own)
+    ffn/...                                         see the module of each kind
+"""
+
+from jax import Array
+
+from afjax.config.adapters import BesideLayers, LhucConfig
+from afjax.trunk.encoder import Sublayer
+
+
+def plain_output(sublayer: Sublayer) -> Array:
+    """Computes the layer's output without a module, ``LN2(h + f)``: what serial modules read, and fusion's query."""
+    return sublayer.norm(sublayer.residual + sublayer.output)
+
+
+def module_input(config: BesideLayers, sublayer: Sublayer) -> Array:
+    """Returns what a module reads, ``[batch, length, d]``, or ``[batch, 1, d]`` of a serial one for the first token."""
+    return sublayer.layer_input if config.placement == "parallel" else plain_output(sublayer)
+
+
+def add_output(config: BesideLayers, output: Array, sublayer: Sublayer) -> Array:
+    """Computes the layer's output from what a module, or a fusion of modules, adds."""
+    if isinstance(config, LhucConfig):
+        return plain_output(sublayer) + output
+    return sublayer.norm(sublayer.residual + (sublayer.output + output))

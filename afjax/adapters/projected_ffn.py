@@ -1,0 +1,102 @@
+"""Projected feed-forward networks: ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)`` (Stickland & Murray 2019, section 3.3).
+
+The tree has, besides the projections of :mod:`afjax.adapters.placement`::
+
+    ffn/{intermediate [s, m], output [m, s]}/{kernel, bias}
+"""
+
+from jax import Array
+
+from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.placement import add_output, module_input
+from afjax.config.adapters import ProjectedFfnConfig
+from afjax.nn.layers import ACTIVATIONS, dense
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import Sublayer, TrunkConfig
+
+
+def init(key: Array, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`."""
+
+    def linear(name: str, *shape: int) -> Tree:
+        return normal_dense(named_key(key, name), config.init_scale, shape)
+
+    layers = () if config.shared_projections else (depth,)
+    projections = {
+        "encode": linear("encode", *layers, trunk.hidden_size, config.size),
+        "decode": linear("decode", *layers, config.size, trunk.hidden_size),
+    }
+    network = {
+        "intermediate": linear("intermediate", depth, config.size, config.intermediate_size),
+        "output": linear("output", depth, config.intermediate_size, config.size),
+    }
+    if config.shared_projections:
+        return {"shared": projections, "ffn": network}
+    return {"ffn": {**network, **projections}}
+
+
+def units(
+    params: Tree,
+    config: ProjectedFfnConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives ``W2 g(W1 VE x + b1) + b2``."""
+    x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
+    inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))
+    return dense(params["output"], inner)
+
+
+def output(
+    params: Tree,
+    config: ProjectedFfnConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`; gives what the module adds."""
+    return dense(params["decode"], units(params, config, sublayer))
+
+
+def slot(
+    params: Tree,
+    config: ProjectedFfnConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: Array | None = None,
+) -> Array:
+    """See :class:`afjax.adapters.kind.InSlot`."""
+    return add_output(config, output(params, config, sublayer), sublayer)
+
+
+def count_units(
+    counter: MacCounter,
+    config: ProjectedFfnConfig,
+    hidden_size: int,
+    n: int,
+    *,
+    trained: bool,
+    live: bool,
+    first_token: bool,
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountUnits`."""
+    live = counter.dense(n, hidden_size, config.size, trained=trained, live=live)
+    live = counter.dense(n, config.size, config.intermediate_size, trained=trained, live=live)
+    return counter.dense(n, config.intermediate_size, config.size, trained=trained, live=live)
+
+
+KIND = SlotKind(
+    config=ProjectedFfnConfig,
+    init=init,
+    slot=slot,
+    family="projected",
+    layout=("placement",),
+    units=units,
+    output=output,
+    size=lambda config, hidden_size: config.size,
+    count_units=count_units,
+)

@@ -1,0 +1,81 @@
+"""Projected feed-forward blocks on top of the encoder: ``VD g(VE h)``, g a stack of small networks.
+
+The tree, with the blocks' leaves stacked::
+
+    top/{encode [d, s], decode [s, d]}/{kernel, bias}
+    top/layers/ffn/{0, 1, ..., norm}        the dense layers of a block in order, and its LayerNorm
+
+Reference: Stickland & Murray 2019, section 3.1.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.adapters.kind import MacCounter, TopKind, normal_dense
+from afjax.config.adapters import TopFfnConfig
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
+from afjax.trees import Tree, named_key
+from afjax.trunk.encoder import TrunkConfig, unstack
+
+
+def init(key: Array, config: TopFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`; LayerNorms start as the identity."""
+
+    def linear(inputs: int, outputs: int, *names: str) -> Tree:
+        return normal_dense(named_key(key, *names), config.init_scale, (inputs, outputs))
+
+    blocks = []
+    for number in range(config.num_layers):
+        block = {
+            str(index): linear(inputs, outputs, "layers", str(number), str(index))
+            for index, (inputs, outputs) in enumerate(itertools.pairwise(_sizes(config)))
+        }
+        norm = {"scale": jnp.ones(config.size), "bias": jnp.zeros(config.size)}
+        blocks.append({**block, "norm": norm})
+    layers = {"ffn": jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)}
+    encode = linear(trunk.hidden_size, config.size, "encode")
+    return {"top": {"encode": encode, "layers": layers, "decode": linear(config.size, trunk.hidden_size, "decode")}}
+
+
+def top(
+    params: Tree,
+    config: TopFfnConfig,
+    trunk: TrunkConfig,
+    hidden: Array,
+    mask: Array,
+    *,
+    key: Array | None,
+    first_token_only: bool = True,
+) -> Array:
+    """See :class:`afjax.adapters.kind.OnEncoder`."""
+    # Feed-forward networks do not mix tokens, so only the tokens that are needed are computed.
+    x = dense(params["encode"], hidden[:, :1] if first_token_only else hidden)
+    keys = split_key(key, config.num_layers)
+    for block, block_key in zip(unstack(params["layers"]["ffn"], config.num_layers), keys, strict=True):
+        inner = dense(block["0"], x)
+        for index in range(1, len(config.hidden_sizes) + 1):
+            inner = dense(block[str(index)], ACTIVATIONS[trunk.activation](inner))
+        x = layer_norm(block["norm"], x + dropout(block_key, inner, trunk.hidden_dropout), trunk.layer_norm_epsilon)
+    return dense(params["decode"], x)
+
+
+def _sizes(config: TopFfnConfig) -> tuple[int, ...]:
+    return (config.size, *config.hidden_sizes, config.size)
+
+
+def count(
+    counter: MacCounter, config: TopFfnConfig, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountTop`."""
+    n = counter.rows if first_token else counter.rows * counter.length
+    live = counter.dense(n, trunk.hidden_size, config.size, trained=trained, live=live)
+    for _ in range(config.num_layers):
+        for inputs, outputs in itertools.pairwise(_sizes(config)):
+            live = counter.dense(n, inputs, outputs, trained=trained, live=live)
+    return counter.dense(n, config.size, trunk.hidden_size, trained=trained, live=live)
+
+
+KIND = TopKind(config=TopFfnConfig, init=init, top=top, attends=False, count=count)
