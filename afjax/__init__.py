@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from afjax.config.training import SamplingConfig, TrainConfig
     from afjax.errors import UserError
     from afjax.fusion.factored import fuse
+    from afjax.model.loading import load_task_model
+    from afjax.model.predictions import Predictions
     from afjax.model.stored import load_adapter, load_fusion
-    from afjax.model.task_model import Predictions, TaskModel, load_task_model
+    from afjax.model.task_model import TaskModel
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
     from afjax.tasks.named import find_task
     from afjax.train.fusion import train_fusion
@@ -46,7 +48,9 @@ _HOMES = {
     "afjax.fusion.factored": ("fuse",),
     "afjax.adapters.pal": ("pal",),
     "afjax.model.stored": ("load_adapter", "load_fusion"),
-    "afjax.model.task_model": ("Predictions", "TaskModel", "load_task_model"),
+    "afjax.model.loading": ("load_task_model",),
+    "afjax.model.predictions": ("Predictions",),
+    "afjax.model.task_model": ("TaskModel",),
     "afjax.train.multitask": ("train_multitask",),
     "afjax.train.fusion": ("train_fusion",),
     "afjax.train.options": ("RunOptions",),

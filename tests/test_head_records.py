@@ -11,7 +11,8 @@ from afjax import share, store
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
-from afjax.model.task_model import TaskModel, load_adapters, load_task_model
+from afjax.model.loading import load_adapters, load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.store.manifest import to_json
 from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make

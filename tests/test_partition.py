@@ -18,7 +18,7 @@ from afjax.config.heads import HeadConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition
 from afjax.errors import UserError
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
@@ -26,7 +26,8 @@ from afjax.model.setup import Setup
 from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_optimizer, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
-from afjax.trunk.encoder import TrunkConfig, init_trunk, unstack_layers
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.layers import unstack_layers
 
 pytestmark = pytest.mark.slow
 

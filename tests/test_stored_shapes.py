@@ -13,7 +13,7 @@ from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
-from afjax.model.task_model import load_task_model
+from afjax.model.loading import load_task_model
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk

@@ -19,7 +19,8 @@ from afjax.adapters.kind import MacCounter, TopKind, normal_dense
 from afjax.config.adapters import TopAttentionConfig
 from afjax.nn.layers import dense, split_key
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import AttentionBlock, LayerKeys, TrunkConfig, plain_slot, unstack
+from afjax.trunk.encoder import AttentionBlock, LayerKeys, TrunkConfig, plain_slot
+from afjax.trunk.layers import unstack
 
 
 def init(key: Array, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:

@@ -12,7 +12,8 @@ from afjax.analysis.workdirs import differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError, did_you_mean
-from afjax.model.task_model import Predictions, TaskModel
+from afjax.model.predictions import Predictions
+from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
 from afjax.train.record import by_path
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
-from afjax.model.task_model import Predictions, TaskModel
+from afjax.model.predictions import Predictions
+from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
 
 

@@ -9,8 +9,9 @@ from etils import epath
 
 from afjax.analysis.workdirs import NO_MATTER, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
+from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.trunk.pretrained import Trunk
 

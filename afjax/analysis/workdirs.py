@@ -10,7 +10,8 @@ from etils import epath
 
 from afjax import store
 from afjax.errors import UserError
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.loading import load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import parse_json, read_json
 from afjax.storage.paths import absolute, open_path
 from afjax.store import Manifest

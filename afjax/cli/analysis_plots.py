@@ -12,8 +12,9 @@ from afjax.analysis.spans import draw_spans, score_spans
 from afjax.cli.stored_model import load_recorded_trunk, rows_of
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_head
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.tasks.metrics import check_metric
 
 

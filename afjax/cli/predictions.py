@@ -10,7 +10,8 @@ from afjax.data.notices import blank_rows, blank_rows_notice
 from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.model.task_model import Predictions, TaskModel
+from afjax.model.predictions import Predictions
+from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 

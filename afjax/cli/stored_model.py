@@ -24,8 +24,8 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     Raises:
       UserError: The store does not have such a model, or records no trunk, or no head or several.
     """
+    from afjax.model.loading import load_adapters, load_task_model
     from afjax.model.stored import recorded_head
-    from afjax.model.task_model import load_adapters, load_task_model
 
     if arguments.adapter and arguments.fusion:
         raise UserError(

@@ -11,7 +11,8 @@ from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import progress_bar
 from afjax.errors import UserError
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.loading import load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.storage.writing import write_output
 from afjax.tasks.answers import Answer
 from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text

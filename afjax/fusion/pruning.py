@@ -16,7 +16,7 @@ from afjax.config.adapters import Adapter, OnTop, PalConfig, ProjectedFfnConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.trees import Tree
-from afjax.trunk.encoder import for_every_layer
+from afjax.trunk.layers import for_every_layer
 
 
 def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:

@@ -24,22 +24,18 @@ from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.values import Remat, TrunkDtype
-from afjax.fusion import factored as fusion
+from afjax.fusion.bank import make_bank
+from afjax.fusion.checks import check_fusible, is_factored
+from afjax.fusion.folded import fold_fusion
+from afjax.fusion.parameters import value_penalty
 from afjax.fusion.pruning import check_kept, keep_adapters, kept_config
+from afjax.fusion.slot import fused_slot
 from afjax.model.heads import Reads, apply_head
 from afjax.nn.layers import split_key
 from afjax.trees import Tree, merge, named_key
-from afjax.trunk.encoder import (
-    Slot,
-    Sublayer,
-    TrunkConfig,
-    each_layer,
-    encode,
-    part_layers,
-    stack_layers,
-    unstack_layers,
-)
+from afjax.trunk.encoder import Slot, Sublayer, TrunkConfig, encode
 from afjax.trunk.layer_masks import encode_under_masks
+from afjax.trunk.layers import each_layer, part_layers, stack_layers, unstack_layers
 
 
 @jax.tree_util.register_dataclass
@@ -105,7 +101,7 @@ class Model:
         for _, config in self.adapters:
             adapter_layers(config, self.trunk.num_layers)
         if self.fusion_name:
-            fusion.check_fusible(dict(self.adapters), self.trunk.num_layers)
+            check_fusible(dict(self.adapters), self.trunk.num_layers)
             check_kept(self.fusion, [config for _, config in self.adapters], self.trunk.num_layers)
         else:
             assert len(self.adapters) <= 1, "several adapters need a fusion"
@@ -282,7 +278,7 @@ class Model:
 
         The model computes the same from them, faster; they cannot be trained.
         """
-        if not self.fusion_name or not fusion.is_factored(self._fused_configs()):
+        if not self.fusion_name or not is_factored(self._fused_configs()):
             return params
         members = {root: params[root] for root in ("adapters", "bank") if root in params}
         folded, shared = self._fold_fusion(params["fusion"][self.fusion_name], members)
@@ -293,7 +289,7 @@ class Model:
     @functools.partial(jax.jit, static_argnums=0)
     def _fold_fusion(self, mixed: Tree, members: Tree) -> tuple[Tree, Tree]:
         bank = self._bank(members)
-        return fusion.fold_fusion(mixed, stack_layers(bank["layers"]), bank["shared"]), bank["shared"]
+        return fold_fusion(mixed, stack_layers(bank["layers"]), bank["shared"]), bank["shared"]
 
     def with_bank(self, params: Tree) -> Tree:
         """Parameters for training a fusion of frozen adapters: ``bank``, where they lie side by side, for ``adapters``.
@@ -311,7 +307,7 @@ class Model:
         """What the loss adds: the fusion's pull of V towards the identity."""
         if not self.fusion_name:
             return 0.0
-        return self.fusion.regularization * fusion.value_penalty(params["fusion"][self.fusion_name])
+        return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])
 
     def _layers(self) -> tuple[int, ...]:
         return adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else ()
@@ -355,7 +351,7 @@ class Model:
         trees = [params["adapters"][name] for name, _ in self.adapters]
         if self.fusion.kept is not None:
             trees = keep_adapters(trees, self.adapters[0][1], self.fusion.kept)
-        stacked, shared = fusion.make_bank(trees, self._fused_configs())
+        stacked, shared = make_bank(trees, self._fused_configs())
         return {"layers": self._contents_form(stacked), "shared": shared}
 
     def _draw_adapters(self, key: Array | None) -> Array | None:
@@ -394,7 +390,7 @@ class Model:
         rate = self.trunk.attention_dropout
         if self.fusion_name:
             configs = self._fused_configs()
-            return fusion.fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
+            return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None

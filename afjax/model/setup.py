@@ -11,7 +11,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
 from afjax.config.values import Remat, TrunkDtype
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
 from afjax.model.heads import Reads, init_head
 from afjax.model.model import Model, trunk_layer_norms

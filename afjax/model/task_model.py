@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -14,11 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from afjax import store
-from afjax.adapters.kinds import adapter_layers, init_adapter
-from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.config.from_dict import from_dict, to_dict
-from afjax.config.fusion import FusionConfig
-from afjax.config.heads import HeadConfig
+from afjax.adapters.kinds import adapter_layers
+from afjax.config.adapters import Adapter
+from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
 from afjax.data.lengths import inference_lengths
@@ -26,112 +22,27 @@ from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tabular import is_table
 from afjax.data.tokenise import TokenisedRows
-from afjax.display.html import Content, join, listed, shortened, table
-from afjax.distributed.hosts import is_first_host
+from afjax.display.html import listed, table
 from afjax.distributed.sharding import local_mesh, place
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
-from afjax.model.heads import READS, num_outputs
-from afjax.model.model import Model, trunk_layer_norms
-from afjax.model.stored import load_adapter, load_unpruned_fusion
-from afjax.tasks.answers import Answer, best_answers
+from afjax.model.heads import num_outputs
+from afjax.model.model import Model
+from afjax.model.predictions import Predictions
+from afjax.tasks.answers import best_answers
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
 from afjax.tasks.prepare import prepare
 from afjax.tasks.scores import split_scores
 from afjax.tasks.windows import TokenisedSpans
-from afjax.trees import Tree, flatten, tree_digest
+from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
-from afjax.trunk.encoder import cast_trunk, memory_form
+from afjax.trunk.encoder import cast_trunk
+from afjax.trunk.layers import memory_form
 from afjax.trunk.pretrained import Trunk, check_length, write_if_trained
 
 # ``step(model, parameters, batch)``.
 ModelStep = Callable[..., Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Predictions:
-    """What a task model says of rows, in their order.
-
-    Attributes:
-      logits: float32 ``[rows, num_outputs]``. Multiple choice: ``[rows, choices]``, as many as the row with most has;
-        the lowest float32 where a row has fewer. Span: ``[rows, answers]``, the scores of ``answers``; likewise.
-      probabilities: float32, of the logits' shape, rows sum to one; for regression ``[rows, 0]``.
-      labels: The likeliest label's name of every row, or choice's (its number from 0, as a string, where choices have
-        no names); for regression the value itself; for span the answer's text, empty for no answer.
-      fusion_attention: Where asked for: ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters
-        averaged over the row's tokens (padding left out); of span over those of all its windows.
-      answers: Of span, the best answers of each row, the best first; else None.
-      fusion_adapters: ``{slot: names per layer}``, the names that belong to the last axis of ``fusion_attention``. They
-        are the same for each layer, except in a fusion that was pruned layer by layer.
-      fusion_layers: The trunk's layers that belong to the second axis of ``fusion_attention``.
-
-    Example: the attention of the first row, with one line per layer::
-
-      pandas.DataFrame(
-          predictions.fusion_attention["ffn"][0],
-          index=predictions.fusion_layers,
-          columns=predictions.fusion_adapters["ffn"][0],
-      )
-    """
-
-    logits: np.ndarray
-    probabilities: np.ndarray
-    labels: list[str] | list[float]
-    fusion_attention: Mapping[str, np.ndarray]
-    answers: list[list[Answer]] | None = None
-    fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
-    fusion_layers: tuple[int, ...] = ()
-
-    def __repr__(self) -> str:
-        attention = "".join(
-            f", attention over {listed(names[0])} in {slot}" for slot, names in self.fusion_adapters.items()
-        )
-        return f"<Predictions: {len(self.labels)} rows, {self._summary()}{attention}>"
-
-    def _repr_html_(self) -> str:
-        """The first rows, and the mean attention over adapters, as tables for notebooks."""
-        numbers = range(min(len(self.labels), _SHOWN_ROWS))
-        header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
-        rows: list[list[Content]] = [
-            [str(row), self._shown(row), *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True))]
-            if len(header) > 2
-            else [str(row), self._shown(row)]
-            for row in numbers
-        ]
-        more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
-        tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
-        for slot, names in self.fusion_adapters.items():
-            # A pruned fusion has other names in each layer.
-            same = len(set(names)) == 1
-            titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
-            means = self.fusion_attention[slot].mean(0)
-            of_layers: list[list[Content]] = []
-            for layer, of_layer, shares in zip(self.fusion_layers, names, means, strict=True):
-                cells = [f"{share:.3f}" for share in shares]
-                if not same:
-                    cells = [f"{name} {cell}" for name, cell in zip(of_layer, cells, strict=True)]
-                of_layers.append([str(layer), *cells])
-            caption = f"mean attention over adapters, {slot}"
-            tables.append(table(["layer", *titles], of_layers, numbers=range(1, len(titles) + 1), caption=caption))
-        return join(*tables).html
-
-    def _summary(self) -> str:
-        numbers = [label for label in self.labels if isinstance(label, float)]
-        if numbers:
-            return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
-        if self.answers is not None:
-            return f"{sum(not label for label in self.labels)} without an answer"
-        counts = Counter(map(str, self.labels)).most_common()
-        return f"labels {listed([f'{label} ({of})' for label, of in counts])}"
-
-    def _shown(self, row: int) -> str:
-        label = self.labels[row]
-        return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
-
-
-# How many rows a notebook shows.
-_SHOWN_ROWS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -685,117 +596,6 @@ def save_models(
     store.save_all(store_folder, drafts, overwrite=overwrite, run=run)
 
 
-def load_task_model(
-    store_folder: str | Path,
-    trunk: Trunk,
-    *,
-    head: str,
-    adapter: str = "",
-    fusion: str = "",
-    allow_mismatch: bool = False,
-) -> TaskModel:
-    """Loads a head, and the adapter or the fusion under it, from a store.
-
-    A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
-    has no such record; a line on stderr says so.
-
-    Args:
-      store_folder: The store.
-      trunk: The encoder they were trained on. It computes in the dtype it had then, whatever its own is.
-      head: The head's name.
-      adapter: An adapter's name; or
-      fusion: a fusion's; neither: the head alone.
-      allow_mismatch: Whether the head may be used with another adapter or fusion than it was trained with.
-
-    Raises:
-      UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
-        damaged file, a fusion whose adapters have changed since, or a head that was trained with something else.
-    """
-    if adapter and fusion:
-        raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
-    identity = trunk.identity()
-    loaded_head = store.load(store_folder, "heads", head, trunk=identity)
-    params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
-    fusion_config = FusionConfig()
-    if fusion:
-        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
-        params["fusion"][fusion] = mixed
-    else:
-        adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
-    params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
-    if fusion and not adapters:
-        raise UserError(f'The fusion "{fusion}" records no adapters, so it is damaged; train it again.')
-    for name, (config, tree) in adapters.items():
-        check_adapter(name, config, tree, trunk)
-    manifest = loaded_head.manifest
-    values = dict(manifest.config)
-    outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
-    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
-        raise UserError(
-            f'The head "{head}" is damaged: its config has num_outputs {outputs!r} and max_length {max_length!r}, '
-            "which must be whole numbers, or it has no output layer; restore it from a copy, or train it again."
-        )
-    task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
-    text_columns = stored_text_columns(values, head, task)
-    if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
-        raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
-    check_length(max_length, trunk)
-    bias = loaded_head.params["output"]["bias"]
-    if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
-        raise UserError(
-            f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
-        )
-    model = TaskModel(
-        # As it computed when the head was trained, so that scores are those of the training run.
-        trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
-        model=Model(
-            trunk=trunk.config,
-            head_name=head,
-            head=from_dict(HeadConfig, values, f'the config of head "{head}"'),
-            reads=READS[task.kind],
-            adapters=tuple((name, config) for name, (config, _) in adapters.items()),
-            fusion_name=fusion,
-            fusion=fusion_config,
-        ),
-        params=params,
-        task=task,
-        labels=manifest.labels,
-        metrics=manifest.metrics,
-        seed=manifest.seed,
-        max_length=max_length,
-        text_columns=text_columns,
-    )
-    return _with_record(model, manifest.trained_with, allow_mismatch)
-
-
-def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """The model with its head's record; a contradiction between both is an error unless it is allowed."""
-    head = model.model.head_name
-    if not record:
-        if is_first_host():
-            print(
-                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
-            )
-        return dataclasses.replace(model, head_record={})
-    beneath = model.beneath_head()
-    # That the trunk is the head's has been checked.
-    if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
-        return model
-    if not allow_mismatch:
-        raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
-            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
-        )
-    return dataclasses.replace(model, head_record=dict(record))
-
-
-def _described(record: Mapping[str, str]) -> str:
-    if record["kind"] == "trunk":
-        return "the trunk alone"
-    kind = {"adapters": "adapter", "fusion": "fusion"}.get(record["kind"], record["kind"])
-    return f'the {kind} "{record["name"]}" (SHA-256 {record["sha256"][:12]})'
-
-
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
     """Raises UserError if a store has other adapters under the names of a fusion's."""
     there = store.names(store_folder, "adapters")
@@ -805,51 +605,3 @@ def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Pat
                 f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
                 "its layers, say); a stored fusion takes adapters as the store has them."
             )
-
-
-def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
-    """Takes ``text_columns`` out of a stored head's config; logs that a head does not record it.
-
-    Heads of earlier versions and of AdapterHub do not record it, but their tasks may tell: by the columns that they
-    name, or because every task of their kind or source has pairs.
-    """
-    if "text_columns" in values:
-        text_columns = values.pop("text_columns")
-        return text_columns if text_columns in (1, 2) else None
-    if task.text_a and task.kind in ("classification", "regression"):
-        return 2 if task.text_b else 1
-    if task.kind == "span" or task.source.startswith("builtin:"):
-        return 2
-    if is_first_host():
-        print(
-            f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '
-            "rows is not checked.",
-            file=sys.stderr,
-        )
-    return None
-
-
-def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:
-    """Loads adapters from a store, each with its architecture.
-
-    Raises:
-      UserError: A name that is not there, another trunk, a damaged file.
-    """
-    identity = trunk.identity()
-    return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
-
-
-def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
-    """Raises UserError if an adapter's leaves do not have the names and shapes that its config says."""
-    expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
-    if isinstance(config, AdapterConfig) and config.layer_norms:
-        expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
-    wanted = {path: leaf.shape for path, leaf in expected.items()}
-    found = {path: leaf.shape for path, leaf in flatten(tree).items()}
-    wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
-    if wrong:
-        path = wrong[0]
-        raise UserError(
-            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
-            f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
-        )

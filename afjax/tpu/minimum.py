@@ -20,7 +20,7 @@ from afjax.config.adapters import (
     OnTop,
 )
 from afjax.errors import UserError
-from afjax.fusion.factored import is_factored
+from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
 
 # A preset of afjax.model.partition.preset, or nothing at all: evaluation.

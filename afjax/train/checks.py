@@ -16,11 +16,11 @@ from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError, did_you_mean
-from afjax.fusion.factored import check_fusible, check_subset
+from afjax.fusion.checks import check_fusible, check_subset
 from afjax.fusion.pruning import check_kept
 from afjax.model import partition
 from afjax.model.heads import check_pooler
-from afjax.model.task_model import load_adapters
+from afjax.model.loading import load_adapters
 from afjax.storage.paths import check_writable, expanded, is_remote
 from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings

@@ -9,10 +9,11 @@ from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.fusion.factored import check_subset
+from afjax.fusion.checks import check_subset
 from afjax.model.heads import READS, num_outputs
+from afjax.model.loading import load_adapters
 from afjax.model.setup import fusion_setup
-from afjax.model.task_model import TaskModel, load_adapters
+from afjax.model.task_model import TaskModel
 from afjax.train.options import RunOptions
 from afjax.train.parts import check_arguments
 from afjax.train.single import TaskRun, train_on_task

@@ -38,7 +38,7 @@ from afjax.train.options import RunOptions
 from afjax.train.record import TRAINED, trunk_inputs
 from afjax.train.single_run import map_layers
 from afjax.trees import Tree, tree_digest
-from afjax.trunk.encoder import stack_layers
+from afjax.trunk.layers import stack_layers
 from afjax.trunk.pretrained import Trunk
 
 

@@ -30,7 +30,8 @@ from afjax.train.step import (
     run_step,
 )
 from afjax.trees import Tree, merge
-from afjax.trunk.encoder import cast_trunk, memory_form
+from afjax.trunk.encoder import cast_trunk
+from afjax.trunk.layers import memory_form
 
 
 class SingleRun:

@@ -30,6 +30,7 @@ from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_atte
 from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import ACTIVATIONS, KEPT, Dense, LayerNorm, dropout, split_key
 from afjax.trees import Tree, map_with_path, named_key
+from afjax.trunk.layers import each_layer, layer_runs, num_stacked, unstack
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -263,81 +264,6 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
     return map_with_path(cast, trunk)
 
 
-def unstack(tree: Any, num: int) -> list[Any]:
-    """The slices of every leaf along its leading axis of ``num``.
-
-    Through ``lax.split``, whose gradient is one concatenation; that of indexing would be ``num`` zero-padded
-    sums of the whole stacked leaf.
-    """
-    leaves, treedef = jax.tree.flatten(tree)
-    parts = [[part[0] for part in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
-    return [jax.tree.unflatten(treedef, [part[index] for part in parts]) for index in range(num)]
-
-
-def for_every_layer(tree: Any, num: int) -> Any:
-    """The same leaves for each of ``num`` layers, stacked."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num, *leaf.shape)), tree)
-
-
-def unstack_layers(layers: Tree) -> Tree:
-    """The same layers with a subtree for each: ``{"0": ..., "1": ...}``.
-
-    :func:`encode` takes both forms; for straight-line code this one saves copies of the weights in the program.
-    """
-    return {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_stacked(layers))}
-
-
-def part_layers(layers: Tree) -> Tree:
-    """The same layers in stacks ``{"looped", "last"}``: the last layer, of which less may have to be computed, apart.
-
-    Of a single layer there is no ``"looped"``.
-    """
-    last = jax.tree.map(lambda leaf: leaf[-1:], layers)
-    looped = jax.tree.map(lambda leaf: leaf[:-1], layers)
-    return {"looped": looped, "last": last} if num_stacked(layers) > 1 else {"last": last}
-
-
-def memory_form(layers: Tree, *, scan: bool) -> Tree:
-    """Stacked layers in the form that runs fastest: each apart, or, for a loop over them, :func:`part_layers`."""
-    return part_layers(layers) if scan else unstack_layers(layers)
-
-
-def stack_layers(layers: Tree) -> Tree:
-    """Undoes :func:`memory_form`; leaves stacked layers as they are."""
-    if "last" in layers:
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *_parts(layers))
-    if "0" not in layers:
-        return layers
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layers[str(index)] for index in range(len(layers))))
-
-
-def _parts(layers: Tree) -> list[Tree]:
-    """The stacks of :func:`part_layers`, or the one stack; layers that are each apart count as one."""
-    return [layers[part] for part in ("looped", "last") if part in layers] if "last" in layers else [layers]
-
-
-def num_stacked(layers: Tree) -> int:
-    """How many layers a tree holds, stacked or each apart."""
-    return len(layers) if "0" in layers else jax.tree.leaves(layers)[0].shape[0]
-
-
-def each_layer(layers: Tree) -> list[Tree]:
-    """Every layer's tree, of layers that are stacked or each apart; none of an empty tree."""
-    if "0" in layers:
-        return [layers[str(index)] for index in range(len(layers))]
-    return unstack(layers, num_stacked(layers)) if layers else []
-
-
-def trunk_layers(trunk: Tree) -> list[Tree]:
-    """Every layer's tree, from the bottom up, in whichever form the trunk holds them."""
-    return [layer for run in _runs(trunk) for layer in each_layer(run)]
-
-
-def _runs(trunk: Tree) -> list[Tree]:
-    """The stacks of layers, or dicts of layers that are each apart, that a trunk holds."""
-    return [part for name in ("layers", "top_layers") if name in trunk for part in _parts(trunk[name])]
-
-
 # From what the slots of one layer hold, what those of all layers share, and a dropout key.
 SlotMaker = Callable[[Any, Any, Array | None], Mapping[str, Slot]]
 
@@ -433,13 +359,13 @@ def encode(
 
     maps: list[dict[str, Array]] = []
     first = used = 0
-    for run in _runs(trunk):
+    for run in layer_runs(trunk):
         depth = num_stacked(run)
         scanned = scan and depth > 1
         by_layer = [] if scanned else each_layer(run)
         for begin, end, filled in _segments(first, first + depth, layers):
             length = end - begin
-            run_filled = _again(functools.partial(run_layer, filled=filled), remat, looped=scanned)
+            run_filled = rematerialized(functools.partial(run_layer, filled=filled), remat, looped=scanned)
             if scanned:
                 params = _take(run, begin - first, end - first)
                 held = _take(contents, used, used + length) if filled else {}
@@ -451,7 +377,7 @@ def encode(
                     keys_of_layer = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
                     of_one = (by_layer[index - first], held_by_layer[index - begin], keys_of_layer)
                     if first_token_only and index == config.num_layers - 1:
-                        run_filled = _again(
+                        run_filled = rematerialized(
                             functools.partial(run_layer, filled=filled, first_token_only=True), remat, looped=False
                         )
                     x, attention = run_filled(x, of_one, (mask, shared))
@@ -475,7 +401,7 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
     return jax.vmap(of_one)(keys)
 
 
-def _again(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
+def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
     """The same function of a layer, parts of which the backward pass computes again."""
     if remat == "none":
         return run_layer

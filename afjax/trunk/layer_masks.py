@@ -15,17 +15,8 @@ from jax import Array
 
 from afjax.distributed.sharding import split_rows
 from afjax.trees import Tree
-from afjax.trunk.encoder import (
-    EncoderLayer,
-    Slot,
-    SlotMaker,
-    Sublayer,
-    TrunkConfig,
-    each_layer,
-    embed,
-    plain_slot,
-    trunk_layers,
-)
+from afjax.trunk.encoder import EncoderLayer, Slot, SlotMaker, Sublayer, TrunkConfig, embed, plain_slot
+from afjax.trunk.layers import each_layer, trunk_layers
 
 
 def encode_under_masks(

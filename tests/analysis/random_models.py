@@ -10,7 +10,7 @@ from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig, TaskKind
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.model.task_model import TaskModel

@@ -17,7 +17,7 @@ import pytest
 import afjax
 from afjax import store as artefacts
 from afjax.cli.main import main
-from afjax.model.task_model import load_task_model
+from afjax.model.loading import load_task_model
 from afjax.store.manifest import to_json
 from afjax.trunk.pretrained import load_trunk
 

@@ -17,10 +17,11 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.sources.official import OFFICIAL
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.loading import load_task_model
 from afjax.model.model import Model
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.tasks.answers import Answer
 from afjax.tasks.submissions import GLUE, glue_text, null_odds_text, squad_text
 from afjax.trunk.pretrained import Trunk, load_trunk

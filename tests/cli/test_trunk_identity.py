@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from afjax.cli.main import main
 from afjax.data.tokenise import cache_key
 from afjax.errors import UserError
-from afjax.model.task_model import load_adapters, load_task_model
+from afjax.model.loading import load_adapters, load_task_model
 from afjax.store import read_manifest, trunk_difference
 from afjax.tasks.load import rows_from_lists
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, tokenizer_digests

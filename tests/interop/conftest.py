@@ -10,7 +10,7 @@ from afjax.config.adapters import Adapter
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.model import Model
 from afjax.model.setup import new_adapter

@@ -13,7 +13,7 @@ from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.interop import adapter_bert, google_bert
-from afjax.model.task_model import load_task_model
+from afjax.model.loading import load_task_model
 from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk, load_trunk
 

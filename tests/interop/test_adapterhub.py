@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from afjax import store
 from afjax.interop.adapterhub import import_adapterhub
-from afjax.model.task_model import load_task_model
+from afjax.model.loading import load_task_model
 from tests.interop.adapterhub_folders import Folders
 
 pytestmark = pytest.mark.slow

@@ -32,8 +32,8 @@ from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.interop.bert_files import hugging_face_config
 from afjax.interop.bert_n_pals import Checkpoint, from_bert_n_pals
+from afjax.model.loading import load_task_model
 from afjax.model.model import Model
-from afjax.model.task_model import load_task_model
 from afjax.trees import flatten
 from afjax.trunk.hugging_face import trunk_config
 from afjax.trunk.pretrained import load_trunk

@@ -15,9 +15,11 @@ import afjax
 from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.heads import HeadConfig
-from afjax.fusion.factored import fused_slot, make_bank
+from afjax.fusion.bank import make_bank
+from afjax.fusion.slot import fused_slot
 from afjax.model.heads import apply_head
-from afjax.model.task_model import TaskModel, load_task_model
+from afjax.model.loading import load_task_model
+from afjax.model.task_model import TaskModel
 from afjax.trunk.encoder import Sublayer
 from afjax.trunk.pretrained import Trunk
 

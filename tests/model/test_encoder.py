@@ -15,17 +15,9 @@ from afjax.errors import UserError
 from afjax.model.partition import split_layers
 from afjax.nn.pooling import apply_pooler
 from afjax.trees import Tree, flatten, tree_digest
-from afjax.trunk.encoder import (
-    Sublayer,
-    TrunkConfig,
-    cast_trunk,
-    encode,
-    init_trunk,
-    part_layers,
-    stack_layers,
-    unstack_layers,
-)
+from afjax.trunk.encoder import Sublayer, TrunkConfig, cast_trunk, encode, init_trunk
 from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, trunk_config
+from afjax.trunk.layers import part_layers, stack_layers, unstack_layers
 from afjax.trunk.pretrained import MINILM_PACKAGE, load_trunk
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,8 @@ from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.fusion.factored import check_fusible, init_fusion, value_penalty
+from afjax.fusion.checks import check_fusible
+from afjax.fusion.parameters import init_fusion, value_penalty
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key

@@ -22,7 +22,10 @@ from afjax.config.adapters import (
 )
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.fusion.factored import check_fusible, fused_slot, init_fusion, is_factored, make_bank
+from afjax.fusion.bank import make_bank
+from afjax.fusion.checks import check_fusible, is_factored
+from afjax.fusion.parameters import init_fusion
+from afjax.fusion.slot import fused_slot
 from afjax.fusion.textbook import textbook_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model

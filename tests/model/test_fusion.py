@@ -15,21 +15,12 @@ from hypothesis import strategies as st
 from afjax.adapters import bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
-from afjax.fusion.factored import (
-    BLOCK,
-    FOLDING_TOKENS,
-    bank_layout,
-    fold_fusion,
-    folding_pays,
-    fuse_bank,
-    fuse_folded,
-    init_fusion,
-    inner_activations,
-    make_bank,
-    spread_per_adapter,
-    sum_per_adapter,
-    value_penalty,
-)
+from afjax.fusion.bank import bank_layout, inner_activations, make_bank
+from afjax.fusion.cost import FOLDING_TOKENS, folding_pays
+from afjax.fusion.factored import fuse_bank
+from afjax.fusion.folded import fold_fusion, fuse_folded
+from afjax.fusion.parameters import init_fusion, value_penalty
+from afjax.fusion.per_adapter import BLOCK, spread_per_adapter, sum_per_adapter
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path
 from afjax.trunk.encoder import TrunkConfig

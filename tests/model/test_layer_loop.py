@@ -17,14 +17,15 @@ import pytest
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
 from afjax.config.fusion import FusionConfig
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import ACTIVATIONS, dropout
 from afjax.tpu.program import count_work
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.encoder import TrunkConfig, init_trunk, memory_form
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.layers import memory_form
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.values import Partition
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms
 from afjax.model.partition import label, preset, split, split_layers

@@ -13,7 +13,7 @@ from afjax.adapters.kinds import init_adapter, layer_params
 from afjax.config.adapters import AdapterConfig, LhucConfig, PalConfig, TopFfnConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.encoder import Sublayer, TrunkConfig

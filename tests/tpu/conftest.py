@@ -10,7 +10,7 @@ import pytest
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.fusion.factored import init_fusion
+from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
 from afjax.model.heads import Reads, init_head
 from afjax.model.model import Model, trunk_layer_norms

@@ -14,7 +14,8 @@ from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
-from afjax.model.task_model import TaskModel, _predict_step, load_task_model
+from afjax.model.loading import load_task_model
+from afjax.model.task_model import TaskModel, _predict_step
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.train.fusion import train_fusion

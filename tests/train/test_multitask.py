@@ -18,7 +18,7 @@ from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.errors import UserError
-from afjax.model.task_model import load_task_model
+from afjax.model.loading import load_task_model
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.sequential import train_sequential

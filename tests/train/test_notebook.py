@@ -15,7 +15,8 @@ from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
-from afjax.model.task_model import Predictions, TaskModel
+from afjax.model.predictions import Predictions
+from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.tasks.metrics import confusion_matrix
 from afjax.train.fusion import train_fusion

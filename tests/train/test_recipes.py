@@ -24,8 +24,9 @@ from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
+from afjax.model.loading import load_task_model, stored_text_columns
 from afjax.model.setup import new_adapter
-from afjax.model.task_model import TaskModel, load_task_model, stored_text_columns
+from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.fusion import train_fusion
 from afjax.train.options import RunOptions

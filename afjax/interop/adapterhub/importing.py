@@ -10,14 +10,14 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.values import check_name
 from afjax.errors import UserError
-from afjax.fusion.factored import check_fusible
+from afjax.fusion.checks import check_fusible
 from afjax.interop.adapterhub import files
 from afjax.interop.adapterhub.adapters import read_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
 from afjax.model.heads import READS, check_pooler
-from afjax.model.task_model import load_adapters
+from afjax.model.loading import load_adapters
 from afjax.storage.paths import fetched
 from afjax.store.manifest import plain
 from afjax.trees import Tree, tree_digest

@@ -1,0 +1,85 @@
+"""Sums and repetitions over each adapter's own units, in the form that is fastest on each platform."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from afjax.nn.layers import (
+    wide_matmul,
+)
+
+# How many adapters' units are summed, or spread to, by one matmul with a matrix of zeros and ones. It takes 2 R BLOCK
+# operations a token, few beside the 2 R d of the others; one matmul for all of a thousand adapters would take more.
+BLOCK = 64
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def sum_per_adapter(units: Array, sizes: tuple[int, ...]) -> Array:
+    """Sums each adapter's own units: ``[..., R]`` to ``[..., N]``."""
+
+    def by_matmul(units: Array) -> Array:
+        parts = [_multiply(units[..., first:last], owners) for first, last, owners in _blocks(sizes)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
+
+    def by_reshape(units: Array) -> Array:
+        return units.reshape(*units.shape[:-1], len(sizes), sizes[0]).sum(-1)
+
+    return _for_platform(by_matmul, by_reshape, units, sizes)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def spread_per_adapter(values: Array, sizes: tuple[int, ...]) -> Array:
+    """Repeats each adapter's value for its units: ``[..., N]`` to ``[..., R]``."""
+
+    def by_matmul(values: Array) -> Array:
+        blocks = jnp.split(values, list(range(BLOCK, len(sizes), BLOCK)), -1)
+        parts = [_multiply(block, owners.T) for block, (_, _, owners) in zip(blocks, _blocks(sizes), strict=True)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -1)
+
+    def by_reshape(values: Array) -> Array:
+        wide = jnp.broadcast_to(values[..., None], (*values.shape, sizes[0]))
+        return wide.reshape(*values.shape[:-1], sum(sizes))
+
+    return _for_platform(by_matmul, by_reshape, values, sizes)
+
+
+# Each is the other's derivative, and keeps nothing for it: by JAX's rules a loop over the layers would keep the
+# matrices of zeros and ones, of every layer.
+sum_per_adapter.defvjp(
+    lambda units, sizes: (sum_per_adapter(units, sizes), None),
+    lambda sizes, _, to_sums: (spread_per_adapter(to_sums, sizes),),
+)
+spread_per_adapter.defvjp(
+    lambda values, sizes: (spread_per_adapter(values, sizes), None),
+    lambda sizes, _, to_units: (sum_per_adapter(to_units, sizes),),
+)
+
+
+def _for_platform(
+    by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
+) -> Array:
+    """The form that is faster where it runs; of different sizes there is the matmul alone.
+
+    A TPU's arrays lie in tiles of 128 columns: to cut rows into adapters at other places moves whole arrays about.
+    """
+    if len(set(sizes)) > 1:
+        return by_matmul(x)
+    return jax.lax.platform_dependent(x, tpu=by_matmul, default=by_reshape)
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of each block of adapters the first unit, the last + 1, and which unit is whose, bool ``[units, adapters]``."""
+    first = 0
+    for begin in range(0, len(sizes), BLOCK):
+        block = sizes[begin : begin + BLOCK]
+        owners = np.repeat(np.arange(len(block)), block)
+        yield first, first + len(owners), owners[:, None] == np.arange(len(block))
+        first += len(owners)
+
+
+def _multiply(rows: Array, owners: np.ndarray) -> Array:
+    return wide_matmul(rows, jnp.asarray(owners, rows.dtype)).astype(rows.dtype)

@@ -1,0 +1,114 @@
+"""A slot of the encoder that holds a fusion."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.adapters.bottleneck import adapter_input, adapter_output
+from afjax.adapters.kinds import slot_kind
+from afjax.adapters.placement import add_output, plain_output
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers
+from afjax.config.fusion import FusionConfig
+from afjax.fusion.bank import bank_layout, inner_activations
+from afjax.fusion.checks import is_factored
+from afjax.fusion.factored import fuse_outputs, fuse_units
+from afjax.fusion.folded import fuse_folded
+from afjax.nn.layers import (
+    split_key,
+)
+from afjax.trees import Tree
+from afjax.trunk.encoder import Sublayer
+
+
+def fused_slot(
+    params: Tree,
+    configs: Sequence[Adapter],
+    config: FusionConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float,
+    key: Array | None,
+    drawn: Array | None = None,
+) -> tuple[Array, Array]:
+    """A slot that holds a fusion.
+
+    Args:
+      params: One layer's slot of a bank (leaves of all layers included) with ``"fusion"``, that layer's fusion; or,
+        of :func:`fold_fusion`, with ``"folded"``.
+      configs: The adapters' architectures, in order.
+      config: The fusion's.
+      sublayer: Where the slot is.
+      dropout_rate: The trunk's attention dropout: of the scores, and of modules with attention, where they have no
+        rate of their own.
+      key: Dropout's key; None: no dropout.
+      drawn: bool ``[N]``: the adapters that take part in this step; None: all.
+
+    Returns:
+      The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
+    """
+    rate = dropout_rate if config.dropout is None else config.dropout
+    first = configs[0]
+    if isinstance(first, AdapterConfig):
+        bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
+        z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
+        layout = bank_layout(bottlenecks, z.shape[-1])
+        inner = inner_activations(params["down"], z, layout)
+        output, attention = _mix(params, z, inner, layout.sizes, config.temperature, rate, key, drawn)
+        return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
+    scores_key, *keys = split_key(key, 1 + len(configs))
+    members = [
+        (params["members"][str(number)], member, member_key)
+        for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
+        if isinstance(member, BesideLayers)
+    ]
+    assert isinstance(first, BesideLayers), "check_fusible lets no module on top through"
+    assert len(members) == len(configs), "check_fusible lets no mixture through"
+    z = plain_output(sublayer)
+    if is_factored(configs):
+        parts = []
+        for tree, member, member_key in members:
+            units = slot_kind(member).units
+            assert units is not None, "modules whose output is linear have units"
+            parts.append(units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
+        sizes = tuple(part.shape[-1] for part in parts)
+        inner = jnp.concatenate(parts, -1)
+        output, attention = _mix(params, z, inner, sizes, config.temperature, rate, scores_key, drawn)
+    else:
+        outputs = []
+        for tree, member, member_key in members:
+            added = slot_kind(member).output
+            assert added is not None, "modules of whole layers have outputs"
+            outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
+        output, attention = fuse_outputs(
+            params["fusion"],
+            jnp.stack(outputs, -2),
+            z,
+            temperature=config.temperature,
+            dropout_rate=rate,
+            key=scores_key,
+            drawn=drawn,
+        )
+    return add_output(first, output, sublayer), attention
+
+
+def _mix(
+    params: Tree,
+    z: Array,
+    inner: Array,
+    sizes: tuple[int, ...],
+    temperature: float,
+    rate: float,
+    key: Array | None,
+    drawn: Array | None,
+) -> tuple[Array, Array]:
+    """:func:`fuse_units`, or :func:`fuse_folded` where the slot holds folded matrices."""
+    given: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
+    # Tokens in one axis: between matmuls of rows, arrays of three axes make the TPU's compiler choose other layouts.
+    leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
+    if "folded" in params:
+        output, attention = fuse_folded(params["folded"], z, inner, drawn=drawn, **given)
+    else:
+        output, attention = fuse_units(params["fusion"], params["up"], z, inner, drawn=drawn, **given)
+    return output.reshape(*leading, -1), attention.reshape(*leading, -1)

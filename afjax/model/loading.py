@@ -1,0 +1,184 @@
+"""Loading adapters and task models from a store, with checks of what belongs together."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from afjax import store
+from afjax.adapters.kinds import init_adapter
+from afjax.config.adapters import Adapter, AdapterConfig
+from afjax.config.from_dict import from_dict
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.tasks import TaskConfig
+from afjax.distributed.hosts import is_first_host
+from afjax.errors import UserError
+from afjax.model.heads import READS, num_outputs
+from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.stored import load_adapter, load_unpruned_fusion
+from afjax.model.task_model import TaskModel
+from afjax.trees import Tree, flatten
+from afjax.trunk.pretrained import Trunk, check_length
+
+
+def load_task_model(
+    store_folder: str | Path,
+    trunk: Trunk,
+    *,
+    head: str,
+    adapter: str = "",
+    fusion: str = "",
+    allow_mismatch: bool = False,
+) -> TaskModel:
+    """Loads a head, and the adapter or the fusion under it, from a store.
+
+    A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
+    has no such record; a line on stderr says so.
+
+    Args:
+      store_folder: The store.
+      trunk: The encoder they were trained on. It computes in the dtype it had then, whatever its own is.
+      head: The head's name.
+      adapter: An adapter's name; or
+      fusion: a fusion's; neither: the head alone.
+      allow_mismatch: Whether the head may be used with another adapter or fusion than it was trained with.
+
+    Raises:
+      UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
+        damaged file, a fusion whose adapters have changed since, or a head that was trained with something else.
+    """
+    if adapter and fusion:
+        raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
+    identity = trunk.identity()
+    loaded_head = store.load(store_folder, "heads", head, trunk=identity)
+    params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
+    fusion_config = FusionConfig()
+    if fusion:
+        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
+        params["fusion"][fusion] = mixed
+    else:
+        adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
+    params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
+    if fusion and not adapters:
+        raise UserError(f'The fusion "{fusion}" records no adapters, so it is damaged; train it again.')
+    for name, (config, tree) in adapters.items():
+        check_adapter(name, config, tree, trunk)
+    manifest = loaded_head.manifest
+    values = dict(manifest.config)
+    outputs, max_length = values.pop("num_outputs", None), values.pop("max_length", None)
+    if type(outputs) is not int or type(max_length) is not int or "output/bias" not in manifest.leaves:
+        raise UserError(
+            f'The head "{head}" is damaged: its config has num_outputs {outputs!r} and max_length {max_length!r}, '
+            "which must be whole numbers, or it has no output layer; restore it from a copy, or train it again."
+        )
+    task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
+    text_columns = stored_text_columns(values, head, task)
+    if len(set(manifest.labels)) != len(manifest.labels) or "" in manifest.labels:
+        raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
+    check_length(max_length, trunk)
+    bias = loaded_head.params["output"]["bias"]
+    if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
+        raise UserError(
+            f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
+        )
+    model = TaskModel(
+        # As it computed when the head was trained, so that scores are those of the training run.
+        trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
+        model=Model(
+            trunk=trunk.config,
+            head_name=head,
+            head=from_dict(HeadConfig, values, f'the config of head "{head}"'),
+            reads=READS[task.kind],
+            adapters=tuple((name, config) for name, (config, _) in adapters.items()),
+            fusion_name=fusion,
+            fusion=fusion_config,
+        ),
+        params=params,
+        task=task,
+        labels=manifest.labels,
+        metrics=manifest.metrics,
+        seed=manifest.seed,
+        max_length=max_length,
+        text_columns=text_columns,
+    )
+    return _with_record(model, manifest.trained_with, allow_mismatch)
+
+
+def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
+    """The model with its head's record; a contradiction between both is an error unless it is allowed."""
+    head = model.model.head_name
+    if not record:
+        if is_first_host():
+            print(
+                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
+            )
+        return dataclasses.replace(model, head_record={})
+    beneath = model.beneath_head()
+    # That the trunk is the head's has been checked.
+    if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
+        return model
+    if not allow_mismatch:
+        raise UserError(
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
+            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
+        )
+    return dataclasses.replace(model, head_record=dict(record))
+
+
+def _described(record: Mapping[str, str]) -> str:
+    if record["kind"] == "trunk":
+        return "the trunk alone"
+    kind = {"adapters": "adapter", "fusion": "fusion"}.get(record["kind"], record["kind"])
+    return f'the {kind} "{record["name"]}" (SHA-256 {record["sha256"][:12]})'
+
+
+def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
+    """Takes ``text_columns`` out of a stored head's config; logs that a head does not record it.
+
+    Heads of earlier versions and of AdapterHub do not record it, but their tasks may tell: by the columns that they
+    name, or because every task of their kind or source has pairs.
+    """
+    if "text_columns" in values:
+        text_columns = values.pop("text_columns")
+        return text_columns if text_columns in (1, 2) else None
+    if task.text_a and task.kind in ("classification", "regression"):
+        return 2 if task.text_b else 1
+    if task.kind == "span" or task.source.startswith("builtin:"):
+        return 2
+    if is_first_host():
+        print(
+            f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '
+            "rows is not checked.",
+            file=sys.stderr,
+        )
+    return None
+
+
+def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) -> dict[str, tuple[Adapter, Tree]]:
+    """Loads adapters from a store, each with its architecture.
+
+    Raises:
+      UserError: A name that is not there, another trunk, a damaged file.
+    """
+    identity = trunk.identity()
+    return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
+
+
+def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
+    """Raises UserError if an adapter's leaves do not have the names and shapes that its config says."""
+    expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
+    if isinstance(config, AdapterConfig) and config.layer_norms:
+        expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
+    wanted = {path: leaf.shape for path, leaf in expected.items()}
+    found = {path: leaf.shape for path, leaf in flatten(tree).items()}
+    wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    if wrong:
+        path = wrong[0]
+        raise UserError(
+            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
+            f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
+        )

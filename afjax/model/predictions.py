@@ -1,0 +1,95 @@
+"""What a task model predicts for rows."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from afjax.display.html import Content, join, listed, shortened, table
+from afjax.tasks.answers import Answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """What a task model says of rows, in their order.
+
+    Attributes:
+      logits: float32 ``[rows, num_outputs]``. Multiple choice: ``[rows, choices]``, as many as the row with most has;
+        the lowest float32 where a row has fewer. Span: ``[rows, answers]``, the scores of ``answers``; likewise.
+      probabilities: float32, of the logits' shape, rows sum to one; for regression ``[rows, 0]``.
+      labels: The likeliest label's name of every row, or choice's (its number from 0, as a string, where choices have
+        no names); for regression the value itself; for span the answer's text, empty for no answer.
+      fusion_attention: Where asked for: ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters
+        averaged over the row's tokens (padding left out); of span over those of all its windows.
+      answers: Of span, the best answers of each row, the best first; else None.
+      fusion_adapters: ``{slot: names per layer}``, the names that belong to the last axis of ``fusion_attention``. They
+        are the same for each layer, except in a fusion that was pruned layer by layer.
+      fusion_layers: The trunk's layers that belong to the second axis of ``fusion_attention``.
+
+    Example: the attention of the first row, with one line per layer::
+
+      pandas.DataFrame(
+          predictions.fusion_attention["ffn"][0],
+          index=predictions.fusion_layers,
+          columns=predictions.fusion_adapters["ffn"][0],
+      )
+    """
+
+    logits: np.ndarray
+    probabilities: np.ndarray
+    labels: list[str] | list[float]
+    fusion_attention: Mapping[str, np.ndarray]
+    answers: list[list[Answer]] | None = None
+    fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
+    fusion_layers: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        attention = "".join(
+            f", attention over {listed(names[0])} in {slot}" for slot, names in self.fusion_adapters.items()
+        )
+        return f"<Predictions: {len(self.labels)} rows, {self._summary()}{attention}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows, and the mean attention over adapters, as tables for notebooks."""
+        numbers = range(min(len(self.labels), _SHOWN_ROWS))
+        header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
+        rows: list[list[Content]] = [
+            [str(row), self._shown(row), *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True))]
+            if len(header) > 2
+            else [str(row), self._shown(row)]
+            for row in numbers
+        ]
+        more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
+        tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
+        for slot, names in self.fusion_adapters.items():
+            # A pruned fusion has other names in each layer.
+            same = len(set(names)) == 1
+            titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
+            means = self.fusion_attention[slot].mean(0)
+            of_layers: list[list[Content]] = []
+            for layer, of_layer, shares in zip(self.fusion_layers, names, means, strict=True):
+                cells = [f"{share:.3f}" for share in shares]
+                if not same:
+                    cells = [f"{name} {cell}" for name, cell in zip(of_layer, cells, strict=True)]
+                of_layers.append([str(layer), *cells])
+            caption = f"mean attention over adapters, {slot}"
+            tables.append(table(["layer", *titles], of_layers, numbers=range(1, len(titles) + 1), caption=caption))
+        return join(*tables).html
+
+    def _summary(self) -> str:
+        numbers = [label for label in self.labels if isinstance(label, float)]
+        if numbers:
+            return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
+        if self.answers is not None:
+            return f"{sum(not label for label in self.labels)} without an answer"
+        counts = Counter(map(str, self.labels)).most_common()
+        return f"labels {listed([f'{label} ({of})' for label, of in counts])}"
+
+    def _shown(self, row: int) -> str:
+        label = self.labels[row]
+        return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
+
+
+# How many rows a notebook shows.
+_SHOWN_ROWS = 10
