@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from afjax.model.predictions import Predictions
     from afjax.model.stored import load_adapter, load_fusion
     from afjax.model.task_model import TaskModel
+    from afjax.tasks.by_name import find_task
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
-    from afjax.tasks.named import find_task
     from afjax.train.fusion import train_fusion
     from afjax.train.multitask import train_multitask
     from afjax.train.options import RunOptions
@@ -41,7 +41,7 @@ _HOMES = {
     "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
     "afjax.config.training": ("SamplingConfig", "TrainConfig"),
     "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
-    "afjax.tasks.named": ("find_task",),
+    "afjax.tasks.by_name": ("find_task",),
     "afjax.errors": ("UserError",),
     "afjax.adapters.kinds": ("layer_params",),
     "afjax.adapters.bottleneck": ("bottleneck",),

@@ -28,8 +28,8 @@ from afjax.distributed.sharding import local_mesh
 from afjax.errors import UserError
 from afjax.model.heads import READS, num_outputs
 from afjax.model.setup import single_setup
+from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
-from afjax.tasks.named import find_task
 from afjax.tasks.prepare import prepare
 from afjax.train.single_run import SingleRun
 from afjax.trunk.pretrained import Trunk, load_trunk
@@ -41,7 +41,7 @@ MNLI_ROWS = 392_702
 LOAD = """
 import json, sys, time
 from pathlib import Path
-from afjax.tasks.named import find_task
+from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
 from afjax.data.tokenise import tokenise
 from afjax.trunk.pretrained import load_trunk

@@ -16,8 +16,8 @@ from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_sh
 from afjax.data.lengths import choose_lengths
 from afjax.data.sources.builtin import GRAMMARS
 from afjax.errors import UserError
+from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
-from afjax.tasks.named import find_task
 from afjax.tasks.prepare import prepare
 from afjax.trunk.pretrained import Trunk, load_trunk
 

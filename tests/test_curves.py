@@ -11,7 +11,7 @@ import pytest
 
 from afjax import store
 from afjax.adapters.kinds import init_adapter
-from afjax.analysis.curves import adapterdrop_curve, most_used, prune_curve, rank_adapters
+from afjax.analysis.adapterdrop import adapterdrop_curve, most_used, prune_curve, rank_adapters
 from afjax.config.adapters import AdapterConfig, BesideLayers, LhucConfig, PalConfig, TopFfnConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig

@@ -13,7 +13,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
-from afjax.tasks.named import find_task, known_task
+from afjax.tasks.by_name import find_task, known_task
 
 
 def builtin_configs() -> dict[str, Path]:

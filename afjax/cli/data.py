@@ -18,8 +18,8 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.heads import READS, num_outputs
 from afjax.storage.paths import fetched
+from afjax.tasks.by_name import find_task, known_task, read_task
 from afjax.tasks.load import load_split, read_columns
-from afjax.tasks.named import find_task, known_task, read_task
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
 from afjax.trunk.pretrained import Trunk, check_length
 

@@ -228,23 +228,25 @@ def _configs(arguments: argparse.Namespace) -> int:
 
 
 def _adapterdrop(arguments: argparse.Namespace) -> int:
-    from afjax.cli import curves
+    from afjax.cli import adapterdrop
 
     task_model = load_stored_model(arguments)
     rows = rows_of(task_model, arguments, arguments.split)
-    curves.drop(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size, output=arguments.output)
+    adapterdrop.drop(
+        task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size, output=arguments.output
+    )
     return 0
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from afjax.cli import curves
+    from afjax.cli import adapterdrop
 
     if arguments.rank_rows < 1:
         raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
     if arguments.name and arguments.drop_layers:
         raise UserError("--drop_layers cannot be stored with a pruned fusion; leave it out, or --keep and --name.")
     task_model = load_stored_model(arguments)
-    curves.prune(
+    adapterdrop.prune(
         task_model,
         rows_of(task_model, arguments, arguments.split),
         rows_of(task_model, arguments, "train").every(arguments.rank_rows),

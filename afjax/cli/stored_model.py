@@ -88,8 +88,8 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     import dataclasses
 
     from afjax.data.sources.source import open_source
+    from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
-    from afjax.tasks.named import find_task, read_task
 
     own, source = task_model.task, arguments.source or ""
     if not (arguments.data_dir or source or getattr(own, split)):

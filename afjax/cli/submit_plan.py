@@ -14,8 +14,8 @@ from afjax.data.sources.source import has_split
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded
+from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_split
-from afjax.tasks.named import find_task
 from afjax.tasks.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
 
 ENTRIES = {"glue": GLUE, "superglue": SUPER_GLUE, "squad": SQUAD}

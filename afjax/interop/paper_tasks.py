@@ -13,7 +13,7 @@ from afjax.errors import UserError
 from afjax.model.heads import num_outputs
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.named import known_task
+from afjax.tasks.by_name import known_task
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 

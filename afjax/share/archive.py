@@ -13,7 +13,7 @@ from typing import IO
 
 from afjax.errors import UserError
 from afjax.share import bundle
-from afjax.share.incoming import (
+from afjax.share.received import (
     FETCH_AGAIN,
     check_files,
     check_manifest_size,

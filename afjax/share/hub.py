@@ -14,7 +14,7 @@ from typing import Any
 from afjax import __version__
 from afjax.errors import UserError
 from afjax.share import bundle
-from afjax.share.incoming import (
+from afjax.share.received import (
     FETCH_AGAIN,
     check_files,
     check_manifest_size,

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from afjax.distributed.sharding import ROWS, check_batch, make_mesh
 from afjax.tpu.chips import Topology, get_topology
-from afjax.tpu.minimum import minimum_flops
+from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.plan import Plan
 from afjax.tpu.program import Program, read_program, total_by_kind
 from afjax.tpu.roofline import Roofline, roofline

@@ -24,7 +24,7 @@ from afjax.model.loading import load_adapters
 from afjax.storage.paths import check_writable, expanded, is_remote
 from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings
-from afjax.train.parts import check_adapter_size
+from afjax.train.arguments import check_adapter_size
 from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
 from afjax.trunk.pretrained import Trunk, check_length

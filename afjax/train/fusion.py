@@ -14,8 +14,8 @@ from afjax.model.heads import READS, num_outputs
 from afjax.model.loading import load_adapters
 from afjax.model.setup import fusion_setup
 from afjax.model.task_model import TaskModel
+from afjax.train.arguments import check_arguments
 from afjax.train.options import RunOptions
-from afjax.train.parts import check_arguments
 from afjax.train.single import TaskRun, train_on_task
 from afjax.trunk.pretrained import Trunk
 

@@ -129,6 +129,26 @@ def train(
         return _train(run, config, state, inputs, num_steps, eval_every, folder, title)
 
 
+def run_loop(
+    run: Run,
+    config: TrainConfig,
+    *,
+    inputs: Mapping[str, str],
+    num_steps: int,
+    eval_every: int,
+    folder: epath.Path,
+    title: str,
+) -> Trained:
+    """Runs :func:`train`, and reports a folder that cannot be written as a UserError."""
+    try:
+        return train(run, config, inputs=inputs, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
+    except OSError as error:
+        raise UserError(
+            f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
+            "another workdir, then start the same run again."
+        ) from error
+
+
 def _train(
     run: Run,
     config: TrainConfig,

@@ -22,25 +22,15 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.train.arguments import check_adapter_size, check_arguments, data_of
+from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
+from afjax.train.loop import run_loop
+from afjax.train.messages import tell, tell_padding, tell_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
-from afjax.train.parts import (
-    check_adapter_size,
-    check_arguments,
-    data_of,
-    record_trained,
-    run_inputs,
-    run_loop,
-    stored_form,
-    task_settings,
-    tell,
-    tell_padding,
-    tell_run,
-    tokenise_splits,
-    with_params,
-)
 from afjax.train.record import RunSpec, check_run, claim_run
+from afjax.train.results import record_trained, stored_form, with_params
 from afjax.trees import Tree, count, merge
 from afjax.trunk.pretrained import Trunk, check_length
 

@@ -18,9 +18,9 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
 from afjax.tasks.class_loss import check_class_settings
+from afjax.train.arguments import check_arguments, data_of
 from afjax.train.multitask import check_tasks
 from afjax.train.options import RunOptions
-from afjax.train.parts import check_arguments, data_of
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 

@@ -8,8 +8,8 @@ import pytest
 from afjax.cli.configs import load_experiment
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.errors import UserError
+from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_split, load_task
-from afjax.tasks.named import find_task
 
 CSQA = {
     "answerKey": "B",

@@ -17,7 +17,7 @@ from afjax.interop.adapterhub.heads import write_head
 from afjax.model.heads import apply_head, init_head
 from afjax.model.model import Model
 from afjax.nn.pooling import pool
-from afjax.tpu.minimum import minimum_flops
+from afjax.tpu.minimum_flops import minimum_flops
 from afjax.trees import Tree
 from afjax.trunk.encoder import encode
 from afjax.trunk.pretrained import Trunk

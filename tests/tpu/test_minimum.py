@@ -8,7 +8,7 @@ import pytest
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
 from afjax.errors import UserError
 from afjax.model.model import Model
-from afjax.tpu.minimum import Trained, minimum_flops
+from afjax.tpu.minimum_flops import Trained, minimum_flops
 from afjax.tpu.program import read_program
 from afjax.trunk.encoder import TrunkConfig
 

@@ -20,7 +20,7 @@ from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
 from afjax.tpu import plan
 from afjax.tpu.chips import parse_topology
-from afjax.tpu.minimum import minimum_flops
+from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.program import Memory, read_program
 from afjax.tpu.report import Report, Step, to_json, to_lines
 from afjax.tpu.roofline import roofline

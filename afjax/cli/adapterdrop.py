@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.analysis.curves import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
+from afjax.analysis.adapterdrop import Point, adapterdrop_curve, most_used, prune_curve, rank_adapters
 from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel

@@ -1,0 +1,90 @@
+"""Checks of the arguments that all recipes take."""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from afjax.adapters.kinds import init_adapter
+from afjax.config.adapters import Adapter
+from afjax.config.from_dict import shown
+from afjax.config.methods import FusionMethod, Method
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.data.splits import AnyRows
+from afjax.distributed.host_memory import physical_memory
+from afjax.errors import UserError
+from afjax.tasks.load import rows_by_split
+from afjax.train.options import RunOptions
+from afjax.trunk.pretrained import Trunk
+
+
+def check_arguments(
+    trunk: Trunk,
+    task: TaskConfig,
+    data: Mapping[str, Any],
+    method: Method | FusionMethod,
+    config: TrainConfig,
+    options: RunOptions,
+) -> dict[str, AnyRows]:
+    """Checks the arguments of a recipe for one of its tasks.
+
+    Returns:
+      The rows of each split, see :func:`afjax.tasks.load.rows_by_split`.
+
+    Raises:
+      UserError: An argument has a wrong type or cannot be used.
+    """
+    given: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
+        ("trunk", trunk, (Trunk,)),
+        ("method", method, (Method, FusionMethod)),
+        ("config", config, (TrainConfig,)),
+        ("options", options, (RunOptions,)),
+    )
+    for what, value, kinds in given:
+        if not isinstance(value, kinds):
+            raise UserError(f"The {what} is {shown(value)}; give a {' or '.join(kind.__name__ for kind in kinds)}.")
+    if not isinstance(task, TaskConfig):
+        raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
+    splits = rows_by_split(task, data)
+    for split in ("train", "dev"):
+        if not len(splits[split]):
+            raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
+    names, dev_names = splits["train"].label_names, splits["dev"].label_names
+    # Labels are indices into these names, so other names would score other classes.
+    if names and dev_names and names != dev_names:
+        raise UserError(
+            f"The task {task.name} has the labels {shown(list(names))} in train and {shown(list(dev_names))} in dev. "
+            "Give both splits the same label_names."
+        )
+    return splits
+
+
+def data_of(data: Any, task: TaskConfig) -> Any:
+    """One task's splits, from the splits of several tasks; empty if the task is missing.
+
+    Raises:
+      UserError: ``data`` is not a mapping.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(
+            f'The data is of the type {type(data).__name__}; give {{"{task.name}": {{"train": rows}}, ...}}.'
+        )
+    return data.get(task.name, {})
+
+
+def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
+    """Raises UserError if an adapter does not fit the trunk, or not this machine's memory."""
+    try:
+        shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
+        size = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    except (OverflowError, TypeError):  # Shapes beyond what JAX can express.
+        size = sys.maxsize
+    if size > physical_memory():
+        raise UserError(
+            f"One adapter of these settings takes {size / 1e9:,.0f} GB, and this machine has "
+            f"{physical_memory() / 1e9:,.0f} GB of memory. Give adapter.size or adapter.reduction_factor a bottleneck "
+            f"of at most a few times the trunk's hidden size, {trunk.config.hidden_size}."
+        )

@@ -1,0 +1,67 @@
+"""What a recipe prints before it trains."""
+
+import sys
+from collections.abc import Sequence
+
+from jax.sharding import Mesh
+
+from afjax.data.batches import padding_share
+from afjax.data.tokenise import TokenisedRows
+from afjax.display.terminal import print_line
+from afjax.distributed.hosts import is_first_host
+from afjax.trunk.pretrained import Trunk
+
+
+def tell(notices: Sequence[str]) -> None:
+    """Prints notices to stderr, on the first host."""
+    if is_first_host():
+        for notice in filter(None, notices):
+            print(f"Note: {notice}", file=sys.stderr)
+
+
+def tell_run(
+    name: str,
+    trunk: Trunk,
+    mesh: Mesh,
+    *,
+    trained: int,
+    total: int,
+    dev_rows: int,
+    num_steps: int,
+    eval_every: int,
+) -> None:
+    """Prints the summary of a run before it trains.
+
+    Args:
+      name: The run's name.
+      trunk: The trunk that it begins with.
+      mesh: The devices.
+      trained: Number of trained parameters.
+      total: Number of all parameters.
+      dev_rows: Rows of the dev split, or of all dev splits.
+      num_steps: Steps of the whole run.
+      eval_every: Steps between evaluations.
+    """
+    if not is_first_host():
+        return
+    devices = f"{mesh.size} device{'s' * (mesh.size > 1)} ({mesh.devices.flat[0].device_kind})"
+    dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
+    print_line(
+        f"{name}: trunk {trunk.name}{dtype} on {devices}; {trained:,} of {total:,} parameters are trained "
+        f"({trained / total:.2%})"
+    )
+    print_line(
+        f"{name}: {num_steps} steps, {dev_rows} dev rows evaluated every {eval_every} step{'s' * (eval_every > 1)}"
+    )
+
+
+def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
+    """Prints how well the padded lengths fit the rows."""
+    if not is_first_host():
+        return
+    padding = padding_share(train, batch_size=batch_size, lengths=lengths)
+    cut = f"{train.truncated / len(train):.1%} of the rows are cut, " if train.truncated else ""
+    print_line(
+        f"{name}: {len(train)} train rows in batches of {batch_size}; {cut}{padding:.1%} of the tokens are padding "
+        f"(lengths {', '.join(map(str, lengths))})"
+    )
