@@ -23,8 +23,9 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
 from afjax.model.setup import Setup
+from afjax.train.optimizer import make_optimizer
 from afjax.train.single_run import split_params
-from afjax.train.step import init_state, make_optimizer, make_train_step
+from afjax.train.step import init_state, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
 from afjax.trunk.encoder import TrunkConfig, init_trunk
 from afjax.trunk.layers import unstack_layers

@@ -20,7 +20,8 @@ from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
-from afjax.train.step import init_state, make_eval_step, make_optimizer, make_train_step
+from afjax.train.optimizer import make_optimizer
+from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
 from afjax.trunk.encoder import TrunkConfig, cast_trunk, init_trunk
 from afjax.trunk.pretrained import trunk_size

@@ -18,8 +18,9 @@ from afjax.train.multitask_step import (
     make_multitask_step,
     stack_tasks,
 )
+from afjax.train.optimizer import make_optimizer
 from afjax.train.single_run import split_params
-from afjax.train.step import State, init_state, jit_step, make_eval_step, make_optimizer, make_train_step
+from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
 from afjax.trees import Tree, merge
 
 

@@ -21,8 +21,9 @@ from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
+from afjax.train.optimizer import learning_rate
 from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
-from afjax.train.step import State, learning_rate
+from afjax.train.step import State
 from afjax.train.usage import Usage
 from afjax.trees import Tree
 

@@ -23,7 +23,9 @@ from afjax.config.training import TrainConfig
 from afjax.model.heads import Reads
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
-from afjax.train.step import Batch, State, TrainStep, descend, keep_if, make_adamw, make_clipping, task_loss
+from afjax.train.loss import Batch, task_loss
+from afjax.train.optimizer import make_adamw, make_clipping
+from afjax.train.step import State, TrainStep, descend, keep_if
 from afjax.trees import Tree, flatten, merge, unflatten
 
 

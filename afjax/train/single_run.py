@@ -18,13 +18,13 @@ from afjax.distributed.sharding import own_rows, place, place_batch
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
+from afjax.train.optimizer import make_optimizer
 from afjax.train.step import (
     State,
     dropout_key,
     init_state,
     jit_step,
     make_eval_step,
-    make_optimizer,
     make_train_step,
     place_state,
     run_step,

@@ -14,7 +14,7 @@ from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
 from afjax.model.heads import Reads, init_head
 from afjax.model.model import Model, trunk_layer_norms
-from afjax.train.step import task_loss
+from afjax.train.loss import task_loss
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import TrunkConfig, init_trunk
 

@@ -18,12 +18,12 @@ from afjax.config.training import TrainConfig
 from afjax.errors import UserError
 from afjax.tasks.class_loss import ClassLoss, check_class_settings, make_class_loss
 from afjax.tasks.load import Rows, rows_from_lists
+from afjax.train.loss import task_loss
 from afjax.train.multitask import train_multitask
 from afjax.train.multitask_step import TaskTable, multitask_loss
 from afjax.train.record import setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.train.single import train_single
-from afjax.train.step import task_loss
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,8 @@ from afjax.train.multitask_step import (
     take_task,
     trim_task,
 )
-from afjax.train.step import init_state, jit_step, make_optimizer, make_train_step, place_state, run_step
+from afjax.train.optimizer import make_optimizer
+from afjax.train.step import init_state, jit_step, make_train_step, place_state, run_step
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
 

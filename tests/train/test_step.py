@@ -17,16 +17,9 @@ from afjax.distributed.sharding import local_mesh
 from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.train.step import (
-    State,
-    TrainStep,
-    init_state,
-    learning_rate,
-    make_clipping,
-    make_optimizer,
-    make_train_step,
-    task_loss,
-)
+from afjax.train.loss import task_loss
+from afjax.train.optimizer import learning_rate, make_clipping, make_optimizer
+from afjax.train.step import State, TrainStep, init_state, make_train_step
 from afjax.trees import Tree, flatten, tree_digest, unflatten
 from afjax.trunk.pretrained import Trunk
 

@@ -1,0 +1,113 @@
+"""The optimizer and the learning rate's schedule.
+
+The learning rate is an input of the step, so that runs that differ only in it share one compiled program.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from afjax.config.training import TrainConfig
+from afjax.trees import Tree, map_with_path, num_axes
+
+
+def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
+    """The rate of step 0, 1, ...: linear warm-up over ``warmup * num_steps`` steps, then linear decay to zero."""
+    assert config.learning_rate is not None, "recipes call TrainConfig.with_rate"
+    warmup = round(config.warmup * num_steps)
+    if step < warmup:
+        return config.learning_rate * step / warmup
+    begin = warmup if config.decay_from == "warmup" else 0
+    return config.learning_rate * max(0.0, (num_steps - step) / (num_steps - begin))
+
+
+def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+    """Clipping and AdamW's direction, without the learning rate.
+
+    It is made for the trained tree and never meets a frozen leaf.
+    """
+    return optax.chain(make_clipping(config), make_adamw(config, trained))
+
+
+def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
+    """AdamW's direction, without clipping and the learning rate.
+
+    Args:
+      config: Adam's settings, and which leaves decay.
+      trained: The trained tree; only its paths are used.
+    """
+
+    scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
+
+    def adamw(weight_decay: float) -> optax.GradientTransformation:
+        return optax.chain(
+            scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon),
+            optax.add_decayed_weights(weight_decay),
+        )
+
+    labels = map_with_path(lambda path, _: "kernel" if decays(path, config) else "other", trained)
+    return optax.partition({"kernel": adamw(config.weight_decay), "other": adamw(0.0)}, labels)
+
+
+def decays(path: str, config: TrainConfig) -> bool:
+    """Whether weight decay acts on the leaf of a path, see ``TrainConfig.weight_decay_on``."""
+    *parents, name = path.split("/")
+    if config.weight_decay_on == "kernels":
+        return name == "kernel"
+    in_layer_norm = "layer_norms" in parents or parents[-1].startswith("norm")
+    return name != "bias" and not in_layer_norm
+
+
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """optax's Adam without the correction of the moments for their start at zero, as BERT's own optimizer has it."""
+
+    def init(params: optax.Params) -> optax.ScaleByAdamState:
+        # Buffers of their own: steps donate them.
+        mu, nu = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=mu, nu=nu)
+
+    def update(
+        gradients: optax.Updates, state: optax.ScaleByAdamState, _: Any = None
+    ) -> tuple[optax.Updates, optax.ScaleByAdamState]:
+        mu = jax.tree.map(lambda moment, by: b1 * moment + (1 - b1) * by, state.mu, gradients)
+        nu = jax.tree.map(lambda moment, by: b2 * moment + (1 - b2) * by * by, state.nu, gradients)
+        directions = jax.tree.map(lambda first, second: first / (jnp.sqrt(second) + eps), mu, nu)
+        return directions, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def make_clipping(config: TrainConfig) -> optax.GradientTransformation:
+    """What the config says of clipping gradients."""
+    if not config.clip_norm:
+        return optax.identity()
+    return {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by](config.clip_norm)
+
+
+def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
+    """optax's, but with one factor for all: a division at every entry would be a pass over memory of its own."""
+
+    def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
+        norm = optax.tree.norm(gradients)
+        factor = jnp.where(norm < clip_norm, 1.0, clip_norm / norm)
+        return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
+    """Clips each tensor by its own norm; of stacked leaves each layer's (and each task's) slice is a tensor."""
+
+    def clip(name: str, gradient: Array) -> Array:
+        axes = tuple(range(-num_axes(name), 0))
+        norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
+        return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
+
+    def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
+        names = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
+        return jax.tree.map(clip, names, gradients), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
