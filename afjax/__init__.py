@@ -16,46 +16,62 @@ if TYPE_CHECKING:
     from afjax.config.methods import FusionMethod, Method, MultitaskMethod
     from afjax.config.tasks import SpanConfig, TaskConfig
     from afjax.config.training import SamplingConfig, TrainConfig
+    from afjax.data.batches import eval_batches, train_batches
     from afjax.errors import UserError
     from afjax.fusion.factored import fuse
+    from afjax.model.encoder_module import Encoder
     from afjax.model.loading import load_task_model
+    from afjax.model.model import Model
     from afjax.model.predictions import Predictions
+    from afjax.model.setup import Setup, fusion_setup, single_setup
     from afjax.model.stored import load_adapter, load_fusion
     from afjax.model.task_model import TaskModel
     from afjax.tasks.by_name import find_task
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
+    from afjax.tasks.tokenize import tokenize
     from afjax.train.fusion import train_fusion
+    from afjax.train.loss import task_loss
     from afjax.train.multitask import train_multitask
+    from afjax.train.optimizer import learning_rate, make_optimizer
     from afjax.train.options import RunOptions
     from afjax.train.sequential import train_sequential
     from afjax.train.single import train_single
+    from afjax.trees import merge
     from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "afjax.adapters.bottleneck": ("bottleneck",),
+    "afjax.adapters.kinds": ("layer_params",),
+    "afjax.adapters.pal": ("pal",),
     "afjax.config.adapters": ("ADAPTER_PRESETS", "AdapterConfig", "PalConfig"),
     "afjax.config.fusion": ("FusionConfig",),
     "afjax.config.heads": ("HeadConfig",),
     "afjax.config.methods": ("FusionMethod", "Method", "MultitaskMethod"),
     "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
     "afjax.config.training": ("SamplingConfig", "TrainConfig"),
-    "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
-    "afjax.tasks.by_name": ("find_task",),
+    "afjax.data.batches": ("eval_batches", "train_batches"),
     "afjax.errors": ("UserError",),
-    "afjax.adapters.kinds": ("layer_params",),
-    "afjax.adapters.bottleneck": ("bottleneck",),
     "afjax.fusion.factored": ("fuse",),
-    "afjax.adapters.pal": ("pal",),
-    "afjax.model.stored": ("load_adapter", "load_fusion"),
+    "afjax.model.encoder_module": ("Encoder",),
     "afjax.model.loading": ("load_task_model",),
+    "afjax.model.model": ("Model",),
     "afjax.model.predictions": ("Predictions",),
+    "afjax.model.setup": ("Setup", "fusion_setup", "single_setup"),
+    "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("TaskModel",),
-    "afjax.train.multitask": ("train_multitask",),
+    "afjax.tasks.by_name": ("find_task",),
+    "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
+    "afjax.tasks.tokenize": ("tokenize",),
     "afjax.train.fusion": ("train_fusion",),
+    "afjax.train.loss": ("task_loss",),
+    "afjax.train.multitask": ("train_multitask",),
+    "afjax.train.optimizer": ("learning_rate", "make_optimizer"),
     "afjax.train.options": ("RunOptions",),
-    "afjax.train.single": ("train_single",),
     "afjax.train.sequential": ("train_sequential",),
+    "afjax.train.single": ("train_single",),
+    "afjax.trees": ("merge",),
     "afjax.trunk.pretrained": ("Trunk", "load_trunk", "save_trunk"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -63,15 +79,18 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ADAPTER_PRESETS",
     "AdapterConfig",
+    "Encoder",
     "FusionConfig",
     "FusionMethod",
     "HeadConfig",
     "Method",
+    "Model",
     "MultitaskMethod",
     "PalConfig",
     "Predictions",
     "RunOptions",
     "SamplingConfig",
+    "Setup",
     "SpanConfig",
     "TaskConfig",
     "TaskModel",
@@ -79,19 +98,28 @@ __all__ = [
     "Trunk",
     "UserError",
     "bottleneck",
+    "eval_batches",
     "find_task",
     "fuse",
+    "fusion_setup",
     "layer_params",
+    "learning_rate",
     "load_adapter",
     "load_fusion",
     "load_split",
     "load_task",
     "load_task_model",
     "load_trunk",
+    "make_optimizer",
+    "merge",
     "pal",
     "rows_from_lists",
     "rows_from_table",
     "save_trunk",
+    "single_setup",
+    "task_loss",
+    "tokenize",
+    "train_batches",
     "train_fusion",
     "train_multitask",
     "train_sequential",

@@ -30,7 +30,7 @@ from afjax.model.heads import READS, num_outputs
 from afjax.model.setup import single_setup
 from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
-from afjax.tasks.prepare import prepare
+from afjax.tasks.tokenize import tokenize
 from afjax.train.single_run import SingleRun
 from afjax.trunk.pretrained import Trunk, load_trunk
 
@@ -99,9 +99,9 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
     seconds = []
     for _ in range(3):
         begin = time.perf_counter()
-        train = prepare(splits["train"], trunk.tokenizer(), task, max_length=128, training=True, cache_dir=None)
+        train = tokenize(splits["train"], trunk.tokenizer(), task, max_length=128, training=True, cache_dir=None)
         seconds.append(time.perf_counter() - begin)
-    dev = prepare(splits["dev"], trunk.tokenizer(), task, max_length=128, training=False, cache_dir=None)
+    dev = tokenize(splits["dev"], trunk.tokenizer(), task, max_length=128, training=False, cache_dir=None)
     return {
         "rows": len(train),
         "tokens_per_row": float(train.offsets[-1] / len(train)),

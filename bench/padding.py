@@ -18,7 +18,7 @@ from afjax.data.sources.builtin import GRAMMARS
 from afjax.errors import UserError
 from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_task
-from afjax.tasks.prepare import prepare
+from afjax.tasks.tokenize import tokenize
 from afjax.trunk.pretrained import Trunk, load_trunk
 
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
@@ -55,7 +55,7 @@ def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
     """One line of the table: the lengths of a run of default length, and the padding of an epoch."""
     config = TrainConfig()
     train, dev = (
-        prepare(
+        tokenize(
             splits[name],
             trunk.tokenizer(),
             task,

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,15 @@ def test_imports_point_down(module: str) -> None:
         if name != "afjax.__version__" and part(name) != here and LAYERS.index(part(name)) >= LAYERS.index(here)
     ]
     assert upward == []
+
+
+def test_the_architecture_page_names_packages_and_modules_that_exist() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.partition("|---|")[2].partition("\n\n")[0]
+    named = [name for row in rows.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert named == [name for name in LAYERS if name != "__main__"]
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page):
+        assert (PACKAGE / name).exists() or (PACKAGE.parent / name).exists(), name
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module != "afjax.__main__"])

@@ -5,8 +5,10 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import afjax
 from afjax.cli.main import main
 from afjax.data.sources.builtin import builtin_rows
 
@@ -53,6 +55,24 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
     accuracy, digest = capsys.readouterr().out.split()
     assert 0 <= float(accuracy) <= 1
     assert digest == names["models"]["paraphrase"].trunk.sha256 != names["trunk"].sha256
+
+
+def test_building_blocks(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, module = blocks("docs/building_blocks.md", "python")
+    lines = [line for line in training.splitlines() if line.strip() and not line.startswith("import")]
+    assert len(lines) <= 30
+    trunk = repr(str(tiny_trunk_folder))
+    few = 'load_task(task); rows["train"] = rows["train"].take(range(64))'
+    names: dict = {}
+    exec(training.replace('"minilm"', trunk).replace("load_task(task)", few), names)
+    assert 0 <= float(capsys.readouterr().out) <= 1
+    assert np.isfinite(names["value"])
+    found = afjax.load_task_model("store", names["trunk"], head="entail", adapter="entail").evaluate(
+        names["rows"]["dev"]
+    )
+    assert found == names["model"].evaluate(names["rows"]["dev"])
+    exec(module.replace('"minilm"', trunk), names)
+    assert names["scores"].shape == (1,)
 
 
 def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,18 +139,20 @@ class Model:
         )
         return Outputs(self._apply_head(params, trunk, hidden, batch["mask"], head_key), attention)
 
-    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
-        """Computes the last hidden states, without dropout.
+    def hidden_states(self, params: Tree, batch: Mapping[str, Array], *, key: Array | None = None) -> Array:
+        """Computes the last hidden states.
 
         Args:
           params: The tree with four roots; heads are not used.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
+          key: The key of dropout, or None for no dropout.
 
         Returns:
           ``[batch, length, hidden_size]`` in the model's dtype, after modules on top of the encoder.
         """
         trunk = self._trunk_with_layer_norms(params)
-        return self._encode(params, trunk, batch, None, None, first_token_only=False, first_token_read=False)[0]
+        trunk_key, _ = split_key(key, 2)
+        return self._encode(params, trunk, batch, trunk_key, key, first_token_only=False, first_token_read=False)[0]
 
     def _encode(
         self,

@@ -32,8 +32,8 @@ from afjax.model.predictions import Predictions
 from afjax.tasks.answers import best_answers
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
-from afjax.tasks.prepare import prepare
 from afjax.tasks.scores import split_scores
+from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
@@ -74,6 +74,32 @@ class TaskModel:
     max_length: int
     head_record: Mapping[str, str] | None = None
     text_columns: int | None = None
+
+    @classmethod
+    def from_params(
+        cls, model: Model, params: Tree, trunk: Trunk, task: TaskConfig, rows: AnyRows, *, max_length: int
+    ) -> "TaskModel":
+        """Makes a task model of parameters that your own code trained.
+
+        Args:
+          model: What is computed, as ``Setup.model``.
+          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``; others are ignored.
+          trunk: The encoder. If your code trained it, make a trunk of it with ``dataclasses.replace`` first.
+          task: The task.
+          rows: The rows that it was trained on: their label names and their form are recorded.
+          max_length: Tokens per row in training.
+        """
+        return cls(
+            trunk=trunk,
+            model=model,
+            params={root: jax.tree.map(np.asarray, params.get(root, {})) for root in ("adapters", "fusion", "heads")},
+            task=task,
+            labels=rows.label_names,
+            metrics={},
+            seed=0,
+            max_length=max_length,
+            text_columns=rows.text_columns,
+        )
 
     def __repr__(self) -> str:
         return f"<TaskModel {', '.join(f'{name} {value}' for name, value in self._facts())}>"
@@ -241,7 +267,7 @@ class TaskModel:
         self.check_form(rows)
         max_length = self.max_length if max_length is None else max_length
         check_length(max_length, self.trunk)
-        return prepare(rows, self._tokenizer, self.task, max_length=max_length, training=False, cache_dir=None)
+        return tokenize(rows, self._tokenizer, self.task, max_length=max_length, training=False, cache_dir=None)
 
     def embed(
         self,

@@ -12,7 +12,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
 from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
-from afjax.tasks.prepare import prepare
+from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenisedSpans
 
 # Which of the lengths, in percent from the shortest.
@@ -95,11 +95,11 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     Raises:
       UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room behind a question.
     """
-    whole = prepare(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
+    whole = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
     lengths = np.diff(whole.offsets)
     windows = None
     if isinstance(rows, SpanRows):
-        cut = prepare(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
+        cut = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
         assert isinstance(cut, TokenisedSpans), "of rows to look at, whatever their kind says"
         windows_of_row = np.bincount(cut.row_of)
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
@@ -141,7 +141,7 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
       UserError: As :func:`summarise`.
     """
     rows = rows.take(range(min(num, len(rows))))
-    data = prepare(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
+    data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
     if isinstance(data, TokenisedSpans):
         first = np.searchsorted(data.row_of, np.arange(len(rows)))
     else:

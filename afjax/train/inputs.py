@@ -10,7 +10,7 @@ from afjax.data.notices import data_notices
 from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks.load import check_forms
-from afjax.tasks.prepare import prepare
+from afjax.tasks.tokenize import tokenize
 from afjax.train.messages import tell
 from afjax.train.record import trunk_inputs
 from afjax.trunk.pretrained import Trunk
@@ -51,7 +51,7 @@ def tokenise_splits(
     tell(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()
     return {
-        split: prepare(
+        split: tokenize(
             data[split], tokenizer, task, max_length=max_length, training=split == "train", cache_dir=cache_dir
         )
         for split in ("train", "dev")

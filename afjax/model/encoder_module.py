@@ -1,0 +1,85 @@
+"""The encoder as a Flax module, for models of your own."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+from jax import Array
+
+from afjax.config.adapters import Adapter
+from afjax.config.fusion import FusionConfig
+from afjax.model.model import Model
+from afjax.trees import Tree
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+
+_FUSION = "fusion"
+
+
+class Encoder(nn.Module):
+    """A BERT-family encoder as a Linen module. Its parameters are the trunk; adapters and a fusion are arguments.
+
+    So an optimizer or a checkpoint of the surrounding module sees the trunk as the module's parameters, and the caller
+    decides where adapters come from, and whether gradients are taken with respect to them.
+
+    Attributes:
+      config: The trunk's architecture.
+      adapters: ``(name, architecture)`` of the adapters in the encoder: none, one, or those that are fused, in order.
+      fusion: The fusion's architecture, if several adapters are fused.
+    """
+
+    config: TrunkConfig
+    adapters: tuple[tuple[str, Adapter], ...] = ()
+    fusion: FusionConfig | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Array,
+        types: Array,
+        mask: Array,
+        *,
+        adapters: Mapping[str, Tree] | None = None,
+        fusion: Tree | None = None,
+        key: Array | None = None,
+    ) -> Array:
+        """Computes the last hidden states.
+
+        Args:
+          tokens: int32 ``[batch, length]``, token ids.
+          types: int32 ``[batch, length]``, 0 for a first text and 1 for a second one.
+          mask: bool ``[batch, length]``, False at padding.
+          adapters: The adapters' trees by name, as :func:`afjax.load_adapter` returns them.
+          fusion: The fusion's tree, if the module has a fusion.
+          key: The key of dropout, or None for no dropout.
+
+        Returns:
+          ``[batch, length, hidden_size]``.
+
+        Raises:
+          UserError: Adapters that do not fit the trunk or each other, or rows that are too long.
+
+        Example:
+          >>> import jax
+          >>> import jax.numpy as jnp
+          >>> from afjax.model.encoder_module import Encoder
+          >>> from afjax.trunk.encoder import TrunkConfig
+          >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+          >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+          >>> inputs = (jnp.ones((1, 4), int), jnp.zeros((1, 4), int), jnp.ones((1, 4), bool))
+          >>> variables = Encoder(config).init(jax.random.key(0), *inputs)
+          >>> Encoder(config).apply(variables, *inputs).shape
+          (1, 4, 8)
+        """
+        # The same tree as that of a pretrained trunk, whose pooler is not used here.
+        trunk = {
+            name: self.param(name, lambda rng, name=name: init_trunk(rng, self.config)[name])
+            for name in ("embeddings", "layers")
+        }
+        model = Model(
+            trunk=self.config,
+            head_name="",
+            adapters=self.adapters,
+            fusion_name=_FUSION if self.fusion is not None else "",
+            fusion=self.fusion or FusionConfig(),
+        )
+        params = {"trunk": trunk, "adapters": adapters or {}, "fusion": {_FUSION: fusion}}
+        return model.hidden_states(params, {"tokens": tokens, "types": types, "mask": mask}, key=key)

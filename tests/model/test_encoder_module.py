@@ -1,0 +1,94 @@
+"""``afjax.Encoder`` computes what a model computes, and its parameters are the trunk's tree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.errors import ScopeParamShapeError
+
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
+from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.methods import Method
+from afjax.errors import UserError
+from afjax.model.encoder_module import Encoder
+from afjax.model.setup import Setup, fusion_setup, single_setup
+from afjax.trees import Tree, flatten
+from afjax.trunk.encoder import TrunkConfig, init_trunk
+
+TRUNK = TrunkConfig(
+    family="bert",
+    vocab_size=20,
+    hidden_size=12,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=24,
+    max_positions=8,
+    type_vocab_size=2,
+)
+TOKENS = jnp.array([[1, 5, 7, 2], [1, 9, 2, 0]])
+BATCH = {"tokens": TOKENS, "types": jnp.zeros_like(TOKENS), "mask": TOKENS > 0}
+INPUTS = (BATCH["tokens"], BATCH["types"], BATCH["mask"])
+
+
+def made(setup: Setup) -> Tree:
+    params = setup.init(jax.random.key(0), init_trunk(jax.random.key(1), TRUNK))
+    # Adapters start near zero; larger ones make a difference to the outputs.
+    params["adapters"] = jax.tree.map(lambda leaf: leaf + 0.1, params["adapters"])
+    return params
+
+
+@pytest.mark.parametrize("config", [AdapterConfig(size=3), ADAPTER_PRESETS["houlsby"], ADAPTER_PRESETS["top_layer"]])
+@pytest.mark.parametrize("key", [None, jax.random.key(5)], ids=["no dropout", "dropout"])
+def test_one_adapter(config: Adapter, key: jax.Array | None) -> None:
+    setup = single_setup(Method(adapter=config), TRUNK, name="a", reads="pooled", num_outputs=2)
+    params = made(setup)
+    expected = setup.model.hidden_states(params, BATCH, key=key)
+    encoder = Encoder(TRUNK, adapters=(("a", config),))
+    found = encoder.apply({"params": params["trunk"]}, *INPUTS, adapters=params["adapters"], key=key)
+    np.testing.assert_array_equal(found, expected)
+    plain = Encoder(TRUNK).apply({"params": params["trunk"]}, *INPUTS, key=key)
+    assert not np.allclose(found, plain, atol=1e-3)
+
+
+def test_a_fusion() -> None:
+    config, fusion = AdapterConfig(size=3), FusionConfig(init_scale=0.5)
+    adapters = {"a": config, "b": config}
+    setup = fusion_setup(adapters, fusion, HeadConfig(), TRUNK, name="mix", reads="pooled", num_outputs=2)
+    params = made(setup)
+    encoder = Encoder(TRUNK, adapters=tuple(adapters.items()), fusion=fusion)
+    found = encoder.apply(
+        {"params": params["trunk"]}, *INPUTS, adapters=params["adapters"], fusion=params["fusion"]["mix"]
+    )
+    np.testing.assert_array_equal(found, setup.model.hidden_states(params, BATCH))
+
+
+def test_its_parameters_are_a_trunks_tree_without_the_pooler() -> None:
+    variables = jax.eval_shape(lambda: Encoder(TRUNK).init(jax.random.key(0), *INPUTS))
+    trunk = jax.eval_shape(lambda: init_trunk(jax.random.key(0), TRUNK))
+    shapes = {path: leaf.shape for path, leaf in flatten(variables["params"]).items()}
+    assert shapes == {path: leaf.shape for path, leaf in flatten(trunk).items() if not path.startswith("pooler/")}
+
+
+def test_gradients_reach_adapters_and_trunk() -> None:
+    config = AdapterConfig(size=3)
+    params = made(single_setup(Method(adapter=config), TRUNK, name="a", reads="pooled", num_outputs=2))
+    encoder = Encoder(TRUNK, adapters=(("a", config),))
+
+    def loss(trunk: Tree, adapters: Tree) -> jax.Array:
+        return jnp.square(encoder.apply({"params": trunk}, *INPUTS, adapters=adapters)).sum()
+
+    for gradients in jax.grad(loss, argnums=(0, 1))(params["trunk"], params["adapters"]):
+        used = {path: leaf for path, leaf in flatten(gradients).items() if not path.startswith("pooler/")}
+        # A bias of the keys adds the same to all scores of a query.
+        assert all(np.abs(leaf).max() > 0 for path, leaf in used.items() if not path.endswith("key/bias"))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    params = init_trunk(jax.random.key(1), TRUNK)
+    wrong = {**params, "embeddings": {**params["embeddings"], "word": params["embeddings"]["word"][:, :6]}}
+    with pytest.raises(ScopeParamShapeError):
+        Encoder(TRUNK).apply({"params": wrong}, *INPUTS)
+    with pytest.raises(UserError) as refused:
+        Encoder(TRUNK, adapters=(("a", AdapterConfig(layers=(7,))),)).apply({"params": params}, *INPUTS, adapters={})
+    assert "7" in str(refused.value)
