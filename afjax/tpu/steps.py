@@ -12,6 +12,7 @@ from afjax.data.over_rows import jit_eval_step
 from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
+    STEP_GROUPS,
     TaskTable,
     init_multitask_state,
     make_multitask_eval_step,
@@ -35,7 +36,8 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=True)
     if plan.multitask:
-        step = make_multitask_step(plan.model, plan.settings, TaskTable(plan.kinds, plan.outputs), state)
+        group = next(group for group in STEP_GROUPS if plan.kinds[0] in group)
+        step = make_multitask_step(plan.model, plan.settings, TaskTable(plan.kinds, plan.outputs), state, group)
     else:
         optimizer = make_optimizer(plan.settings, state["trained"])
         step = make_train_step(plan.model, optimizer, plan.kinds[0], dropout=plan.settings.dropout)

@@ -19,6 +19,7 @@ from afjax.model.heads import READS
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.train.multitask_step import (
+    STEP_GROUPS,
     TaskTable,
     init_multitask_state,
     make_multitask_eval_step,
@@ -80,7 +81,13 @@ class MultitaskRun:
         init = functools.partial(init_multitask_state, config=config)
         self.start = place_state(init, {"shared": shared, "own": trained}, mesh)
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
-        self._step = jit_step(make_multitask_step(model, config, table, self.start), self.start, mesh)
+        self._steps = {
+            kind: step
+            for group in STEP_GROUPS
+            if {task.kind for task in tasks} & set(group)
+            for step in [jit_step(make_multitask_step(model, config, table, self.start, group), self.start, mesh)]
+            for kind in group
+        }
         self._eval_steps = {
             reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
             for reads in {READS[task.kind] for task in tasks}
@@ -128,7 +135,8 @@ class MultitaskRun:
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs = step_inputs(batch, self._config.batch_size, self.mesh)
         rate = np.asarray(learning_rate, np.float32)
-        return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
+        step = self._steps[self._tasks[int(batch["task"])].kind]
+        return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def look(self, trained: Tree) -> dict[str, float]:
         """Every task's metrics as ``TASK/METRIC``, and ``mean``, that of the tasks' main metrics."""

@@ -20,7 +20,7 @@ from jax import Array
 
 from afjax.config.tasks import TaskKind
 from afjax.config.training import TrainConfig
-from afjax.model.heads import Reads
+from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.train.loss import Batch, task_loss
@@ -42,6 +42,10 @@ class TaskTable:
     kinds: tuple[TaskKind, ...]
     num_outputs: tuple[int, ...]
     class_losses: tuple[ClassLoss, ...] = ()
+
+
+# Kinds of tasks whose batches have the same form, so that they share one compiled program.
+STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (("classification", "regression"), ("multiple_choice",), ("span",))
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
@@ -105,15 +109,24 @@ def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
     }
 
 
-def make_multitask_step(model: Model, config: TrainConfig, tasks: TaskTable, state: State) -> TrainStep:
+def make_multitask_step(
+    model: Model, config: TrainConfig, tasks: TaskTable, state: State, group: tuple[TaskKind, ...]
+) -> TrainStep:
     """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``, as ``make_train_step`` does.
 
-    The batch also has ``task``, int32, the drawn task's number. The state is that of :func:`init_multitask_state`; the
-    given one tells the trees' structure.
+    The batch also has ``task``, int32, the drawn task's number.
+
+    Args:
+      model: What is computed for one task.
+      config: The optimizer's settings, and whether dropout acts.
+      tasks: The tasks of the run.
+      state: A state of :func:`init_multitask_state`, for the structure of its trees.
+      group: The kinds of the tasks that the step is called with, one of :data:`STEP_GROUPS`.
     """
     shared_adamw = make_adamw(config, state["trained"]["shared"])
     own_adamw = make_adamw(config, state["trained"]["own"])
     clip = make_clipping(config)
+    model_of_group = dataclasses.replace(model, reads=READS[group[0]])
 
     def step(
         state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array
@@ -122,14 +135,10 @@ def make_multitask_step(model: Model, config: TrainConfig, tasks: TaskTable, sta
         task, shared, stacked = batch["task"], state["trained"]["shared"], state["trained"]["own"]
         own, own_state = take_task(stacked, task), take_task(state["optimizer"]["own"], task)
 
-        # A batch's shapes tell the kinds apart that read the model in different ways; each has a program of its own.
-        reads: Reads = "tokens" if batch["labels"].ndim == 2 else "pooled"
-        of_kind = dataclasses.replace(model, reads=reads)
-
         def loss_fn(trained: tuple[Tree, Tree]) -> Array:
             params = merge(*trained, frozen)
-            logits = of_kind(params, batch, key=step_key).logits
-            return multitask_loss(logits, batch, tasks)
+            logits = model_of_group(params, batch, key=step_key).logits
+            return multitask_loss(logits, batch, tasks, group)
 
         loss, gradients = jax.value_and_grad(loss_fn)((shared, own))
         norm = optax.tree.norm(gradients)
@@ -155,7 +164,7 @@ def make_multitask_step(model: Model, config: TrainConfig, tasks: TaskTable, sta
     return step
 
 
-def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable) -> Array:
+def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, group: tuple[TaskKind, ...]) -> Array:
     """``task_loss`` of the batch's task, over the outputs that its head has.
 
     Args:
@@ -164,11 +173,12 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable) 
       batch: ``task``; ``labels`` float32 ``[batch]``, classes, choices or values, or int32 ``[batch, 2]``; ``weights``;
         ``mask``.
       tasks: Kinds and numbers of outputs.
+      group: The kinds that the batch's task can have, one of :data:`STEP_GROUPS`.
     """
-    if batch["labels"].ndim == 2:
+    if group == ("span",):
         return task_loss(logits[..., :2], batch, "span")
     classes = {**batch, "labels": batch["labels"].astype(jnp.int32)}
-    if batch["mask"].ndim == 3:
+    if group == ("multiple_choice",):
         return task_loss(logits, classes, "multiple_choice")
     known = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
     masked = jnp.where(known, logits, jnp.finfo(logits.dtype).min)

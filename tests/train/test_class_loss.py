@@ -83,7 +83,9 @@ def test_loss_and_gradient_are_those_of_the_formula(weights: np.ndarray, smoothi
         drawn = {**batch, "labels": LABELS.astype(np.float32), "task": np.asarray(1, np.int32)}
 
         def multitask(logits: Any) -> Any:
-            return multitask_loss(jnp.pad(logits, ((0, 0), (0, 1)), constant_values=5.0), drawn, table)
+            return multitask_loss(
+                jnp.pad(logits, ((0, 0), (0, 1)), constant_values=5.0), drawn, table, ("classification",)
+            )
 
         loss, gradient = jax.value_and_grad(multitask)(jnp.asarray(LOGITS))
         np.testing.assert_allclose(loss, expected[0], rtol=1e-12)

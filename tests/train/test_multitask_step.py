@@ -80,7 +80,9 @@ def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model,
     trained, frozen = partition.split(whole, partition.label(whole, rules))
     shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
     state = init_multitask_state(jax.tree.map(jnp.asarray, {"shared": shared, "own": trained}), config)
-    step = jax.jit(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state))
+    step = jax.jit(
+        make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression"))
+    )
     for task in (1, 2, 0):
         before = state
         alone = {"trunk": before["trained"]["shared"].get("trunk", tiny_trunk.params)}
@@ -130,7 +132,9 @@ def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(tiny_trunk: Trunk,
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     state = init_multitask_state({"shared": {}, "own": jax.tree.map(jnp.asarray, trained)}, CONFIG)
-    step = jax.jit(make_multitask_step(model, CONFIG, TaskTable(KINDS, NUM_OUTPUTS), state))
+    step = jax.jit(
+        make_multitask_step(model, CONFIG, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression"))
+    )
     bad = {**make_batch(1), "weights": np.full(6, np.inf, np.float32)}
     after, scalars = step(state, frozen, bad, jax.random.key(0), jnp.float32(0.1))
     assert scalars["failed"]
@@ -144,17 +148,19 @@ def test_losses_of_all_kinds() -> None:
     logits = jnp.log(jnp.array([[0.25, 0.75, 9.0], [0.5, 0.5, 9.0]]))
     table = TaskTable(("classification", "regression"), (2, 1))
     batch = {"labels": jnp.array([1.0, 0.0]), "weights": jnp.ones(2), "mask": jnp.ones((2, 4), bool)}
-    classified = multitask_loss(logits, {**batch, "task": jnp.asarray(0)}, table)
+    rows = ("classification", "regression")
+    classified = multitask_loss(logits, {**batch, "task": jnp.asarray(0)}, table, rows)
     assert float(classified) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-6)
-    squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table)
+    squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table, rows)
     assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
     # Multiple choice has as many logits as choices, whatever heads have.
-    chosen = multitask_loss(logits[:, :2], {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}, table)
+    of_choices = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
+    chosen = multitask_loss(logits[:, :2], of_choices, table, ("multiple_choice",))
     assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
     # Span: two outputs a token, of which those at padding do not count.
     tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
     of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
-    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table)
+    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table, ("span",))
     assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
 
 
@@ -180,7 +186,11 @@ def test_a_compiled_step_may_have_its_state(tiny_trunk: Trunk, model: Model, cor
     mesh = local_mesh()
     init = functools.partial(init_multitask_state, config=config)
     state = place_state(init, {"shared": {}, "own": trained}, mesh)
-    step = jit_step(make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state), state, mesh)
+    step = jit_step(
+        make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression")),
+        state,
+        mesh,
+    )
     for task in (0, 1):
         inputs = (frozen, make_batch(task), jax.random.key(0), np.float32(0.1))
         state, scalars = run_step(step, mesh, state, *inputs)
