@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from afjax.config.tasks import SpanConfig
 from afjax.data.splits import SpanRows
-from afjax.tasks.answers import best_answers
+from afjax.tasks.best_answers import best_answers
 from afjax.tasks.windows import TokenisedSpans
 
 CONTEXT = "one two three four five"

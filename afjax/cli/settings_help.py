@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import UNIONS, shown
-from afjax.config.training import LEARNING_RATES
+from afjax.config.learning_rates import LEARNING_RATES
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
 from afjax.storage.writing import write_output
-from afjax.tasks.answers import Answer
+from afjax.tasks.best_answers import Answer
 from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
 from afjax.trunk.pretrained import Trunk, check_length
 

@@ -2,26 +2,14 @@
 
 import dataclasses
 import math
-import types
 from collections.abc import Mapping
 from typing import Literal
 
 from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
+from afjax.config.learning_rates import LEARNING_RATES
 from afjax.config.values import Partition
 from afjax.errors import UserError
 
-# The default of train.learning_rate for each partition (docs/defaults.md).
-LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
-    {
-        "head": 1e-3,
-        "adapter": 1e-3,
-        "fusion": 1e-3,
-        "layernorm": 1e-3,
-        "full": 5e-5,
-        "top_k": 5e-5,
-        "adapter+trunk": 1e-4,
-    }
-)
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
 # Only ratios of class weights matter; float32 holds sums of weights in this range.
 MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from afjax.display.html import Content, join, listed, shortened, table
-from afjax.tasks.answers import Answer
+from afjax.tasks.best_answers import Answer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,10 @@ from afjax.config.adapters import Adapter
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
+from afjax.data.dataframes import is_table
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form
-from afjax.data.tabular import is_table
 from afjax.data.tokenise import TokenisedRows
 from afjax.display.html import listed, table
 from afjax.distributed.sharding import local_mesh, place
@@ -29,7 +29,7 @@ from afjax.fusion.pruning import drop_layers, left_layers, take_layers
 from afjax.model.heads import num_outputs
 from afjax.model.model import Model
 from afjax.model.predictions import Predictions
-from afjax.tasks.answers import best_answers
+from afjax.tasks.best_answers import best_answers
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
 from afjax.tasks.scores import split_scores

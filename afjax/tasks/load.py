@@ -11,12 +11,12 @@ import numpy as np
 from afjax.config.from_dict import check_value
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.columns import Columns, check_text, is_missing, listing, number_labels, pick_columns
+from afjax.data.dataframes import TABLES, as_list, is_table, table_rows
 from afjax.data.dev_split import divide, split_part
 from afjax.data.labels import check_label_names, class_labels, find_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.source import Source, Split, has_split, makes_dev, open_source, split_path
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
-from afjax.data.tabular import TABLES, as_list, is_table, table_rows
 from afjax.errors import UserError
 from afjax.tasks.choices import check_choices, choice_index, pick_choices
 from afjax.tasks.spans import check_answers, pick_spans

@@ -5,7 +5,7 @@ import numpy as np
 from afjax.config.tasks import TaskConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks import metrics
-from afjax.tasks.answers import best_answers
+from afjax.tasks.best_answers import best_answers
 from afjax.tasks.windows import TokenisedSpans
 
 

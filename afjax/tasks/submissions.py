@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.tasks.answers import Answer
+from afjax.tasks.best_answers import Answer
 
 # What a question without any answer but "none" has for the score of "none" above the best answer's.
 NO_OTHER_ANSWER = 1e6

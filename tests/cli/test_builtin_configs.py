@@ -15,8 +15,8 @@ from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
+from afjax.config.learning_rates import LEARNING_RATES
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import LEARNING_RATES
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows
 

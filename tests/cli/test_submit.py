@@ -22,7 +22,7 @@ from afjax.model.heads import READS, init_head, num_outputs
 from afjax.model.loading import load_task_model
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.answers import Answer
+from afjax.tasks.best_answers import Answer
 from afjax.tasks.submissions import GLUE, glue_text, null_odds_text, squad_text
 from afjax.trunk.pretrained import Trunk, load_trunk
 
