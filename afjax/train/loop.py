@@ -34,12 +34,16 @@ class Run(Protocol):
     Attributes:
       mesh: The devices.
       start: The state in front of the first step; the run's steps donate it.
+      num_steps: Steps of the whole run.
+      eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric, of those that ``look`` gives, that early stopping follows.
       shown_metrics: Those that the line of an evaluation shows, the main metric among them.
     """
 
     mesh: Mesh
     start: State
+    num_steps: int
+    eval_every: int
     main_metric: str
     shown_metrics: tuple[str, ...]
 
@@ -93,56 +97,31 @@ class _Pending:
     stop: Any
 
 
-def train(
-    run: Run,
-    config: TrainConfig,
-    *,
-    inputs: Mapping[str, str],
-    num_steps: int,
-    eval_every: int,
-    folder: epath.Path,
-    title: str,
-) -> Trained:
+def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str) -> Trained:
     """Trains a run, and keeps the parameters with the best dev metric.
 
-    The same arguments on the same machine give the same bits, however often the run was killed and started again. On
-    several hosts all call this alike; the first one logs.
+    The same arguments on the same machine give the same bits, however often the run was killed and resumed. On several
+    hosts all call this alike; the first one logs.
 
     Args:
       run: What to train.
       config: Schedule, patience and checkpoints are read.
       inputs: ``{what: digest}`` of what the run begins with. Checkpoints that began with something else are refused.
-      num_steps: Of the whole run.
-      eval_every: Steps between looks at the dev split.
-      folder: The run's own: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. A run that is found
-        there goes on.
-      title: For the progress bar.
+      folder: The run's folder: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. If it holds an
+        unfinished run, that run is resumed.
+      title: The name in the progress bar and in messages.
 
     Raises:
-      UserError: Not-finite loss, or a checkpoint that cannot be read or written, or is of another run.
-      PreemptionError: SIGTERM came to any host. Every step that was done is in the checkpoint.
-      OSError: The folder cannot be written.
+      UserError: A loss or gradient that is not finite, a checkpoint that cannot be read or belongs to another run, or a
+        folder that cannot be written.
+      PreemptionError: SIGTERM came to any host. Every finished step is in the checkpoint.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    # The run lets go of its start, or a run that goes on would hold two states.
-    state, run.start = run.start, {}
-    with only_process(folder):
-        return _train(run, config, state, inputs, num_steps, eval_every, folder, title)
-
-
-def run_loop(
-    run: Run,
-    config: TrainConfig,
-    *,
-    inputs: Mapping[str, str],
-    num_steps: int,
-    eval_every: int,
-    folder: epath.Path,
-    title: str,
-) -> Trained:
-    """Runs :func:`train`, and reports a folder that cannot be written as a UserError."""
     try:
-        return train(run, config, inputs=inputs, num_steps=num_steps, eval_every=eval_every, folder=folder, title=title)
+        folder.mkdir(parents=True, exist_ok=True)
+        # The run lets go of its start, or a resumed run would hold two states.
+        state, run.start = run.start, {}
+        with only_process(folder):
+            return _loop(run, config, state, inputs, folder, title)
     except OSError as error:
         raise UserError(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
@@ -150,17 +129,11 @@ def run_loop(
         ) from error
 
 
-def _train(
-    run: Run,
-    config: TrainConfig,
-    state: State,
-    inputs: Mapping[str, str],
-    num_steps: int,
-    eval_every: int,
-    folder: epath.Path,
-    title: str,
+def _loop(
+    run: Run, config: TrainConfig, state: State, inputs: Mapping[str, str], folder: epath.Path, title: str
 ) -> Trained:
-    """The loop of :func:`train`, in a folder that belongs to this process."""
+    """The loop of :func:`run_loop`, in a folder that belongs to this process."""
+    num_steps, eval_every = run.num_steps, run.eval_every
     checkpoint_every = config.checkpoint_every or eval_every
     checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
     best, progress = _copy(state["trained"]), _Progress()

@@ -134,15 +134,7 @@ def train_multitask(
     for setup, of_task in zip(setups, splits, strict=True):
         tell_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_loop(
-        run,
-        config,
-        inputs=spec.inputs,
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
-        folder=folder,
-        title="multitask",
-    )
+    result = run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask")
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:

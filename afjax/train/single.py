@@ -174,15 +174,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     del trained, params
     tell_padding(name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_loop(
-        run,
-        config,
-        inputs=spec.inputs,
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
-        folder=folder,
-        title=name,
-    )
+    result = run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
     tell([no_better_than_majority(name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
