@@ -47,8 +47,16 @@ CACHE_LIMIT = 2 * 2**30
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+# Markers of whole folders and files, for ``pytest -m``.
+MARKERS = {"tpu": "tpu", "scale": "multihost", "launch": "launch", "test_cloud_storage.py": "gcs"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the slow files first, so that the processes end at about the same time."""
+    """Adds the markers of folders, and puts the slow files first, so that the processes end at about the same time."""
+    for item in items:
+        for name in (item.path.parent.name, item.path.name):
+            if name in MARKERS:
+                item.add_marker(MARKERS[name])
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

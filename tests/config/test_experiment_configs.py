@@ -19,7 +19,7 @@ from afjax.train.experiment import Result, run_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
-FOLDER = Path(__file__).parents[1] / "configs"
+FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))
 
 # Config arguments of the runs below, a list a file; DATA is a folder of tasks. Files with several trainings
