@@ -26,9 +26,9 @@ from afjax.config.training import TrainConfig
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import local_mesh
 from afjax.errors import UserError
-from afjax.model.heads import READS, num_outputs
 from afjax.model.setup import single_setup
 from afjax.tasks.by_name import find_task
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_task
 from afjax.tasks.tokenize import tokenize
 from afjax.train.single_run import SingleRun
@@ -118,8 +118,8 @@ def data_share(
         Method(),
         trunk.config,
         name="speed",
-        reads=READS[task.kind],
-        num_outputs=num_outputs(task.kind, labels),
+        reads=TASK_KINDS[task.kind].reads,
+        num_outputs=TASK_KINDS[task.kind].num_outputs(labels),
     )
     params = setup.init(jax.random.key(0), trunk.params)
     run = SingleRun(setup, params, data, task, TrainConfig(), seed=0, mesh=local_mesh())

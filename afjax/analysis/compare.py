@@ -15,6 +15,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
+from afjax.tasks.kinds import fitting_metrics
 from afjax.train.record import by_path
 
 # What the counts of rows are called.
@@ -83,7 +84,7 @@ def compare(
     task = first[0].model.task
     for side in (*first, *second):
         side.model.check_labels(rows)
-    allowed = _metric_names(task.kind, len(first[0].model.labels))
+    allowed = fitting_metrics(task.kind, len(first[0].model.labels))
     main = metric or task.main_metric
     if main not in allowed:
         raise UserError(f'The metric "{main}" is not one of {", ".join(allowed)}.{did_you_mean(main, allowed)}')
@@ -227,11 +228,6 @@ def _row_counts(first: np.ndarray, second: np.ndarray, kind: str) -> dict[str, i
     left, right = first == 0, second == 0
     rows = {"both_right": left & right, "only_a": left & ~right, "only_b": ~left & right, "both_wrong": ~left & ~right}
     return {name: int(which.sum()) for name, which in rows.items()}
-
-
-def _metric_names(kind: str, num_labels: int) -> list[str]:
-    """Of which more is better, as early stopping may follow."""
-    return [name for name in metrics.METRICS[kind] if name != "f1" or kind != "classification" or num_labels == 2]
 
 
 def _verdict(found: Comparison) -> str:

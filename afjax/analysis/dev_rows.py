@@ -11,6 +11,7 @@ from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
 from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
+from afjax.tasks.kinds import scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
         right = [[text for text, _ in answers] for answers in rows.labels]
         given = [str(label) for label in predictions.labels]
         no_answer = model.task.span.no_answer
-        scores = metrics.span_scores(given, right, no_answer=no_answer)
+        found = metrics.span_scores(given, right, no_answer=no_answer)
         exact = [
             metrics.span_scores([text], [answers], no_answer=no_answer)["exact_match"]
             for text, answers in zip(given, right, strict=True)
@@ -87,7 +88,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
         wrong = np.array(exact) == 0
     else:
         labels = np.asarray(rows.labels)
-        scores = metrics.scores(logits, labels, kind)
+        found = scores(logits, labels, kind)
         if kind == "regression":
             values = labels.astype(np.float64), logits[:, 0].astype(np.float64)
             wrong = np.ones(len(rows), bool)
@@ -102,7 +103,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
     return DevLook(
         num_rows=len(rows),
         digest=rows.digest(),
-        scores=scores,
+        scores=found,
         labels=model.labels if kind == "classification" else (),
         confusion=confusion,
         values=values,

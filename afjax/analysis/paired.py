@@ -48,7 +48,7 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
       num_classes: How many there are.
 
     Returns:
-      ``weights [resamples, rows] -> {metric: [resamples]}``, equal to ``metrics.scores`` of the repeated rows.
+      ``weights [resamples, rows] -> {metric: [resamples]}``, equal to ``scores`` of the repeated rows.
     """
     cells = np.zeros((len(labels), num_classes**2))
     cells[np.arange(len(labels)), labels * num_classes + predicted] = 1

@@ -15,7 +15,7 @@ from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_head
 from afjax.model.task_model import TaskModel
-from afjax.tasks.metrics import check_metric
+from afjax.tasks.kinds import check_metric
 
 
 def activations(arguments: argparse.Namespace) -> list[str]:

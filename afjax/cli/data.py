@@ -16,9 +16,9 @@ from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.data.sources.source import has_split, is_one_file, makes_dev, open_source, split_official, split_path
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.model.heads import READS, num_outputs
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_split, read_columns
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
 from afjax.trunk.pretrained import Trunk, check_length
@@ -184,9 +184,9 @@ def _about(task: TaskConfig) -> str:
 
 
 def _head(task: TaskConfig, labels: Sequence[str]) -> str:
-    outputs = num_outputs(task.kind, labels)
+    outputs = TASK_KINDS[task.kind].num_outputs(labels)
     each = {"multiple_choice": " for each choice", "span": " (start and end of the answer)"}.get(task.kind, "")
-    reads = {"pooled": "one vector per row", "tokens": "every token"}[READS[task.kind]]
+    reads = {"pooled": "one vector per row", "tokens": "every token"}[TASK_KINDS[task.kind].reads]
     return f"{outputs} output{'s' * (outputs != 1)}{each}, from {reads}"
 
 

@@ -10,10 +10,10 @@ from afjax.config.adapters import Adapter
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.model.heads import num_outputs
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.by_name import known_task
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
@@ -78,7 +78,7 @@ def paper_model(
     that sources which number labels (TFDS) are read as they are meant.
     """
     check_length(max_length, trunk)
-    assert head["output"]["bias"].shape == (num_outputs(task.kind, task.labels),)
+    assert head["output"]["bias"].shape == (TASK_KINDS[task.kind].num_outputs(task.labels),)
     ours = known_task(task.name).labels
     if set(ours) == set(task.labels):
         order = [task.labels.index(label) for label in ours]

@@ -7,31 +7,16 @@ A head's tree::
     output/{kernel [d, num_outputs], bias [num_outputs]}
 """
 
-import types
-from collections.abc import Mapping, Sequence
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from afjax.config.heads import HeadConfig
-from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, dense, dropout
 from afjax.nn.pooling import apply_pooler, pool
+from afjax.tasks.kind import Reads
 from afjax.trees import Tree, named_key
-
-# A head reads one pooled vector per row, or the hidden state of every token (span heads).
-Reads = Literal["pooled", "tokens"]
-READS: Mapping[TaskKind, Reads] = types.MappingProxyType(
-    {"classification": "pooled", "regression": "pooled", "multiple_choice": "pooled", "span": "tokens"}
-)
-
-
-def num_outputs(kind: TaskKind, label_names: Sequence[str]) -> int:
-    """How many outputs a head has: one a label; one for regression and for each choice; start and end of span."""
-    return {"classification": len(label_names), "regression": 1, "multiple_choice": 1, "span": 2}[kind]
 
 
 def init_head(

@@ -17,10 +17,10 @@ from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
-from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.model.stored import load_adapter, load_unpruned_fusion
 from afjax.model.task_model import TaskModel
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, flatten
 from afjax.trunk.pretrained import Trunk, check_length
 
@@ -81,7 +81,7 @@ def load_task_model(
         raise UserError(f'The head "{head}" has two equal or empty labels ({list(manifest.labels)}); train it again.')
     check_length(max_length, trunk)
     bias = loaded_head.params["output"]["bias"]
-    if bias.shape != (outputs,) or num_outputs(task.kind, manifest.labels) != outputs:
+    if bias.shape != (outputs,) or TASK_KINDS[task.kind].num_outputs(manifest.labels) != outputs:
         raise UserError(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
@@ -92,7 +92,7 @@ def load_task_model(
             trunk=trunk.config,
             head_name=head,
             head=from_dict(HeadConfig, values, f'the config of head "{head}"'),
-            reads=READS[task.kind],
+            reads=TASK_KINDS[task.kind].reads,
             adapters=tuple((name, config) for name, (config, _) in adapters.items()),
             fusion_name=fusion,
             fusion=fusion_config,

@@ -30,8 +30,9 @@ from afjax.fusion.folded import fold_fusion
 from afjax.fusion.parameters import value_penalty
 from afjax.fusion.pruning import check_kept, keep_adapters, kept_config
 from afjax.fusion.slot import fused_slot
-from afjax.model.heads import Reads, apply_head
+from afjax.model.heads import apply_head
 from afjax.nn.layers import split_key
+from afjax.tasks.kind import Reads
 from afjax.trees import Tree, merge, named_key
 from afjax.trunk.encoder import Slot, Sublayer, TrunkConfig, encode
 from afjax.trunk.layer_masks import encode_under_masks

@@ -13,8 +13,9 @@ from afjax.config.methods import Method
 from afjax.config.values import Remat, TrunkDtype
 from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
-from afjax.model.heads import Reads, init_head
+from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
+from afjax.tasks.kind import Reads
 from afjax.trees import Tree, named_key
 from afjax.trunk.encoder import TrunkConfig
 

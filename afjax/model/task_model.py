@@ -26,10 +26,10 @@ from afjax.display.html import listed, table
 from afjax.distributed.sharding import local_mesh, place
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
-from afjax.model.heads import num_outputs
 from afjax.model.model import Model
 from afjax.model.predictions import Predictions
 from afjax.tasks.best_answers import best_answers
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
 from afjax.tasks.scores import split_scores
@@ -574,7 +574,7 @@ class TaskModel:
 
     @property
     def num_outputs(self) -> int:
-        return num_outputs(self.task.kind, self.labels)
+        return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
     def artefacts(self) -> list[tuple[str, str]]:
         """``(kind, name)`` of what :meth:`save` writes."""

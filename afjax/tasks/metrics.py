@@ -12,53 +12,18 @@ import numpy as np
 
 from afjax.display.html import Content, shortened, table
 from afjax.display.terminal import table_lines
-from afjax.errors import UserError, did_you_mean
-
-# The scores of which more is better, so that early stopping can follow them.
-METRICS = {
-    "classification": ("accuracy", "f1", "macro_f1", "matthews"),
-    "regression": ("pearson", "spearman"),
-    "multiple_choice": ("accuracy",),
-    "span": ("f1", "exact_match"),
-}
-
-
-def scores(logits: np.ndarray, labels: np.ndarray, kind: str) -> dict[str, float]:
-    """Scores a whole split; one of a span task is scored by :func:`span_scores`.
-
-    Args:
-      logits: [rows, classes]; [rows, choices] of multiple choice, the lowest number where a row has no such choice; for
-        regression [rows] or [rows, 1], the predictions.
-      labels: [rows], indices of classes or choices, or numbers.
-      kind: "classification", "regression" or "multiple_choice".
-
-    Returns:
-      Classification: ``accuracy``, ``macro_f1`` (over the classes that occur in labels or predictions),
-      ``matthews``, and with two classes ``f1`` of the class with index 1. Regression: ``pearson``,
-      ``spearman``, ``mse``. Multiple choice: ``accuracy``. Where a score is undefined, as a correlation with a
-      constant, it is 0.
-    """
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    assert len(logits) == len(labels) > 0, f"{len(logits)} rows of logits, {len(labels)} labels"
-    if kind == "classification":
-        return classification_scores(logits, labels)
-    if kind == "multiple_choice":
-        return {"accuracy": float(np.mean(logits.argmax(-1) == labels))}
-    return regression_scores(logits.reshape(len(labels)).astype(np.float64), labels.astype(np.float64))
-
-
-def check_metric(metric: str, kind: str, num_labels: int) -> None:
-    """Raises UserError unless the metric fits a task of this kind with this many labels."""
-    two_classes = kind != "classification" or num_labels == 2
-    allowed = [name for name in METRICS[kind] if name != "f1" or two_classes]
-    if metric not in allowed:
-        task = f"a {kind.replace('_', ' ')} task" + (f" with {num_labels} labels" if kind == "classification" else "")
-        raise UserError(
-            f'The metric "{metric}" does not fit {task}; it can be {", ".join(allowed)}.{did_you_mean(metric, allowed)}'
-        )
 
 
 def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The scores of a classification task; an undefined score is 0.
+
+    ``macro_f1`` is over the classes that occur in labels or predictions. With two classes there is also ``f1``, of the
+    class with index 1.
+
+    Args:
+      logits: ``[rows, classes]``.
+      labels: int ``[rows]``, indices of classes.
+    """
     from sklearn import metrics
 
     predictions = logits.argmax(-1)
@@ -125,6 +90,7 @@ def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str
 
 
 def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """``pearson``, ``spearman`` and ``mse`` of float64 ``[rows]``; a correlation with a constant is 0."""
     from scipy import stats
 
     found = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}

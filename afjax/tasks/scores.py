@@ -4,8 +4,9 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.tokenise import TokenisedRows
-from afjax.tasks import metrics
 from afjax.tasks.best_answers import best_answers
+from afjax.tasks.kinds import scores
+from afjax.tasks.metrics import span_scores
 from afjax.tasks.windows import TokenisedSpans
 
 
@@ -15,6 +16,6 @@ def split_scores(logits: np.ndarray, data: TokenisedRows, task: TaskConfig) -> d
         assert data.rows.labels is not None, "a split without answers is not scored"
         answers = best_answers(logits, data, task.span)
         right = [[text for text, _ in of_row] for of_row in data.rows.labels]
-        return metrics.span_scores([best[0].text for best in answers], right, no_answer=task.span.no_answer)
+        return span_scores([best[0].text for best in answers], right, no_answer=task.span.no_answer)
     assert data.labels is not None, "a split without labels is not scored"
-    return metrics.scores(logits, data.labels, task.kind)
+    return scores(logits, data.labels, task.kind)

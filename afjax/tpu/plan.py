@@ -15,9 +15,9 @@ from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.config.values import Partition, Remat, TrunkDtype
 from afjax.errors import UserError
-from afjax.model.heads import READS, num_outputs
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.pretrained import trunk_size
@@ -90,7 +90,7 @@ class Plan:
 
     def own(self, task: int) -> Tree:
         """The shapes of the adapter and the head of one task of a multi-task run."""
-        model = dataclasses.replace(self.model, reads=READS[self.kinds[task]])
+        model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}
 
@@ -172,8 +172,11 @@ def of_experiment(config: ExperimentConfig) -> Plan:
     tasks: tuple[TaskConfig, ...] = config.tasks or (config.target,)
     if config.recipe == "sequential":
         tasks = tasks[:1]
-    outputs = tuple(num_outputs(task.kind, task.labels or ("0", "1")) for task in tasks)
-    head: dict[str, Any] = {"reads": "pooled" if several else READS[tasks[0].kind], "num_outputs": outputs[0]}
+    outputs = tuple(TASK_KINDS[task.kind].num_outputs(task.labels or ("0", "1")) for task in tasks)
+    head: dict[str, Any] = {
+        "reads": "pooled" if several else TASK_KINDS[tasks[0].kind].reads,
+        "num_outputs": outputs[0],
+    }
     if config.recipe == "fusion":
         names = config.fused or tuple(source.task.name for source in config.sources)
         adapters = dict.fromkeys(names, config.adapter)

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
 from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
     STEP_GROUPS,
@@ -94,18 +95,18 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
-    kind, rows = plan.kinds[0], plan.settings.batch_size
+    kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
     # Multiple choice: as many choices as Social IQa and most tasks have, or more.
-    shape = (rows, 4, plan.length) if kind == "multiple_choice" else (rows, plan.length)
+    shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),
         "types": jax.ShapeDtypeStruct(shape, jnp.int32),
         "mask": jax.ShapeDtypeStruct(shape, bool),
     }
     if training:
-        values = plan.multitask or kind == "regression"
-        labels = jnp.int32 if kind == "span" else jnp.float32 if values else jnp.int32
-        batch["labels"] = jax.ShapeDtypeStruct((rows, 2) if kind == "span" else (rows,), labels)
+        # Multi-task batches of classes and of numbers have one dtype, so that they share a program.
+        dtype = "float32" if plan.multitask and not kind.label_shape else kind.label_dtype
+        batch["labels"] = jax.ShapeDtypeStruct((rows, *kind.label_shape), dtype)
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
     placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}
     if training and plan.multitask:

@@ -22,8 +22,8 @@ from afjax.model import partition
 from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
 from afjax.storage.paths import check_writable, expanded, is_remote
-from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings
+from afjax.tasks.kinds import check_metric
 from afjax.train.arguments import check_adapter_size
 from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -52,7 +52,7 @@ def check_experiment(
     runs += [(source.task, source.train) for source in config.sources if source.task.name not in from_store]
     for task, settings in runs:
         check_length(settings.max_length, trunk)
-        metrics.check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
+        check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
     check_class_settings(
         config.train, {task: tasks[task]["train"].label_names for task in config.tasks or (config.target,)}
     )

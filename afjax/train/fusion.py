@@ -10,10 +10,10 @@ from afjax.config.methods import FusionMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.fusion.checks import check_subset
-from afjax.model.heads import READS, num_outputs
 from afjax.model.loading import load_adapters
 from afjax.model.setup import fusion_setup
 from afjax.model.task_model import TaskModel
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.arguments import check_arguments
 from afjax.train.options import RunOptions
 from afjax.train.single import TaskRun, train_on_task
@@ -52,8 +52,8 @@ def train_fusion(
         method.head,
         trunk.config,
         name=options.name or f"{task.name}-fusion",
-        reads=READS[task.kind],
-        num_outputs=num_outputs(task.kind, splits["train"].label_names),
+        reads=TASK_KINDS[task.kind].reads,
+        num_outputs=TASK_KINDS[task.kind].num_outputs(splits["train"].label_names),
     )
     task_run = TaskRun(
         trunk=trunk,

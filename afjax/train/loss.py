@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from afjax.config.tasks import TaskKind
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.kinds import TASK_KINDS
 
 Batch = Mapping[str, Any]
 
@@ -28,11 +28,5 @@ def task_loss(logits: Array, batch: Batch, kind: TaskKind, class_loss: ClassLoss
     if class_loss is not None:
         assert kind == "classification", kind
         return weighted_cross_entropy(logits, labels, weights, class_loss.weights, class_loss.label_smoothing)
-    if kind == "regression":
-        losses = jnp.square(logits[:, 0] - labels)
-    elif kind == "span":
-        there = jnp.where(batch["mask"][..., None], logits, jnp.finfo(logits.dtype).min)
-        losses = optax.softmax_cross_entropy_with_integer_labels(there, labels, axis=1).mean(-1)
-    else:
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    losses = TASK_KINDS[kind].losses(logits, batch)
     return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)

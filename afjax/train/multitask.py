@@ -16,12 +16,11 @@ from afjax.distributed.hosts import together
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError
 from afjax.model import partition
-from afjax.model.heads import READS, num_outputs
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
-from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_arguments, data_of
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
@@ -76,7 +75,7 @@ def train_multitask(
     check_length(config.max_length, trunk)
     label_names = {task: rows[task.name]["train"].label_names for task in tasks}
     for task, names in label_names.items():
-        metrics.check_metric(task.main_metric, task.kind, len(names))
+        check_metric(task.main_metric, task.kind, len(names))
     check_class_settings(config, label_names)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
@@ -86,8 +85,8 @@ def train_multitask(
             method,
             trunk.config,
             name=options.name_of(task.name),
-            reads=READS[task.kind],
-            num_outputs=num_outputs(task.kind, names),
+            reads=TASK_KINDS[task.kind].reads,
+            num_outputs=TASK_KINDS[task.kind].num_outputs(names),
         ).computed(**compute)
         for task, names in label_names.items()
     ]

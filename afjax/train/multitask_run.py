@@ -15,9 +15,9 @@ from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import own_rows, place
-from afjax.model.heads import READS
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.multitask_step import (
     STEP_GROUPS,
     TaskTable,
@@ -90,7 +90,7 @@ class MultitaskRun:
         }
         self._eval_steps = {
             reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
-            for reads in {READS[task.kind] for task in tasks}
+            for reads in {TASK_KINDS[task.kind].reads for task in tasks}
         }
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
@@ -144,7 +144,7 @@ class MultitaskRun:
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
             inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}
             logits = over_rows(
-                self._eval_steps[READS[task.kind]],
+                self._eval_steps[TASK_KINDS[task.kind].reads],
                 inputs,
                 splits["dev"],
                 batch_size=self._config.batch_size,

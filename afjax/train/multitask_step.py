@@ -20,9 +20,9 @@ from jax import Array
 
 from afjax.config.tasks import TaskKind
 from afjax.config.training import TrainConfig
-from afjax.model.heads import READS
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.loss import Batch, task_loss
 from afjax.train.optimizer import make_adamw, make_clipping
 from afjax.train.step import State, TrainStep, descend, keep_if
@@ -126,7 +126,7 @@ def make_multitask_step(
     shared_adamw = make_adamw(config, state["trained"]["shared"])
     own_adamw = make_adamw(config, state["trained"]["own"])
     clip = make_clipping(config)
-    model_of_group = dataclasses.replace(model, reads=READS[group[0]])
+    model_of_group = dataclasses.replace(model, reads=TASK_KINDS[group[0]].reads)
 
     def step(
         state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array

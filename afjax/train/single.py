@@ -15,12 +15,11 @@ from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import together
 from afjax.distributed.sharding import check_batch
-from afjax.model.heads import READS, num_outputs
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
-from afjax.tasks import metrics
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_arguments
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
@@ -73,8 +72,8 @@ def train_single(
         method,
         trunk.config,
         name=options.name or task.name,
-        reads=READS[task.kind],
-        num_outputs=num_outputs(task.kind, splits["train"].label_names),
+        reads=TASK_KINDS[task.kind].reads,
+        num_outputs=TASK_KINDS[task.kind].num_outputs(splits["train"].label_names),
     )
     task_run = TaskRun(
         trunk=trunk,
@@ -142,7 +141,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     mesh, folder, labels = options.devices(), open_path(workdir), data["train"].label_names
     check_batch(config.batch_size, mesh)
     check_length(config.max_length, trunk)
-    metrics.check_metric(task.main_metric, task.kind, len(labels))
+    check_metric(task.main_metric, task.kind, len(labels))
     check_class_settings(config, {task: labels})
     spec = task_run.spec(config, options.seed)
     with together():

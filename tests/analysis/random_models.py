@@ -11,9 +11,10 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.fusion.parameters import init_fusion
-from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.model.task_model import TaskModel
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.pretrained import Trunk
 
@@ -40,7 +41,7 @@ def make(
         for tree in adapters.values():
             tree["layer_norms"] = jax.tree.map(lambda leaf: 1.3 * leaf + 0.1, trunk_layer_norms(trunk.params))
     labels = ("few", "many") if kind == "classification" else ()
-    outputs = num_outputs(kind, labels)
+    outputs = TASK_KINDS[kind].num_outputs(labels)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     fusion = {"mix": draw(init_fusion(key, mixed, config, **size), "mix")} if fused else {}
     return TaskModel(
@@ -48,7 +49,7 @@ def make(
         model=Model(
             trunk=trunk.config,
             head_name="task",
-            reads=READS[kind],
+            reads=TASK_KINDS[kind].reads,
             adapters=tuple((name, config) for name in names),
             fusion_name="mix" if fused else "",
         ),

@@ -11,7 +11,7 @@ from afjax.analysis import compare
 from afjax.analysis.paired import Paired
 from afjax.analysis.sides import split_words
 from afjax.config.tasks import TaskConfig
-from afjax.tasks import metrics
+from afjax.tasks.kinds import scores
 from afjax.tasks.load import rows_from_lists
 
 
@@ -28,7 +28,7 @@ def test_values() -> None:
     logits = [[1.5], [2.0], [3.0]]
     weighted, errors = compare.row_scores(model("regression"), rows, given(logits))
     np.testing.assert_allclose(errors, [0.5, 0, 1])
-    expected = metrics.scores(np.array(logits), np.array([1.0, 2.0, 4.0]), "regression")
+    expected = scores(np.array(logits), np.array([1.0, 2.0, 4.0]), "regression")
     found = weighted(np.ones((1, 3)))
     assert found["pearson"][0] == pytest.approx(expected["pearson"])
     assert found["spearman"][0] == pytest.approx(expected["spearman"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from afjax.analysis.paired import class_scores, mean_scores, paired_bootstrap, resample_weights, value_scores
-from afjax.tasks import metrics
+from afjax.tasks.kinds import scores
 
 RANDOM = np.random.default_rng(0)
 
@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(0)
 def slow_scores(logits: np.ndarray, labels: np.ndarray, kind: str, weights: np.ndarray) -> list[dict[str, float]]:
     """Every resample by itself: its rows, repeated, scored as any split is."""
     rows = [np.repeat(np.arange(len(labels)), of.astype(int)) for of in weights]
-    return [metrics.scores(logits[of], labels[of], kind) for of in rows]
+    return [scores(logits[of], labels[of], kind) for of in rows]
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
@@ -54,7 +54,7 @@ def test_paired_is_what_its_weights_say() -> None:
     np.testing.assert_allclose((found.low, found.high), np.quantile(differences, (0.025, 0.975)), atol=1e-12)
     side = min((differences <= 0).sum(), (differences >= 0).sum())
     assert found.p_value == pytest.approx(2 * (side + 1) / 201)
-    whole = [metrics.scores(each, labels, "classification")["macro_f1"] for each in logits]
+    whole = [scores(each, labels, "classification")["macro_f1"] for each in logits]
     assert found.difference == pytest.approx((whole[2] - whole[0] + whole[3] - whole[1]) / 2)
     assert found.spread == pytest.approx(abs(whole[2] - whole[0] - whole[3] + whole[1]) / np.sqrt(2))
 

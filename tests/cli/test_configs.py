@@ -1,4 +1,4 @@
-"""Config files and their overrides. The configs that come with the package have tests/config/test_experiment_configs.py."""
+"""Config files and their overrides. tests/config/test_experiment_configs.py tests the configs of the package."""
 
 import dataclasses
 from pathlib import Path

@@ -18,11 +18,12 @@ from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.sources.official import OFFICIAL
 from afjax.fusion.parameters import init_fusion
-from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.heads import init_head
 from afjax.model.loading import load_task_model
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.best_answers import Answer
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.submissions import GLUE, glue_text, null_odds_text, squad_text
 from afjax.trunk.pretrained import Trunk, load_trunk
 
@@ -43,7 +44,7 @@ def drawn(init: Callable[[], Any]) -> Any:
 def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = False) -> TaskModel:
     """An untrained model of a task, whose head, and fusion of one adapter, have the task's name."""
     known, key = OFFICIAL[task], jax.random.key(0)
-    outputs, reads = num_outputs(known.kind, known.labels), READS[known.kind]
+    outputs, reads = TASK_KINDS[known.kind].num_outputs(known.labels), TASK_KINDS[known.kind].reads
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     params = {
         "adapters": {adapter: drawn(lambda: init_adapter(key, BOTTLENECK, trunk.config))} if adapter else {},

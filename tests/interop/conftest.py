@@ -11,10 +11,11 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.fusion.parameters import init_fusion
-from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.pretrained import Trunk
 from tests.interop.adapterhub_folders import Folders, unpack
@@ -47,8 +48,8 @@ def make_model(tiny_trunk: Trunk) -> MakeModel:
         size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
         fused = len(adapters) > 1
         mixed = init_fusion(key, FusionConfig(), next(iter(adapters.values())), **size) if fused else {}
-        reads = READS[kind]
-        head = init_head(key, HeadConfig(), num_outputs(kind, labels), trunk=trunk.params, reads=reads)
+        reads = TASK_KINDS[kind].reads
+        head = init_head(key, HeadConfig(), TASK_KINDS[kind].num_outputs(labels), trunk=trunk.params, reads=reads)
         return TaskModel(
             trunk=trunk,
             model=Model(

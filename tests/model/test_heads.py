@@ -10,8 +10,9 @@ from afjax.config.adapters import ADAPTER_PRESETS, TopFfnConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskKind
 from afjax.errors import UserError
-from afjax.model.heads import READS, init_head, num_outputs
+from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import encode
 from afjax.trunk.pretrained import Trunk
@@ -41,8 +42,8 @@ def params_of(trunk: Trunk, model: Model, outputs: int) -> Tree:
     ],
 )
 def test_outputs_of_each_kind(kind: TaskKind, reads: str, outputs: int) -> None:
-    assert READS[kind] == reads
-    assert num_outputs(kind, ("a", "b", "c") if kind != "regression" else ()) == outputs
+    assert TASK_KINDS[kind].reads == reads
+    assert TASK_KINDS[kind].num_outputs(("a", "b", "c") if kind != "regression" else ()) == outputs
 
 
 def test_a_head_on_tokens_has_the_logits_of_every_token(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.errors import UserError
-from afjax.tasks.metrics import check_metric, normalise_answer, scores, span_scores
+from afjax.tasks.kinds import check_metric, scores
+from afjax.tasks.metrics import normalise_answer, span_scores
 
 
 def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:

@@ -12,8 +12,9 @@ from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
-from afjax.model.heads import Reads, init_head
+from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
+from afjax.tasks.kind import Reads
 from afjax.train.loss import task_loss
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import TrunkConfig, init_trunk

@@ -17,7 +17,7 @@ from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
-from afjax.model.heads import READS, num_outputs
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import TrunkConfig
 
@@ -83,7 +83,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
     output = linear[-1]
     params: Tree = {"output": output}
     hidden = linear[:-1]
-    if READS[kind] == "pooled" and config.pooler == "head":
+    if TASK_KINDS[kind].reads == "pooled" and config.pooler == "head":
         params["pooler"], *hidden = hidden
     if hidden:
         params["hidden"] = {str(layer): leaves for layer, leaves in enumerate(hidden)}
@@ -129,7 +129,7 @@ def head_settings(
     Raises:
       UserError: The library has no such heads, or the number of choices is not known.
     """
-    pooled = READS[task.kind] == "pooled"
+    pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
         raise UserError(
             f'The head "{name}" reads the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
@@ -158,7 +158,7 @@ def head_settings(
                 "--num_choices."
             )
         return {**settings, "num_choices": choices}
-    settings["num_labels"] = num_outputs(task.kind, labels)
+    settings["num_labels"] = TASK_KINDS[task.kind].num_outputs(labels)
     return {**settings, "bias": True} if pooled else settings
 
 
@@ -261,7 +261,7 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
         raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
     rate = dropout_rate(settings, where)
     ours = ACTIVATIONS[activation]
-    if READS[kind] == "tokens":
+    if TASK_KINDS[kind].reads == "tokens":
         return HeadConfig(hidden_layers=hidden, activation=ours, dropout=rate)
     if settings.get("use_pooler"):
         return HeadConfig(pooler="trunk", hidden_layers=hidden, activation=ours, dropout=rate)

@@ -16,10 +16,11 @@ from afjax.interop.adapterhub.adapters import read_adapter
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
-from afjax.model.heads import READS, check_pooler
+from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
 from afjax.storage.paths import fetched
 from afjax.store.manifest import plain
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.pretrained import Trunk, check_length, load_trunk
 
@@ -279,7 +280,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
     chosen = _named(part, name or part.name or otherwise)
     head = read_head(part, chosen, trunk.config)
     check_length(head.max_length, trunk)
-    if READS[head.task.kind] == "pooled":
+    if TASK_KINDS[head.task.kind].reads == "pooled":
         check_pooler(head.config, trunk.params)
     details = {
         "config": {

@@ -1,0 +1,54 @@
+"""The kinds of tasks.
+
+To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, add the module to
+:data:`TASK_KINDS`, and read its rows in :mod:`afjax.tasks.load`.
+"""
+
+import types
+from collections.abc import Mapping
+
+import numpy as np
+
+from afjax.config.tasks import TaskKind
+from afjax.errors import UserError, did_you_mean
+from afjax.tasks import classification, multiple_choice, regression, span
+from afjax.tasks.kind import KindSpec
+
+TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
+    {spec.name: spec for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND)}
+)
+
+
+def scores(logits: np.ndarray, labels: np.ndarray, kind: TaskKind) -> dict[str, float]:
+    """Scores a split of a task whose labels are classes, choices or numbers.
+
+    Args:
+      logits: ``[rows, classes]``; for multiple choice ``[rows, choices]``, the lowest number if a row has no such
+        choice; for regression ``[rows]`` or ``[rows, 1]``.
+      labels: ``[rows]``, indices of classes or choices, or numbers.
+      kind: ``classification``, ``regression`` or ``multiple_choice``.
+
+    Returns:
+      ``{score: value}``. A score that is undefined, as a correlation with a constant, is 0.
+    """
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    assert len(logits) == len(labels) > 0, f"{len(logits)} rows of logits, {len(labels)} labels"
+    of_kind = TASK_KINDS[kind].scores
+    assert of_kind is not None, f"{kind} is scored by its answers"
+    return of_kind(logits, labels)
+
+
+def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
+    """The metrics that early stopping can follow on a task of this kind with this many labels."""
+    two_classes = kind != "classification" or num_labels == 2
+    return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
+
+
+def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
+    """Raises UserError unless the metric fits a task of this kind with this many labels."""
+    allowed = fitting_metrics(kind, num_labels)
+    if metric not in allowed:
+        task = f"a {kind.replace('_', ' ')} task" + (f" with {num_labels} labels" if kind == "classification" else "")
+        raise UserError(
+            f'The metric "{metric}" does not fit {task}; it can be {", ".join(allowed)}.{did_you_mean(metric, allowed)}'
+        )

@@ -1,0 +1,47 @@
+"""Every kind of task is in the table, with all of its parts."""
+
+import typing
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax import tasks
+from afjax.config.tasks import MAIN_METRICS, Metric, TaskKind
+from afjax.tasks.kind import KindSpec
+from afjax.tasks.kinds import TASK_KINDS, check_metric, fitting_metrics
+from afjax.train.multitask_step import STEP_GROUPS
+
+KINDS = typing.get_args(TaskKind)
+
+
+def test_the_table_has_every_kind_and_every_module() -> None:
+    assert tuple(TASK_KINDS) == KINDS
+    modules = [module for module in vars(tasks).values() if isinstance(getattr(module, "KIND", None), KindSpec)]
+    assert {module.KIND.name for module in modules} == set(KINDS)
+    assert sorted(kind for group in STEP_GROUPS for kind in group) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_are_known_and_the_main_one_fits(kind: TaskKind) -> None:
+    assert set(TASK_KINDS[kind].metrics) <= set(typing.get_args(Metric))
+    check_metric(MAIN_METRICS[kind], kind, 3)
+    assert "f1" not in fitting_metrics("classification", 3)
+    assert "f1" in fitting_metrics("classification", 2)
+
+
+@pytest.mark.parametrize("group", STEP_GROUPS)
+def test_kinds_of_a_group_read_the_model_in_one_way(group: tuple[TaskKind, ...]) -> None:
+    specs = [TASK_KINDS[kind] for kind in group]
+    assert len({(spec.reads, spec.label_shape, spec.has_choices) for spec in specs}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_have_one_number_per_row(kind: TaskKind) -> None:
+    spec, rows, length = TASK_KINDS[kind], 3, 5
+    outputs = 4 if spec.has_choices else spec.num_outputs(("a", "b"))
+    shape = (rows, length, outputs) if spec.reads == "tokens" else (rows, outputs)
+    labels = jnp.ones((rows, *spec.label_shape), spec.label_dtype)
+    losses = spec.losses(jnp.zeros(shape), {"labels": labels, "mask": jnp.ones((rows, length), bool)})
+    expected = {"regression": 1.0, "span": np.log(length)}.get(kind, np.log(outputs))
+    np.testing.assert_allclose(losses, np.full(rows, expected), rtol=1e-6)
