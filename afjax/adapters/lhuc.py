@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.adapters.kind import MacCounter, SlotKind
-from afjax.adapters.placement import add_output, plain_output
+from afjax.adapters.placement import added, plain_output
 from afjax.config.adapters import LhucConfig
 from afjax.trees import Tree
 from afjax.trunk.encoder import Sublayer, TrunkConfig
@@ -32,13 +32,6 @@ def output(
     return (z * (factor - 1.0)[None, None]).astype(z.dtype)
 
 
-def slot(
-    params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`."""
-    return add_output(config, output(params, config, sublayer), sublayer)
-
-
 def count_units(
     counter: MacCounter, config: LhucConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
@@ -49,7 +42,7 @@ def count_units(
 KIND = SlotKind(
     config=LhucConfig,
     init=init,
-    slot=slot,
+    slot=added(output),
     family="lhuc",
     output=output,
     size=lambda config, hidden_size: 0,

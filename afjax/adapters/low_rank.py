@@ -6,7 +6,7 @@ The projections of :mod:`afjax.adapters.placement` are each layer's own, and the
 from jax import Array
 
 from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
-from afjax.adapters.placement import add_output, module_input
+from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import LowRankConfig
 from afjax.nn.layers import ACTIVATIONS, dense
 from afjax.trees import Tree, named_key
@@ -32,20 +32,6 @@ def units(
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 
 
-def output(
-    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives what the module adds."""
-    return dense(params["decode"], units(params, config, sublayer))
-
-
-def slot(
-    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`."""
-    return add_output(config, output(params, config, sublayer), sublayer)
-
-
 def count_units(
     counter: MacCounter,
     config: LowRankConfig,
@@ -63,11 +49,11 @@ def count_units(
 KIND = SlotKind(
     config=LowRankConfig,
     init=init,
-    slot=slot,
+    slot=added(decoded(units)),
     family="projected",
     layout=("placement",),
     units=units,
-    output=output,
+    output=decoded(units),
     size=lambda config, hidden_size: config.size,
     count_units=count_units,
 )

@@ -10,7 +10,7 @@ import functools
 from jax import Array
 
 from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
-from afjax.adapters.placement import add_output, module_input
+from afjax.adapters.placement import added, module_input
 from afjax.config.adapters import PalConfig
 from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
@@ -89,13 +89,6 @@ def output(
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
 
-def slot(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`."""
-    return add_output(config, output(params, config, sublayer, dropout_rate=dropout_rate, key=key), sublayer)
-
-
 def _attention(
     params: Tree,
     config: PalConfig,
@@ -148,7 +141,7 @@ def count_units(
 KIND = SlotKind(
     config=PalConfig,
     init=init,
-    slot=slot,
+    slot=added(output),
     attends=True,
     family="projected",
     layout=("placement",),

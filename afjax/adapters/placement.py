@@ -15,7 +15,10 @@ stacked over the layers that have it, leaves under ``shared`` are the same for a
 
 from jax import Array
 
+from afjax.adapters.kind import InSlot
 from afjax.config.adapters import BesideLayers, LhucConfig
+from afjax.nn.layers import dense
+from afjax.trees import Tree
 from afjax.trunk.encoder import Sublayer
 
 
@@ -25,7 +28,7 @@ def plain_output(sublayer: Sublayer) -> Array:
 
 
 def module_input(config: BesideLayers, sublayer: Sublayer) -> Array:
-    """Returns what a module reads, ``[batch, length, d]``, or ``[batch, 1, d]`` of a serial one for the first token."""
+    """Returns the module's input: ``[batch, length, d]``, or ``[batch, queries, d]`` if its placement is serial."""
     return sublayer.layer_input if config.placement == "parallel" else plain_output(sublayer)
 
 
@@ -34,3 +37,25 @@ def add_output(config: BesideLayers, output: Array, sublayer: Sublayer) -> Array
     if isinstance(config, LhucConfig):
         return plain_output(sublayer) + output
     return sublayer.norm(sublayer.residual + (sublayer.output + output))
+
+
+def decoded(units: InSlot) -> InSlot:
+    """Returns the function for a module's output: VD applied to its inner activations."""
+
+    def output(
+        params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+    ) -> Array:
+        return dense(params["decode"], units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
+
+    return output
+
+
+def added(output: InSlot) -> InSlot:
+    """Returns the function for a module's slot: its output added where :func:`add_output` says."""
+
+    def slot(
+        params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
+    ) -> Array:
+        return add_output(config, output(params, config, sublayer, dropout_rate=dropout_rate, key=key), sublayer)
+
+    return slot

@@ -8,15 +8,7 @@ from etils import epath
 from afjax import __version__
 from afjax.analysis.dev_rows import DevLook, look_at
 from afjax.analysis.page import page, section
-from afjax.analysis.report_sections import (
-    activations,
-    confusion,
-    cost,
-    curves,
-    mistakes,
-    settings_table,
-    versions,
-)
+from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
 from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
 from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
 from afjax.config.heads import HeadConfig

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from afjax.config.values import Partition
 
-# The default of train.learning_rate for each partition (docs/defaults.md).
 LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
     {
         "head": 1e-3,

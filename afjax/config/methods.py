@@ -1,4 +1,4 @@
-"""Methods: what is trained of a model, its architecture, and the default learning rates."""
+"""Methods: the trained part of a model, and the architectures of its adapter, fusion and head."""
 
 import dataclasses
 import os
@@ -109,6 +109,8 @@ class FusionMethod:
         object.__setattr__(self, "adapters", tuple(self.adapters))
         if not self.adapters:
             raise UserError("A fusion needs at least one adapter; name some that the store has.")
+        if not isinstance(self.store, str | os.PathLike):
+            raise UserError(f"method.store is {shown(self.store)}; give the store's folder.")
         for name, value, kind in (("fusion", self.fusion, FusionConfig), ("head", self.head, HeadConfig)):
             if not isinstance(value, kind):
                 raise UserError(f"method.{name} is {shown(value)}; give a {kind.__name__}.")

@@ -7,11 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.fusion.per_adapter import spread_per_adapter
-from afjax.nn.layers import (
-    dense,
-    dropout,
-    softmax,
-)
+from afjax.nn.layers import dense, dropout, softmax
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
@@ -26,6 +22,18 @@ def weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...])
 def attention_over_adapters(
     scores: Array, temperature: float, rate: float, key: Array | None, drawn: Array | None
 ) -> Array:
+    """Computes the attention over adapters from their scores, in float32 or wider.
+
+    Args:
+      scores: ``[..., N]``.
+      temperature: Divides the scores.
+      rate: The dropout rate of the scores; acts only with a key.
+      key: The key of dropout, or None for no dropout.
+      drawn: bool ``[N]``, the adapters that take part; None for all.
+
+    Returns:
+      ``[..., N]`` of the scores' dtype; each row sums to 1.
+    """
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(key, wide, rate) / temperature
     if drawn is not None:

@@ -11,11 +11,7 @@ from jax import Array
 from afjax.adapters.bottleneck import NEW_NORM_EPSILON
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.fusion.checks import is_factored
-from afjax.nn.layers import (
-    ACTIVATIONS,
-    dense,
-    normalise,
-)
+from afjax.nn.layers import ACTIVATIONS, dense, normalise
 from afjax.trees import Tree
 from afjax.trunk.layers import for_every_layer
 

@@ -42,11 +42,7 @@ from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, slot_b
 from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import (
-    check_dense,
-    dense,
-    keep,
-)
+from afjax.nn.layers import check_dense, dense, keep
 from afjax.trees import Tree
 
 

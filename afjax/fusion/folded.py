@@ -5,10 +5,7 @@ from jax import Array
 
 from afjax.fusion.attention import attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import (
-    dense,
-    keep,
-)
+from afjax.nn.layers import dense, keep
 from afjax.trees import Tree
 
 

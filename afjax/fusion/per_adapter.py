@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.nn.layers import (
-    wide_matmul,
-)
+from afjax.nn.layers import wide_matmul
 
 # How many adapters' units are summed, or spread to, by one matmul with a matrix of zeros and ones. It takes 2 R BLOCK
 # operations a token, few beside the 2 R d of the others; one matmul for all of a thousand adapters would take more.

@@ -15,9 +15,7 @@ from afjax.fusion.bank import bank_layout, inner_activations
 from afjax.fusion.checks import is_factored
 from afjax.fusion.factored import fuse_outputs, fuse_units
 from afjax.fusion.folded import fuse_folded
-from afjax.nn.layers import (
-    split_key,
-)
+from afjax.nn.layers import split_key
 from afjax.trees import Tree
 from afjax.trunk.encoder import Sublayer
 

@@ -88,7 +88,17 @@ class TaskModel:
           task: The task.
           rows: The rows that it was trained on: their label names and their form are recorded.
           max_length: Tokens per row in training.
+
+        Raises:
+          UserError: The head has another number of outputs than the rows have labels.
         """
+        outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
+        needed = TASK_KINDS[task.kind].num_outputs(rows.label_names)
+        if outputs != needed:
+            raise UserError(
+                f"The head has {outputs} outputs, but the task {task.name} needs {needed} "
+                f"(labels: {', '.join(rows.label_names) or 'none'}). Set up the model with num_outputs={needed}."
+            )
         return cls(
             trunk=trunk,
             model=model,

@@ -25,7 +25,7 @@ class KindSpec:
       label_shape: The axes of a row's label in a batch, after the batch's axis.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
-      metrics: The scores of which more is better, so that early stopping can follow them.
+      metrics: The scores that early stopping can follow; a higher value is better.
       scores: Every score of a split, from logits and labels of all rows. None if scores are made of answers.
     """
 

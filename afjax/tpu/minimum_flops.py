@@ -14,11 +14,7 @@ import dataclasses
 from typing import Literal
 
 from afjax.adapters.kinds import adapter_layers, reads_all_tokens, slot_kind, top_kind
-from afjax.config.adapters import (
-    AdapterConfig,
-    BesideLayers,
-    OnTop,
-)
+from afjax.config.adapters import AdapterConfig, BesideLayers, OnTop
 from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model

@@ -21,31 +21,42 @@ from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
 
 
-def check_arguments(
+def check_types(
     trunk: Trunk,
-    task: TaskConfig,
-    data: Mapping[str, Any],
     method: Method | FusionMethod,
+    kind: type[Method | FusionMethod],
     config: TrainConfig,
     options: RunOptions,
-) -> dict[str, AnyRows]:
-    """Checks the arguments of a recipe for one of its tasks.
+) -> None:
+    """Checks the types of a recipe's arguments, before any of them is used.
+
+    Args:
+      trunk, method, config, options: The arguments.
+      kind: The class that the recipe's method must have.
+
+    Raises:
+      UserError: An argument has another type; the message names the right one.
+    """
+    given: tuple[tuple[str, Any, type], ...] = (
+        ("trunk", trunk, Trunk),
+        ("method", method, kind),
+        ("config", config, TrainConfig),
+        ("options", options, RunOptions),
+    )
+    for name, value, expected in given:
+        if not isinstance(value, expected):
+            raise UserError(f"The {name} is {shown(value)}; give a {expected.__name__}.")
+
+
+def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
+    """Checks a task and its data.
 
     Returns:
       The rows of each split, see :func:`afjax.tasks.load.rows_by_split`.
 
     Raises:
-      UserError: An argument has a wrong type or cannot be used.
+      UserError: A task of another type, a split without rows, or splits with different label names.
     """
-    given: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
-        ("trunk", trunk, (Trunk,)),
-        ("method", method, (Method, FusionMethod)),
-        ("config", config, (TrainConfig,)),
-        ("options", options, (RunOptions,)),
-    )
-    for what, value, kinds in given:
-        if not isinstance(value, kinds):
-            raise UserError(f"The {what} is {shown(value)}; give a {' or '.join(kind.__name__ for kind in kinds)}.")
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
     splits = rows_by_split(task, data)

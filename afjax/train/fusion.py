@@ -14,7 +14,7 @@ from afjax.model.loading import load_adapters
 from afjax.model.setup import fusion_setup
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.train.arguments import check_arguments
+from afjax.train.arguments import check_data, check_types
 from afjax.train.options import RunOptions
 from afjax.train.single import TaskRun, train_on_task
 from afjax.trunk.pretrained import Trunk
@@ -43,7 +43,8 @@ def train_fusion(
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
     """
-    splits = check_arguments(trunk, task, data, method, config, options)
+    check_types(trunk, method, FusionMethod, config, options)
+    splits = check_data(task, data)
     members = load_adapters(os.fspath(method.store), method.adapters, trunk)
     check_subset(method.fusion, len(members))
     setup = fusion_setup(

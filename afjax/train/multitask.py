@@ -21,7 +21,7 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric
-from afjax.train.arguments import check_adapter_size, check_arguments, data_of
+from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
 from afjax.train.messages import tell, tell_padding, tell_run
@@ -67,10 +67,11 @@ def train_multitask(
     Reference:
       Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4.
     """
+    check_types(trunk, method, MultitaskMethod, config, options)
     mesh, folder, sampling = options.devices(), open_path(workdir), method.sampling
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
-    rows = {task.name: check_arguments(trunk, task, data_of(data, task), method, config, options) for task in tasks}
+    rows = {task.name: check_data(task, data_of(data, task)) for task in tasks}
     config = config.with_rate(method.partition)
     check_length(config.max_length, trunk)
     label_names = {task: rows[task.name]["train"].label_names for task in tasks}
@@ -137,7 +138,7 @@ def train_multitask(
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:
-        # What the partition leaves frozen of the trunk is unchanged.
+        # Frozen leaves of the trunk are unchanged.
         new_trunk = with_params(trunk, merge(trained_shared["trunk"], frozen_trunk), folder)
     models = {}
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):

@@ -18,7 +18,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
 from afjax.tasks.class_loss import check_class_settings
-from afjax.train.arguments import check_arguments, data_of
+from afjax.train.arguments import check_data, check_types, data_of
 from afjax.train.multitask import check_tasks
 from afjax.train.options import RunOptions
 from afjax.train.single import train_single
@@ -68,8 +68,9 @@ def train_sequential(
     Raises:
       UserError: Data, settings and trunk do not fit, or the workdir holds another run.
     """
+    check_types(trunk, method, Method, config, options)
     check_tasks([task.name for task in tasks])
-    splits = {task.name: check_arguments(trunk, task, data_of(data, task), method, config, options) for task in tasks}
+    splits = {task.name: check_data(task, data_of(data, task)) for task in tasks}
     label_names = {task: splits[task.name]["train"].label_names for task in tasks}
     check_class_settings(config, label_names)
     models: dict[str, TaskModel] = {}

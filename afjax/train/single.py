@@ -20,7 +20,7 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric
-from afjax.train.arguments import check_adapter_size, check_arguments
+from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
 from afjax.train.messages import tell, tell_padding, tell_run
@@ -65,7 +65,8 @@ def train_single(
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
     """
-    splits = check_arguments(trunk, task, data, method, config, options)
+    check_types(trunk, method, Method, config, options)
+    splits = check_data(task, data)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
     setup = single_setup(
@@ -95,7 +96,7 @@ class TaskRun:
       data: Its ``train`` and ``dev`` rows, checked.
       setup: What is trained.
       adapters: The trees of a fusion's adapters by name; empty for other methods.
-      method: What the run's record holds of the method, besides the architectures.
+      method: The method's entries in the run's record, besides the architectures.
     """
 
     trunk: Trunk
@@ -130,7 +131,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     """Trains on one task: checks, tokenises, runs the loop, and makes the model from the best parameters.
 
     Args:
-      task_run: What is trained, on what.
+      task_run: The setup to train, its task and its rows.
       config: Optimizer, schedule and batches, with a learning rate.
       options, workdir: As in :func:`train_single`.
 

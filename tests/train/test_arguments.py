@@ -1,0 +1,90 @@
+"""Arguments of a wrong type are refused by name before anything is written."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
+from afjax.config.tasks import TaskConfig
+from afjax.data.splits import Rows
+from afjax.errors import UserError
+from afjax.model.setup import single_setup
+from afjax.model.task_model import TaskModel
+from afjax.train.fusion import train_fusion
+from afjax.train.multitask import train_multitask
+from afjax.train.options import RunOptions
+from afjax.train.sequential import train_sequential
+from afjax.train.single import train_single
+from afjax.trunk.pretrained import Trunk
+
+FUSION = FusionMethod(adapters=("a",), store="store")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "facts"),
+    [
+        (train_single, {"method": FUSION}, ("method", "Method")),
+        (train_fusion, {"method": Method()}, ("method", "FusionMethod")),
+        (train_multitask, {"method": Method()}, ("method", "MultitaskMethod")),
+        (train_sequential, {"method": "full"}, ("method", "'full'", "Method")),
+        (train_single, {"options": {"seed": 1}}, ("options", "RunOptions")),
+        (train_multitask, {"options": None}, ("options", "RunOptions")),
+        (train_single, {"config": 1e-3}, ("config", "TrainConfig")),
+        (train_single, {"trunk": "minilm"}, ("trunk", "'minilm'", "Trunk")),
+    ],
+)
+def test_recipes_name_the_argument_and_the_type(
+    tiny_trunk: Trunk,
+    task: TaskConfig,
+    rows: Mapping[str, Rows],
+    tmp_path: Path,
+    recipe: Callable[..., Any],
+    arguments: dict[str, Any],
+    facts: tuple[str, ...],
+) -> None:
+    several = recipe in (train_multitask, train_sequential)
+    given: dict[str, Any] = {"trunk": tiny_trunk, "workdir": tmp_path / "run"}
+    given |= {"tasks": [task], "data": {task.name: rows}} if several else {"task": task, "data": rows}
+    if recipe is train_fusion:
+        given["method"] = FUSION
+    with pytest.raises(UserError) as refused:
+        recipe(**{**given, **arguments})
+    assert all(fact in str(refused.value) for fact in facts)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda: RunOptions(cache_dir=3), ("cache_dir", "3")),  # type: ignore[arg-type]
+        (lambda: RunOptions(mesh="all"), ("mesh", "'all'")),  # type: ignore[arg-type]
+        (lambda: RunOptions(overwrite="yes"), ("overwrite", "'yes'")),  # type: ignore[arg-type]
+        (lambda: RunOptions(name="x" * 236).name_of("task"), ("241 bytes",)),
+        (lambda: FusionMethod(adapters="entail", store="store"), ("adapters", "'entail'")),  # type: ignore[arg-type]
+        (lambda: FusionMethod(adapters=("entail",), store=3), ("store", "3")),  # type: ignore[arg-type]
+        (lambda: Method(adapter="pfeiffer"), ("adapter", "'pfeiffer'")),  # type: ignore[arg-type]
+        (lambda: Method(top_k=2), ("top_k", "2")),
+        (lambda: MultitaskMethod(sampling="annealed"), ("sampling", "'annealed'")),  # type: ignore[arg-type]
+    ],
+)
+def test_options_and_methods_refuse_wrong_values(make: Callable[[], Any], facts: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as refused:
+        make()
+    assert all(fact in str(refused.value) for fact in facts)
+
+
+def test_a_cache_folder_may_be_a_string() -> None:
+    assert RunOptions(cache_dir="cache").cache_dir == Path("cache")  # type: ignore[arg-type]
+
+
+def test_a_head_with_another_number_of_outputs_than_labels_makes_no_task_model(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows]
+) -> None:
+    setup = single_setup(Method(partition="head"), tiny_trunk.config, name="a", reads="pooled", num_outputs=3)
+    params = {"heads": {"a": {"output": {"bias": np.zeros(3)}}}}
+    with pytest.raises(UserError) as refused:
+        TaskModel.from_params(setup.model, params, tiny_trunk, task, rows["train"], max_length=8)
+    assert all(fact in str(refused.value) for fact in ("3", "2", "few, many"))
