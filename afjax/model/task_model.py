@@ -26,6 +26,7 @@ from afjax.display.html import listed, table
 from afjax.distributed.sharding import local_mesh, place
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
+from afjax.model import partition
 from afjax.model.model import Model
 from afjax.model.predictions import Predictions
 from afjax.tasks.best_answers import best_answers
@@ -83,15 +84,22 @@ class TaskModel:
 
         Args:
           model: What is computed, as ``Setup.model``.
-          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``; others are ignored.
-          trunk: The encoder. If your code trained it, make a trunk of it with ``dataclasses.replace`` first.
+          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``, and perhaps ``trunk``.
+          trunk: The encoder. If your code trained it, write it with ``save_trunk`` and load it with ``load_trunk``.
           task: The task.
           rows: The rows that it was trained on: their label names and their form are recorded.
           max_length: Tokens per row in training.
 
         Raises:
-          UserError: The head has another number of outputs than the rows have labels.
+          UserError: The parameters have another trunk than ``trunk``, or the head has another number of outputs than
+            the rows have labels.
         """
+        if "trunk" in params and tree_digest(partition.join_layers(params["trunk"])) != trunk.sha256:
+            raise UserError(
+                'The trunk in params["trunk"] is not the trunk that was given, so it would not be used. If your code '
+                "trained it, write it with save_trunk(folder, dataclasses.replace(trunk, params=...)), and give "
+                'load_trunk(folder). If it only has another dtype or form, leave params["trunk"] out.'
+            )
         outputs = params["heads"][model.head_name]["output"]["bias"].shape[0]
         needed = TASK_KINDS[task.kind].num_outputs(rows.label_names)
         if outputs != needed:

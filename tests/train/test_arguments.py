@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -88,3 +89,16 @@ def test_a_head_with_another_number_of_outputs_than_labels_makes_no_task_model(
     with pytest.raises(UserError) as refused:
         TaskModel.from_params(setup.model, params, tiny_trunk, task, rows["train"], max_length=8)
     assert all(fact in str(refused.value) for fact in ("3", "2", "few, many"))
+
+
+def test_a_trained_trunk_is_not_silently_replaced_by_the_pretrained_one(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows]
+) -> None:
+    setup = single_setup(Method(partition="full"), tiny_trunk.config, name="a", reads="pooled", num_outputs=2)
+    params = setup.init(jax.random.key(0), tiny_trunk.params)
+    model = TaskModel.from_params(setup.model, params, tiny_trunk, task, rows["train"], max_length=8)
+    assert model.labels == rows["train"].label_names
+    params["trunk"] = jax.tree.map(lambda leaf: leaf + 1, params["trunk"])
+    with pytest.raises(UserError) as refused:
+        TaskModel.from_params(setup.model, params, tiny_trunk, task, rows["train"], max_length=8)
+    assert all(fact in str(refused.value) for fact in ('params["trunk"]', "save_trunk"))
