@@ -1,17 +1,37 @@
-"""Plain nested dicts of arrays: paths, digests and named random keys.
+"""Nested dicts of arrays: paths, digests and named random keys.
 
 A tree is ``dict[str, dict | array]``. A leaf's path joins its keys with ``/``, for example
-``adapters/rte/ffn/down/kernel``; names therefore never hold a ``/``.
+``adapters/rte/ffn/down/kernel``; names therefore never contain a ``/``. Stored trees are plain dicts. A tree that a
+compiled program reads can contain dicts of a type of their own (:func:`register_node`) if it stores the same values in
+another form; functions that return a tree with the same structure keep these types.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 Tree = dict[str, Any]
+
+
+class Node(Tree):
+    """A dict in a tree whose type says how it stores its leaves; subclasses need :func:`register_node`."""
+
+
+def register_node(cls: type[Node]) -> type[Node]:
+    """Registers a subclass of :class:`Node` as a pytree with the keys, and the order of leaves, of a plain dict."""
+
+    def flatten_node(node: Node) -> tuple[list[tuple[jax.tree_util.DictKey, Any]], tuple[str, ...]]:
+        keys = tuple(sorted(node))
+        return [(jax.tree_util.DictKey(key), node[key]) for key in keys], keys
+
+    def unflatten_node(keys: tuple[str, ...], children: Iterable[Any]) -> Node:
+        return cls(zip(keys, children, strict=True))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_node, unflatten_node)
+    return cls
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -39,19 +59,49 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 
 def merge(*trees: Mapping[str, Any]) -> Tree:
-    """Joins trees that share no leaf."""
-    leaves: dict[str, Any] = {}
+    """Joins trees that share no leaf. A subtree that is in several of them has the same type in each."""
+    joined: Any = {}
     for tree in trees:
-        part = flatten(tree)
-        both = leaves.keys() & part.keys()
-        assert not both, f"leaves in two trees: {sorted(both)}"
-        leaves.update(part)
-    return unflatten(leaves)
+        joined = _merge_two(joined, tree, "")
+    return joined
 
 
-def map_with_path(function: Callable[[str, Any], Any], tree: Mapping[str, Any]) -> Tree:
+def _merge_two(first: Mapping[str, Any], second: Mapping[str, Any], path: str) -> Any:
+    assert isinstance(first, Mapping), f"leaf in two trees: {path}"
+    assert isinstance(second, Mapping), f"leaf in two trees: {path}"
+    if not first or not second:
+        return second or first
+    assert type(first) is type(second), f"{path} is a {type(first).__name__} and a {type(second).__name__}"
+    both = {key: _merge_two(first[key], second[key], f"{path}/{key}") for key in first if key in second}
+    return _like(first, {**first, **second, **both})
+
+
+def select(tree: Mapping[str, Any], keep: Callable[[str], bool], prefix: str = "") -> Tree:
+    """The leaves whose path ``keep`` accepts. Subtrees without such a leaf vanish."""
+    selected: Tree = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if not isinstance(value, Mapping):
+            if keep(path):
+                selected[key] = value
+        elif part := select(value, keep, f"{path}/"):
+            selected[key] = part
+    return _like(tree, selected)
+
+
+def map_with_path(function: Callable[[str, Any], Any], tree: Mapping[str, Any], prefix: str = "") -> Tree:
     """Applies ``function(path, leaf)`` to every leaf."""
-    return unflatten({path: function(path, leaf) for path, leaf in flatten(tree).items()})
+
+    def mapped(key: str) -> Any:
+        value, path = tree[key], f"{prefix}{key}"
+        return map_with_path(function, value, f"{path}/") if isinstance(value, Mapping) else function(path, value)
+
+    return _like(tree, {key: mapped(key) for key in sorted(tree)})
+
+
+def _like(node: Mapping[str, Any], children: Tree) -> Tree:
+    """A dict of the same type as ``node``."""
+    return type(node)(children) if isinstance(node, Node) else children
 
 
 def count(tree: Mapping[str, Any]) -> int:
@@ -59,9 +109,15 @@ def count(tree: Mapping[str, Any]) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in flatten(tree).values())
 
 
-def num_axes(path: str) -> int:
-    """How many axes a leaf of that path has of its own; any in front of them are stacked layers or tasks."""
-    return 2 if path.rpartition("/")[2] in ("kernel", "word", "position", "type") else 1
+# The number of axes of one layer's leaf, by the leaf's name.
+LEAF_AXES: Mapping[str, int] = {
+    "kernel": 2,
+    "bias": 1,
+    "scale": 1,
+    "word": 2,
+    "position": 2,
+    "type": 2,
+}
 
 
 def array_digest(array: Any) -> str:

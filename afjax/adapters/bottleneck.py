@@ -19,7 +19,8 @@ from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.config.adapters import AdapterConfig
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 # Of the adapters' own LayerNorms; the reference library's.
 NEW_NORM_EPSILON = 1e-5

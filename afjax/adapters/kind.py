@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.trees import Tree
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 
 class Init(Protocol):

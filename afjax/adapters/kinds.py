@@ -14,7 +14,8 @@ from afjax.adapters.kind import AdapterKind, SlotKind, TopKind
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
 from afjax.errors import UserError
 from afjax.trees import Tree, merge
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 KINDS: tuple[AdapterKind, ...] = (
     bottleneck.KIND,

@@ -15,7 +15,8 @@ from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.adapters.placement import added, plain_output
 from afjax.config.adapters import LhucConfig
 from afjax.trees import Tree
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 
 def init(key: Array, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:

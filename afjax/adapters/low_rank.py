@@ -10,7 +10,8 @@ from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import LowRankConfig
 from afjax.nn.layers import ACTIVATIONS, dense
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 
 def init(key: Array, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:

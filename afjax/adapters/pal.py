@@ -16,7 +16,8 @@ from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 
 def init(key: Array, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:

@@ -19,7 +19,7 @@ from afjax.adapters.kind import InSlot
 from afjax.config.adapters import BesideLayers, LhucConfig
 from afjax.nn.layers import dense
 from afjax.trees import Tree
-from afjax.trunk.encoder import Sublayer
+from afjax.trunk.slots import Sublayer
 
 
 def plain_output(sublayer: Sublayer) -> Array:

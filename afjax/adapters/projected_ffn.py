@@ -12,7 +12,8 @@ from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import ProjectedFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 
 def init(key: Array, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:

@@ -19,8 +19,10 @@ from afjax.adapters.kind import MacCounter, TopKind, normal_dense
 from afjax.config.adapters import TopAttentionConfig
 from afjax.nn.layers import dense, split_key
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import AttentionBlock, LayerKeys, TrunkConfig, plain_slot
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder_layer import AttentionBlock, LayerKeys
 from afjax.trunk.layers import unstack
+from afjax.trunk.slots import plain_slot
 
 
 def init(key: Array, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:

@@ -18,7 +18,7 @@ from afjax.adapters.kind import MacCounter, TopKind, normal_dense
 from afjax.config.adapters import TopFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.layers import unstack
 
 

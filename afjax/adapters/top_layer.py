@@ -15,7 +15,8 @@ from jax import Array
 from afjax.adapters.kind import MacCounter, TopKind
 from afjax.config.adapters import TopLayerConfig
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import EncoderLayer, TrunkConfig, layer_keys
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder_layer import EncoderLayer, layer_keys
 
 
 def init(key: Array, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:

@@ -12,7 +12,8 @@ from afjax.config.experiment import ExperimentConfig, HeadConfig
 from afjax.model import partition
 from afjax.storage.paths import is_remote
 from afjax.trees import flatten
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import read_trunk_config
 from afjax.trunk.pretrained import SIZES
 

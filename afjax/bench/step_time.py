@@ -23,7 +23,8 @@ from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.train.optimizer import make_optimizer
 from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import TrunkConfig, cast_trunk, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import cast_trunk, init_trunk
 from afjax.trunk.pretrained import trunk_size
 
 Method = Literal["adapter", "fusion", "full"]

@@ -14,10 +14,10 @@ from afjax.config.fusion import FusionConfig
 from afjax.fusion.bank import bank_layout, inner_activations
 from afjax.fusion.checks import is_factored
 from afjax.fusion.factored import fuse_outputs, fuse_units
-from afjax.fusion.folded import fuse_folded
+from afjax.fusion.folded import FoldedMatrices, fuse_folded
 from afjax.nn.layers import split_key
 from afjax.trees import Tree
-from afjax.trunk.encoder import Sublayer
+from afjax.trunk.slots import Sublayer
 
 
 def fused_slot(
@@ -33,8 +33,8 @@ def fused_slot(
     """A slot that holds a fusion.
 
     Args:
-      params: One layer's slot of a bank (leaves of all layers included) with ``"fusion"``, that layer's fusion; or,
-        of :func:`fold_fusion`, with ``"folded"``.
+      params: One layer's slot of a bank (with the leaves that all layers share), and ``"fusion"``: the layer's fusion
+        or its :class:`FoldedMatrices`.
       configs: The adapters' architectures, in order.
       config: The fusion's.
       sublayer: Where the slot is.
@@ -101,12 +101,14 @@ def _mix(
     key: Array | None,
     drawn: Array | None,
 ) -> tuple[Array, Array]:
-    """:func:`fuse_units`, or :func:`fuse_folded` where the slot holds folded matrices."""
-    given: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
-    # Tokens in one axis: between matmuls of rows, arrays of three axes make the TPU's compiler choose other layouts.
+    """:func:`fuse_units`, or :func:`fuse_folded` for folded matrices."""
+    settings: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
+    settings["drawn"] = drawn
+    # Tokens in one axis. With three axes the TPU's compiler chooses other layouts between the matmuls.
     leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
-    if "folded" in params:
-        output, attention = fuse_folded(params["folded"], z, inner, drawn=drawn, **given)
+    fusion = params["fusion"]
+    if isinstance(fusion, FoldedMatrices):
+        output, attention = fuse_folded(fusion, z, inner, **settings)
     else:
-        output, attention = fuse_units(params["fusion"], params["up"], z, inner, drawn=drawn, **given)
+        output, attention = fuse_units(fusion, params["up"], z, inner, **settings)
     return output.reshape(*leading, -1), attention.reshape(*leading, -1)

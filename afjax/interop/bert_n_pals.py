@@ -34,7 +34,7 @@ from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.task_model import TaskModel, save_models
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import read_tensor_file, trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 

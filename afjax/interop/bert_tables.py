@@ -13,7 +13,8 @@ import numpy as np
 
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import check_finite
 
 

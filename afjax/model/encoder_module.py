@@ -9,7 +9,8 @@ from afjax.config.adapters import Adapter
 from afjax.config.fusion import FusionConfig
 from afjax.model.model import Model
 from afjax.trees import Tree
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 
 _FUSION = "fusion"
 
@@ -61,7 +62,7 @@ class Encoder(nn.Module):
           >>> import jax
           >>> import jax.numpy as jnp
           >>> from afjax.model.encoder_module import Encoder
-          >>> from afjax.trunk.encoder import TrunkConfig
+          >>> from afjax.trunk.config import TrunkConfig
           >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
           >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
           >>> inputs = (jnp.ones((1, 4), int), jnp.zeros((1, 4), int), jnp.ones((1, 4), bool))

@@ -4,8 +4,8 @@ Parameters are one tree with four roots, passed in by the caller::
 
     {"trunk": {...}, "adapters": {<name>: {...}}, "fusion": {<name>: {...}}, "heads": {<name>: {...}}}
 
-For a fusion of frozen adapters two other forms do less work a step: :meth:`Model.with_bank` gives that for training,
-:meth:`Model.fold` that for inference.
+A fusion of frozen adapters needs less work per step with other parameters: :meth:`Model.with_bank` makes those for
+training, :meth:`Model.fold` those for inference.
 """
 
 import dataclasses
@@ -26,63 +26,37 @@ from afjax.config.heads import HeadConfig
 from afjax.config.values import Remat, TrunkDtype
 from afjax.fusion.bank import make_bank
 from afjax.fusion.checks import check_fusible, is_factored
-from afjax.fusion.folded import fold_fusion
+from afjax.fusion.folded import FoldedFusion, fold_fusion
 from afjax.fusion.parameters import value_penalty
 from afjax.fusion.pruning import check_kept, keep_adapters, kept_config
 from afjax.fusion.slot import fused_slot
 from afjax.model.heads import apply_head
+from afjax.model.outputs import Outputs
 from afjax.nn.layers import split_key
 from afjax.tasks.kind import Reads
 from afjax.trees import Tree, merge, named_key
-from afjax.trunk.encoder import Slot, Sublayer, TrunkConfig, encode
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import EncoderOptions, encode
 from afjax.trunk.layer_masks import encode_under_masks
-from afjax.trunk.layers import each_layer, part_layers, stack_layers, unstack_layers
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-    """The results of a forward pass; a pytree, so that jitted functions can return it.
-
-    Attributes:
-      logits: ``[batch, num_outputs]``, float32 or wider; ``[batch, choices]`` of multiple choice, the dtype's lowest
-        number for choices that a row does not have; ``[batch, length, num_outputs]`` where the head reads tokens.
-      fusion_attention: Where asked for: for every slot with a fusion, the attention over adapters,
-        ``[num_layers with the slot, batch, length, num_adapters]``; of multiple choice the tokens of a row's choices
-        stand one after another.
-    """
-
-    logits: Array
-    fusion_attention: dict[str, Array]
-
-    def row_attention(self, mask: Array) -> dict[str, Array]:
-        """The attention over adapters averaged over each row's tokens, ``{slot: [batch, layers, num_adapters]}``.
-
-        Args:
-          mask: The batch's, False at padding.
-        """
-        tokens = mask.reshape(mask.shape[0], -1)  # of all choices, of multiple choice
-        present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)
-        return {
-            slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in self.fusion_attention.items()
-        }
+from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
+from afjax.trunk.slots import FilledSlots, Slot, Sublayer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """What to compute; hashable, without parameters.
+    """A model without its parameters: what to compute. Hashable, so that jitted functions can take it.
 
     Attributes:
       trunk: The encoder's architecture.
-      head_name: Which head of the tree gives the logits.
+      head_name: The name of the head that computes the logits.
       head: Its architecture.
       reads: Whether the head reads one pooled vector per row, or every token.
       adapters: ``(name, architecture)`` of the active adapters: none, one, or those that are fused, in order.
-      fusion_name: Which fusion of the tree mixes them; empty: none.
+      fusion_name: The name of the fusion; empty for none.
       fusion: Its architecture.
-      dtype: Of the activations; None: that of the trunk's word embeddings.
-      scan_layers: One compiled loop over the layers in place of straight-line code.
-      remat: What the backward pass computes again; see ``ExperimentConfig``.
+      dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
+      scan_layers: Whether to compile one loop over the layers instead of straight-line code.
+      remat: What the backward pass rematerializes; see ``ExperimentConfig``.
     """
 
     trunk: TrunkConfig
@@ -115,15 +89,15 @@ class Model:
         key: Array | None = None,
         fusion_attention: bool = False,
     ) -> Outputs:
-        """Runs the model, in the trunk's dtype but for softmax, LayerNorm and the head.
+        """Runs the model in the trunk's dtype, except for softmax, LayerNorm and the head.
 
         Args:
-          params: The tree with four roots. Other adapters, fusions and heads in it are left alone.
-          batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; of multiple choice each
+          params: The tree with four roots. Other adapters, fusions and heads in it are not used.
+          batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
-          key: Dropout's key; None: no dropout.
-          fusion_attention: Whether to return the attention over adapters. Without it the last layer is computed
-            for the first token alone, where that is what the head reads.
+          key: Dropout's key, or None for no dropout.
+          fusion_attention: Whether to return the attention over adapters. Without it, and if the head only reads the
+            first token, the last layer only computes that token.
         """
         if batch["tokens"].ndim == 3:
             return self._run_choices(params, batch, key, fusion_attention)
@@ -175,21 +149,13 @@ class Model:
           first_token_only: Whether the encoder's last layer is computed for the first token only.
           first_token_read: Whether modules on top need to compute only the first token's output.
         """
-        contents, shared = self._slot_contents(params)
         hidden, attention = encode(
             trunk,
             self.trunk,
-            batch["tokens"],
-            batch["types"],
-            batch["mask"],
-            contents=contents,
-            layers=self._layers(),
-            shared=(shared, self._draw_adapters(key)),
-            make_slots=self._make_slots,
+            batch,
+            slots=self._filled_slots(params, self._draw_adapters(key)),
             key=trunk_key,
-            dtype=self.dtype,
-            scan=self.scan_layers,
-            remat=self.remat,
+            options=EncoderOptions(dtype=self.dtype, scan_layers=self.scan_layers, remat=self.remat),
             first_token_only=first_token_only,
         )
         for name, config in self.adapters:
@@ -210,34 +176,28 @@ class Model:
     def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
         """The logits with adapters in some of the layers only, for many choices of these layers at once.
 
-        What the choices have in common is computed once: :func:`afjax.trunk.layer_masks.encode_under_masks`.
+        Layers that several choices share are computed once: :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
-          params, batch: As of a call.
-          layer_masks: bool ``[masks, num_layers]``, False where a layer is to run as if its slots were empty
-            (LayerNorms that the adapter carries stay); what it says of layers without adapters is not read.
+          params, batch: See ``__call__``.
+          layer_masks: bool ``[masks, num_layers]``, False if a layer is to run as if its slots were empty. LayerNorms
+            that the adapter carries stay. Entries of layers without adapters are ignored.
 
         Returns:
-          ``[batch, masks, ...]``, behind them as :class:`Outputs` has them.
+          ``[batch, masks, ...]``; the other axes are those of :class:`Outputs`.
         """
         assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are in no layer"
         if batch["tokens"].ndim == 3:
-            logits = self.under_masks(params, _each_choice_a_row(batch), layer_masks)[..., 0]
+            logits = self.under_masks(params, _choices_as_rows(batch), layer_masks)[..., 0]
             rows, choices, _ = batch["tokens"].shape
-            return _only_choices_there(jnp.swapaxes(logits.reshape(rows, choices, -1), 1, 2), batch)
+            return _mask_missing_choices(jnp.swapaxes(logits.reshape(rows, choices, -1), 1, 2), batch)
         trunk = self._trunk_with_layer_norms(params)
-        contents, shared = self._slot_contents(params)
         hidden = encode_under_masks(
             trunk,
             self.trunk,
-            batch["tokens"],
-            batch["types"],
-            batch["mask"],
+            batch,
             layer_masks,
-            contents=contents,
-            layers=self._layers(),
-            shared=(shared, None),
-            make_slots=self._make_slots,
+            slots=self._filled_slots(params, drawn=None),
             dtype=self.dtype,
             first_token_only=self._first_token_only,
         )
@@ -266,119 +226,129 @@ class Model:
     def _run_choices(
         self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool
     ) -> Outputs:
-        """Every choice is a row of its own, whose first logit is the choice's."""
+        """Runs every choice as a row of its own, whose first logit is the choice's."""
         num_rows, num_choices, length = batch["tokens"].shape
-        outputs = self(params, _each_choice_a_row(batch), key=key, fusion_attention=fusion_attention)
+        outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
         attention = {
             slot: of_slot.reshape(of_slot.shape[0], num_rows, num_choices * length, -1)
             for slot, of_slot in outputs.fusion_attention.items()
         }
-        return Outputs(_only_choices_there(logits, batch)[:, 0], attention)
+        return Outputs(_mask_missing_choices(logits, batch)[:, 0], attention)
 
     def fold(self, params: Tree) -> Tree:
-        """Parameters for inference: a fusion and its adapters become one folded tree, the rest stays.
+        """Parameters for inference, in which a fusion and its adapters are one :class:`FoldedFusion`.
 
-        The model computes the same from them, faster; they cannot be trained.
+        The model computes the same from them, faster. They cannot be trained.
+
+        Args:
+          params: The tree with four roots, or one of :meth:`with_bank`.
         """
         if not self.fusion_name or not is_factored(self._fused_configs()):
             return params
-        members = {root: params[root] for root in ("adapters", "bank") if root in params}
-        folded, shared = self._fold_fusion(params["fusion"][self.fusion_name], members)
-        mixed = {"folded": self._contents_form(folded), "shared": shared}
-        left = {root: tree for root, tree in params.items() if root not in members}
-        return {**left, "adapters": {}, "fusion": {self.fusion_name: mixed}}
+        roots = ("adapters", "bank")
+        members = {root: params[root] for root in roots if root in params}
+        folded = self._fold_fusion(params["fusion"][self.fusion_name], members)
+        folded = FoldedFusion({**folded, "layers": self._contents_form(folded["layers"])})
+        others = {root: tree for root, tree in params.items() if root not in roots}
+        return {**others, "adapters": {}, "fusion": {self.fusion_name: folded}}
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _fold_fusion(self, mixed: Tree, members: Tree) -> tuple[Tree, Tree]:
-        bank = self._bank(members)
-        return fold_fusion(mixed, stack_layers(bank["layers"]), bank["shared"]), bank["shared"]
+    def _fold_fusion(self, fusion: Tree, members: Tree) -> FoldedFusion:
+        bank = self._stacked_bank(members)
+        return FoldedFusion({"layers": fold_fusion(fusion, bank["layers"], bank["shared"]), "shared": bank["shared"]})
 
     def with_bank(self, params: Tree) -> Tree:
-        """Parameters for training a fusion of frozen adapters: ``bank``, where they lie side by side, for ``adapters``.
+        """Parameters for training a fusion of frozen adapters: ``bank``, the adapters side by side, for ``adapters``.
 
-        The model computes the same from them. From ``adapters`` every step lays them so, and holds them twice.
+        The model computes the same from them. From ``adapters`` it would build the bank in every step, and hold both.
         """
-        left = {root: tree for root, tree in params.items() if root != "adapters"}
-        return {**left, "bank": self._bank(params)}
+        bank = self._stacked_bank(params)
+        others = {root: tree for root, tree in params.items() if root != "adapters"}
+        return {**others, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
 
-    def _contents_form(self, contents: Tree) -> Tree:
-        """What slots hold, stacked over their layers, in the form that runs fastest."""
-        return contents if self.scan_layers else _each_layer_apart(contents)
+    def _contents_form(self, contents: Tree) -> Layers:
+        """Stacked contents of slots in the form that runs fastest."""
+        return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Array | float:
-        """What the loss adds: the fusion's pull of V towards the identity."""
+        """The term that the fusion adds to the loss: it pulls V towards the identity."""
         if not self.fusion_name:
             return 0.0
         return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])
 
-    def _layers(self) -> tuple[int, ...]:
-        return adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else ()
-
     def _trunk_with_layer_norms(self, params: Tree) -> Tree:
-        """The trunk, with the LayerNorms that the active adapter carries (Houlsby 2019) in place of its own."""
+        """The trunk, with the active adapter's LayerNorms (Houlsby 2019), if it has any, instead of its own."""
         trunk = params["trunk"]
-        config = self.adapters[0][1] if self.adapters else None
+        if not self.adapters:
+            return trunk
+        name, config = self.adapters[0]
         if not (isinstance(config, AdapterConfig) and config.layer_norms):
             return trunk
-        norms = params["adapters"][self.adapters[0][0]]["layer_norms"]
-        if "0" in trunk["layers"]:
-            layers = {}
-            for index, layer in trunk["layers"].items():
-                own = jax.tree.map(lambda leaf, i=int(index): leaf[i], {block: norms[block] for block in layer})
-                layers[index] = {block: {**layer[block], "norm": own[block]} for block in layer}
-            return {**trunk, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}, "layers": layers}
+        norms = params["adapters"][name]["layer_norms"]
+        of_layers = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
         embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
-        own = {block: norms[block] for block in ("attention", "ffn")}
-        if "last" in trunk["layers"]:
-            own_parts = part_layers(own)
-            parts = {name: _with_norms(part, own_parts[name]) for name, part in trunk["layers"].items()}
-            return {**trunk, "embeddings": embeddings, "layers": parts}
-        return {**trunk, "embeddings": embeddings, "layers": _with_norms(trunk["layers"], own)}
+        return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], of_layers)}
 
     def _num_fused(self) -> int:
-        """How many adapters each layer fuses."""
+        """The number of adapters that each layer fuses."""
         return len(self.adapters) if self.fusion.kept is None else len(self.fusion.kept[0][0])
 
     def _fused_configs(self) -> list[Adapter]:
-        """The architectures of what each layer fuses."""
+        """The architectures of the adapters that each layer fuses."""
         configs = [config for _, config in self.adapters]
         if self.fusion.kept is None:
             return configs
         return [kept_config(configs[0])] * self._num_fused()
 
-    def _bank(self, params: Tree) -> Tree:
-        """``{"layers": what slots hold, "shared": what of it all layers share}``."""
+    def _stacked_bank(self, params: Tree) -> Tree:
+        """``{"layers": contents of slots, stacked, "shared": their leaves that all layers share}``."""
         if "bank" in params:
-            return {"shared": {}, **params["bank"]}
-        trees = [params["adapters"][name] for name, _ in self.adapters]
+            return {"shared": {}, **params["bank"], "layers": stack_layers(params["bank"]["layers"])}
+        adapters = [params["adapters"][name] for name, _ in self.adapters]
         if self.fusion.kept is not None:
-            trees = keep_adapters(trees, self.adapters[0][1], self.fusion.kept)
-        stacked, shared = make_bank(trees, self._fused_configs())
-        return {"layers": self._contents_form(stacked), "shared": shared}
+            adapters = keep_adapters(adapters, self.adapters[0][1], self.fusion.kept)
+        stacked, shared = make_bank(adapters, self._fused_configs())
+        return {"layers": stacked, "shared": shared}
 
     def _draw_adapters(self, key: Array | None) -> Array | None:
-        """Which adapters this training step fuses, bool ``[N]``; None: all."""
+        """The adapters that this training step fuses, bool ``[N]``, or None for all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
         return order < self.fusion.subset
 
-    def _slot_contents(self, params: Tree) -> tuple[Tree, Tree]:
-        """What the slots hold, as :func:`encode` takes it, and ``{slot: leaves of all layers}``."""
+    def _filled_slots(self, params: Tree, drawn: Array | None) -> FilledSlots:
+        """What is in the encoder's slots.
+
+        Args:
+          params: The tree with four roots.
+          drawn: bool ``[N]``: the adapters that are fused in this training step, or None for all.
+        """
+        contents, shared = self._slot_contents(params)
+        return FilledSlots(
+            layers=adapter_layers(self.adapters[0][1], self.trunk.num_layers) if self.adapters else (),
+            contents=contents,
+            shared=(shared, drawn),
+            make=self._make_slots,
+        )
+
+    def _slot_contents(self, params: Tree) -> tuple[Layers, Tree]:
+        """The contents of the slots by layer, and ``{slot: leaves that all layers share}``."""
         if not self.adapters:
             return {}, {}
         if not self.fusion_name:
             (name, config), *_ = self.adapters
             return slot_contents(params["adapters"][name], config)
-        mixed = params["fusion"][self.fusion_name]
-        if "folded" in mixed:
-            return mixed["folded"], mixed.get("shared", {})
-        bank = self._bank(params)
-        if self.scan_layers:
-            return _with_fusion(bank["layers"], mixed), bank["shared"]
-        each = zip(each_layer(bank["layers"]), each_layer(mixed), strict=True)
-        return {str(i): _with_fusion(held, of_layer) for i, (held, of_layer) in enumerate(each)}, bank["shared"]
+        fusion = params["fusion"][self.fusion_name]
+        if isinstance(fusion, FoldedFusion):
+            return fusion["layers"], fusion["shared"]
+        if "bank" in params:
+            bank = {"shared": {}, **params["bank"]}
+        else:
+            bank = self._stacked_bank(params)
+            bank["layers"] = self._contents_form(bank["layers"])
+        return map_parts(_with_fusion, bank["layers"], same_form(fusion, bank["layers"])), bank["shared"]
 
     def _make_slots(self, contents: Any, shared: tuple[Tree, Array | None], key: Array | None) -> dict[str, Slot]:
         leaves, drawn = shared
@@ -399,33 +369,33 @@ class Model:
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 
-def _each_choice_a_row(batch: Mapping[str, Array]) -> dict[str, Array]:
+def _choices_as_rows(batch: Mapping[str, Array]) -> dict[str, Array]:
     rows, choices, length = batch["tokens"].shape
     return {name: batch[name].reshape(rows * choices, length) for name in ("tokens", "types", "mask")}
 
 
-def _only_choices_there(logits: Array, batch: Mapping[str, Array]) -> Array:
-    """Logits ``[batch, n, choices]``, the dtype's lowest number for choices that a row does not have."""
-    there = batch["mask"].any(-1)  # [batch, choices]
-    return jnp.where(there[:, None], logits, jnp.finfo(logits.dtype).min)
+def _mask_missing_choices(logits: Array, batch: Mapping[str, Array]) -> Array:
+    """Logits ``[batch, n, choices]``, with the dtype's lowest number for choices that a row lacks."""
+    present = batch["mask"].any(-1)  # [batch, choices]
+    return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# Compiled as one: leaves that many hosts share are not cut one by one.
-_each_layer_apart = jax.jit(unstack_layers)
+# Compiled as one program, so that leaves that many hosts share are not cut one by one.
+_unstack_layers = jax.jit(unstack_layers)
 
 
-def _with_fusion(bank: Tree, mixed: Tree) -> Tree:
-    """What slots hold, of one layer or stacked: adapters side by side, and the fusion that mixes them."""
-    return {slot: {**held, "fusion": mixed[slot]} for slot, held in bank.items()}
+def _with_fusion(bank: Tree, fusion: Tree) -> Tree:
+    """Contents of slots, of one layer or stacked: adapters side by side, and the fusion over them."""
+    return {slot: {**adapters, "fusion": fusion[slot]} for slot, adapters in bank.items()}
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:
-    """Stacked layers with other LayerNorms."""
+    """A layer, or a stack of layers, with other LayerNorms."""
     return {block: {**layers[block], "norm": norms[block]} for block in layers}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies of a trunk's LayerNorms ``{embeddings, attention, ffn}``: what an adapter's ``layer_norms`` start from."""
+    """Copies of a trunk's LayerNorms ``{embeddings, attention, ffn}``: the start of an adapter's ``layer_norms``."""
     norms = {"embeddings": trunk["embeddings"]["norm"]}
     norms.update({block: params["norm"] for block, params in trunk["layers"].items()})
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

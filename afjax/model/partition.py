@@ -1,18 +1,20 @@
 """Which leaves are trained: rules over paths, presets, and the split into a trained and a frozen tree.
 
-Gradients are taken towards the trained tree alone, and the optimizer never sees the frozen one: frozen leaves cost
-no gradient, own no optimizer state, and stay as they are to the bit.
+Gradients are taken with respect to the trained tree only, and the optimizer never sees the frozen one. So frozen leaves
+cost no gradient, have no optimizer state, and their bits never change.
 """
 
 import dataclasses
 import re
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 
 from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
-from afjax.trees import Tree, flatten, unflatten
+from afjax.trees import Tree, flatten, select
+from afjax.trunk.layers import layer_groups, num_layers, stack_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +82,7 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
 
 def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
     """The trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
-    leaves = flatten(params)
-    trained = {path: leaf for path, leaf in leaves.items() if labels[path]}
-    frozen = {path: leaf for path, leaf in leaves.items() if not labels[path]}
-    return unflatten(trained), unflatten(frozen)
+    return select(params, lambda path: labels[path]), select(params, lambda path: not labels[path])
 
 
 def split_layers(trunk: Tree, top_k: int) -> Tree:
@@ -92,23 +91,20 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
     Raises:
       UserError: More layers than the trunk has.
     """
-    depth = next(iter(flatten(trunk["layers"]).values())).shape[0]
+    depth = num_layers(trunk["layers"])
     if not 0 < top_k <= depth:
         raise UserError(f"top_k is {top_k}, but the trunk has {depth} layers; take 1 to {depth}.")
-    cut = depth - top_k
-    parts = {"layers": (0, cut), "top_layers": (cut, depth)}
-    split_trunk = {name: tree for name, tree in trunk.items() if name != "layers"}
-    for name, (begin, end) in parts.items():
-        if begin < end:
-            split_trunk[name] = unflatten({path: leaf[begin:end] for path, leaf in flatten(trunk["layers"]).items()})
-    return split_trunk
+    others = {name: tree for name, tree in trunk.items() if name != "layers"}
+    upper = jax.tree.map(lambda leaf: leaf[depth - top_k :], trunk["layers"])
+    if top_k == depth:
+        return {**others, "top_layers": upper}
+    return {**others, "layers": jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"]), "top_layers": upper}
 
 
 def join_layers(trunk: Tree) -> Tree:
     """Undoes :func:`split_layers`."""
     if "top_layers" not in trunk:
         return trunk
-    lower, upper = flatten(trunk.get("layers", {})), flatten(trunk["top_layers"])
-    layers = {path: jnp.concatenate([lower[path], leaf]) if lower else leaf for path, leaf in upper.items()}
-    joined = {name: tree for name, tree in trunk.items() if name != "top_layers"}
-    return {**joined, "layers": unflatten(layers)}
+    others = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}
+    parts = [stack_layers(layers) for layers in layer_groups(trunk)]
+    return {**others, "layers": jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)}

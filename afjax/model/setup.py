@@ -17,7 +17,7 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
 from afjax.trees import Tree, named_key
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,8 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
       >>> import jax
       >>> from afjax.config.methods import Method
       >>> from afjax.model.setup import single_setup
-      >>> from afjax.trunk.encoder import TrunkConfig, init_trunk
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> from afjax.trunk.encoder import init_trunk
       >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
       >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
       >>> setup = single_setup(Method(), config, name="reviews", reads="pooled", num_outputs=2)

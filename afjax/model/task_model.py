@@ -39,7 +39,7 @@ from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import memory_form
+from afjax.trunk.layers import fastest_form
 from afjax.trunk.pretrained import Trunk, check_length, write_if_trained
 
 # ``step(model, parameters, batch)``.
@@ -509,7 +509,7 @@ class TaskModel:
     def _device_params(self) -> Tree:
         """All parameters on this host's devices, in the form that predicts fastest."""
         trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
-        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=self.model.scan_layers)}
+        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
         mixed, head = self.model.fusion_name, self.model.head_name
         own = {
             "adapters": {str(i): self.params["adapters"][name] for i, (name, _) in enumerate(self.model.adapters)},

@@ -11,7 +11,7 @@ import optax
 from jax import Array
 
 from afjax.config.training import TrainConfig
-from afjax.trees import Tree, map_with_path, num_axes
+from afjax.trees import LEAF_AXES, Tree, map_with_path
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
@@ -102,7 +102,7 @@ def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
     """Clips each tensor by its own norm; of stacked leaves each layer's (and each task's) slice is a tensor."""
 
     def clip(name: str, gradient: Array) -> Array:
-        axes = tuple(range(-num_axes(name), 0))
+        axes = tuple(range(-LEAF_AXES[name], 0))
         norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
         return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
 

@@ -31,7 +31,7 @@ from afjax.train.step import (
 )
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import memory_form
+from afjax.trunk.layers import fastest_form
 
 
 class SingleRun:
@@ -124,7 +124,7 @@ class SingleRun:
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
     """The trained and the frozen tree, in the form that trains fastest; what is frozen of the trunk has its dtype."""
     model = setup.model
-    params = map_layers(params, functools.partial(memory_form, scan=model.scan_layers))
+    params = map_layers(params, functools.partial(fastest_form, scan=model.scan_layers))
     trained, frozen = setup.split(params)
     if "trunk" in frozen and model.dtype:
         frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], model.dtype)}

@@ -23,7 +23,8 @@ from afjax.nn.pooling import pool
 from afjax.storage.json_files import read_json
 from afjax.tasks.load import rows_from_lists
 from afjax.trees import Tree
-from afjax.trunk.encoder import TrunkConfig, encode
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import encode
 
 # Files of a sentence-transformers model that say how to make an embedding of its encoder's hidden states.
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
@@ -121,7 +122,7 @@ class PlainEncoder:
     trunk: TrunkConfig
 
     def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
-        return encode(params["trunk"], self.trunk, batch["tokens"], batch["types"], batch["mask"])[0]
+        return encode(params["trunk"], self.trunk, batch)[0]
 
 
 def embed_texts(

@@ -16,7 +16,9 @@ import numpy as np
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.trees import Tree, flatten, unflatten
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.families import ENCODER_FAMILIES
 
 # Hugging Face's activation -> ours. The first of several names for one activation is the one that identities record.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -75,7 +77,6 @@ _NUMBERS = {
     "hidden_dropout_prob": _Number(ours="hidden_dropout", low=0, below=1, default=0.1),
     "attention_probs_dropout_prob": _Number(ours="attention_dropout", low=0, below=1, default=0.1),
 }
-_PAD_TOKENS = {"bert": 0, "roberta": 1}
 _ADVICE = "fetch the trunk's config.json again, or correct it"
 
 # Hugging Face name -> ours, and whether the matrix is transposed (torch keeps [out, in], we [in, out]).
@@ -140,8 +141,9 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
       UserError: A field is missing, has a wrong type or is out of range; or a model that is not supported.
     """
     family = values.get("model_type")
-    if family not in ("bert", "roberta"):
-        raise UserError(f'{where} describes a "{family}" model; afjax takes "bert" and "roberta" encoders.')
+    if not isinstance(family, str) or family not in ENCODER_FAMILIES:
+        known = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
+        raise UserError(f'{where} describes a "{family}" model; afjax takes {known} encoders.')
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise UserError(f"{where} describes a decoder or relative positions; afjax takes plain BERT/RoBERTa encoders.")
     activation = values.get("hidden_act", "gelu")
@@ -156,7 +158,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
             raise UserError(f"{where}: {name} is {_shown(value)}; it must be {number.allowed}; {_ADVICE}.")
         numbers[number.ours] = value
     pad_id = values.get("pad_token_id")
-    pad_id = _PAD_TOKENS[family] if pad_id is None else pad_id
+    pad_id = ENCODER_FAMILIES[family].default_pad_id if pad_id is None else pad_id
     pad = _Number(ours="pad_id", low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
         raise UserError(f"{where}: pad_token_id is {_shown(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
@@ -165,8 +167,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         raise UserError(f"{where}: hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads.")
     if config.max_length < 1:
         raise UserError(
-            f"{where}: max_position_embeddings is {config.max_positions}; a roberta encoder with pad_token_id {pad_id} "
-            f"needs more than {pad_id + 1}; {_ADVICE}."
+            f"{where}: max_position_embeddings is {config.max_positions}; a {family} encoder with pad_token_id "
+            f"{pad_id} needs more than {pad_id + 1}; {_ADVICE}."
         )
     return config
 

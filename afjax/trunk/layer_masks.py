@@ -6,8 +6,7 @@ adapters of one span of layers, for all 78 spans of 12 layers, 376 layers are co
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,57 +14,56 @@ from jax import Array
 
 from afjax.distributed.sharding import split_rows
 from afjax.trees import Tree
-from afjax.trunk.encoder import EncoderLayer, Slot, SlotMaker, Sublayer, TrunkConfig, embed, plain_slot
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import embed
+from afjax.trunk.encoder_layer import EncoderLayer
 from afjax.trunk.layers import each_layer, trunk_layers
+from afjax.trunk.slots import FilledSlots, Slot, Sublayer, plain_slot
 
 
 def encode_under_masks(
     trunk: Tree,
     config: TrunkConfig,
-    tokens: Array,
-    types: Array,
-    mask: Array,
+    batch: Mapping[str, Array],
     layer_masks: np.ndarray,
     *,
-    contents: Tree,
-    layers: Sequence[int],
-    shared: Any,
-    make_slots: SlotMaker,
+    slots: FilledSlots,
     dtype: str | None = None,
     first_token_only: bool = False,
 ) -> Array:
-    """Runs the encoder under every mask.
+    """Runs the encoder under every mask, without dropout.
 
     Args:
-      layer_masks: bool ``[masks, num_layers]``, False where a layer is to run as if its slots were empty; what it says
-        of layers that hold nothing is not read.
-      trunk, config, tokens, types, mask, contents, layers, shared, make_slots, dtype, first_token_only: As of
-        :func:`afjax.trunk.encoder.encode`; there is no dropout.
+      trunk, config, batch, first_token_only: See :func:`afjax.trunk.encoder.encode`.
+      layer_masks: bool ``[masks, num_layers]``, False if a layer is to run as if its slots were empty. Entries of
+        layers without filled slots are ignored.
+      slots: What is in the slots.
+      dtype: The dtype of the activations; None for the dtype of the word embeddings.
 
     Returns:
       The last hidden state ``[batch, masks, length, hidden_size]``, length 1 for the first token only.
     """
-    # What is not read must not tell masks apart.
-    read = np.isin(np.arange(config.num_layers), layers)
+    # Masks that differ only in ignored entries are the same.
+    read = np.isin(np.arange(config.num_layers), slots.layers)
     parents, switches, ends = _branches(layer_masks & read)
-    held = dict(zip(layers, each_layer(contents), strict=True))
-    x, batch = embed(trunk, config, tokens, types, mask, dtype=dtype), tokens.shape[0]
+    contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
+    x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
         branches, length = x.shape[1:3]
-        # Rows in front of branches, so that rows that are split over devices stay where they are.
-        x = split_rows(x.reshape(batch * branches, length, -1))
-        on = jnp.asarray(np.tile(switches[index], batch))[:, None, None]
-        slots = make_slots(held[index], shared, None) if index in held else {}
+        # Rows before branches, so that rows that are split over devices do not move.
+        x = split_rows(x.reshape(num_rows * branches, length, -1))
+        on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
+        layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else {}
         x, _ = EncoderLayer(config).apply(
             {"params": params},
             x,
-            jnp.repeat(mask, branches, axis=0),
-            slots={name: functools.partial(_switched_slot, slot, on) for name, slot in slots.items()},
+            jnp.repeat(batch["mask"], branches, axis=0),
+            slots={name: functools.partial(_switched_slot, slot, on) for name, slot in layer_slots.items()},
             first_token_only=first_token_only and index == config.num_layers - 1,
         )
-        x = x.reshape(batch, branches, *x.shape[1:])
+        x = x.reshape(num_rows, branches, *x.shape[1:])
     return x[:, ends]
 
 

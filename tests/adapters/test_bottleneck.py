@@ -18,8 +18,10 @@ from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model, trunk_layer_norms
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.layers import unstack_layers
+from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,9 @@ from afjax.fusion.textbook import textbook_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, map_with_path, merge, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from afjax.fusion.parameters import init_fusion, value_penalty
 from afjax.fusion.per_adapter import BLOCK, spread_per_adapter, sum_per_adapter
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
         folded = first_layer(jax.jit(fold_fusion)(fusion, *make_bank(adapters, configs))["ffn"])
         inner = inner_activations(folded["down"], inputs[2], layout)
         given = {"sizes": layout.sizes, "temperature": temperature}
-        check_close(fuse_folded(folded["folded"], inputs[2], inner, **given), theirs[1])
+        check_close(fuse_folded(folded["fusion"], inputs[2], inner, **given), theirs[1])
     _, attention = ours[1]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
 

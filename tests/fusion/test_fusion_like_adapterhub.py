@@ -17,7 +17,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.model.model import Model
 from afjax.trees import Tree, unflatten
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import from_hugging_face, trunk_config
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Pa
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
 from afjax.trees import Tree, flatten, unflatten
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 from tests.interop.adapterhub_folders import Folders
 
 TRUNK = TrunkConfig(

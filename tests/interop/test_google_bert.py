@@ -94,7 +94,7 @@ def test_the_folder_is_a_trunk_that_computes_as_theirs(
 
     @jax.jit
     def run(params: dict) -> tuple[jax.Array, jax.Array]:
-        hidden, _ = encode(params, trunk.config, rows["tokens"], rows["types"], rows["mask"])
+        hidden, _ = encode(params, trunk.config, rows)
         return hidden, apply_pooler(params["pooler"], hidden[:, 0])
 
     hidden, pooled = run(trunk.params)

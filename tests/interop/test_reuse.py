@@ -20,8 +20,8 @@ from afjax.fusion.slot import fused_slot
 from afjax.model.heads import apply_head
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
-from afjax.trunk.encoder import Sublayer
 from afjax.trunk.pretrained import Trunk
+from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
 

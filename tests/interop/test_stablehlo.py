@@ -20,7 +20,8 @@ from afjax.interop import stablehlo
 from afjax.interop.stablehlo import PLATFORMS, export_stablehlo
 from afjax.model.task_model import TaskModel
 from afjax.trees import tree_digest
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.pretrained import Trunk
 
 pytestmark = pytest.mark.slow

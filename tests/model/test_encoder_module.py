@@ -14,7 +14,8 @@ from afjax.errors import UserError
 from afjax.model.encoder_module import Encoder
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.trees import Tree, flatten
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 
 TRUNK = TrunkConfig(
     family="bert",

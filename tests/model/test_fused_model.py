@@ -17,7 +17,8 @@ from afjax.fusion.parameters import init_fusion, value_penalty
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, named_key
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 
 pytestmark = pytest.mark.slow
 

@@ -51,7 +51,7 @@ def test_a_head_on_tokens_has_the_logits_of_every_token(tiny_trunk: Trunk, batch
     params = params_of(tiny_trunk, model, 2)
     assert params["heads"]["task"].keys() == {"output"}
     logits = jax.jit(lambda *inputs: model(*inputs).logits)(params, batch)
-    hidden, _ = encode(params["trunk"], tiny_trunk.config, batch["tokens"], batch["types"], batch["mask"])
+    hidden, _ = encode(params["trunk"], tiny_trunk.config, batch)
     output = params["heads"]["task"]["output"]
     assert logits.shape == (4, 6, 2)
     assert np.allclose(logits, hidden @ output["kernel"] + output["bias"][None, None], atol=1e-5)

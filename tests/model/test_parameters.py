@@ -18,7 +18,8 @@ from afjax.model.heads import init_head
 from afjax.model.model import trunk_layer_norms
 from afjax.model.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.pretrained import SIZES
 
 BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]

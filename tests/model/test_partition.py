@@ -27,7 +27,8 @@ from afjax.train.optimizer import make_optimizer
 from afjax.train.single_run import split_params
 from afjax.train.step import init_state, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 from afjax.trunk.layers import unstack_layers
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ from afjax.errors import UserError
 from afjax.fusion.parameters import init_fusion
 from afjax.fusion.textbook import textbook_fusion
 from afjax.trees import Tree, map_with_path, named_key
-from afjax.trunk.encoder import Sublayer, TrunkConfig
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
 

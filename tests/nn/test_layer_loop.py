@@ -24,8 +24,9 @@ from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import ACTIVATIONS, dropout
 from afjax.tpu.program import count_work
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.encoder import TrunkConfig, init_trunk
-from afjax.trunk.layers import memory_form
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
+from afjax.trunk.layers import fastest_form
 
 pytestmark = pytest.mark.slow
 
@@ -270,7 +271,7 @@ def test_models_train_in_a_loop_as_in_straight_line_code(
         def gradients(scan_layers: bool) -> dict[str, Any]:
             def loss(part: Tree) -> jax.Array:
                 full = {**wide, **part}
-                layers = memory_form(full["trunk"]["layers"], scan=scan_layers)
+                layers = fastest_form(full["trunk"]["layers"], scan=scan_layers)
                 full["trunk"] = {**full["trunk"], "layers": layers}
                 of_form = dataclasses.replace(model, scan_layers=scan_layers)
                 return jnp.sin(of_form(full, batch, key=jax.random.key(2)).logits).sum()

@@ -17,7 +17,8 @@ from afjax.model.model import Model, trunk_layer_norms
 from afjax.tasks.kind import Reads
 from afjax.train.loss import task_loss
 from afjax.trees import Tree, merge
-from afjax.trunk.encoder import TrunkConfig, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import init_trunk
 
 ROWS, LENGTH = 4, 16
 TRUNK = TrunkConfig(

@@ -10,7 +10,7 @@ from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.tpu.minimum_flops import Trained, minimum_flops
 from afjax.tpu.program import read_program
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 pytestmark = pytest.mark.slow
 

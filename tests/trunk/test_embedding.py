@@ -82,7 +82,8 @@ def test_an_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk
         # Each text by itself, so without padding.
         tokens = np.array([tiny_trunk.tokenizer()(text)["input_ids"]])
         mask = np.ones(tokens.shape, bool)
-        hidden, _ = encode(tiny_trunk.params, tiny_trunk.config, tokens, np.zeros_like(tokens), mask)
+        batch = {"tokens": tokens, "types": np.zeros_like(tokens), "mask": mask}
+        hidden, _ = encode(tiny_trunk.params, tiny_trunk.config, batch)
         np.testing.assert_allclose(embedding, np.asarray(hidden[0]).mean(0), atol=1e-5)
         first = tiny_trunk.embed([text], pooling="first", normalize=True)
         np.testing.assert_allclose(first[0], hidden[0, 0] / np.linalg.norm(hidden[0, 0]), atol=1e-5)

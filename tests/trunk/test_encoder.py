@@ -15,14 +15,17 @@ from afjax.errors import UserError
 from afjax.model.partition import split_layers
 from afjax.nn.pooling import apply_pooler
 from afjax.trees import Tree, flatten, tree_digest
-from afjax.trunk.encoder import Sublayer, TrunkConfig, cast_trunk, encode, init_trunk
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
 from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, trunk_config
-from afjax.trunk.layers import part_layers, stack_layers, unstack_layers
+from afjax.trunk.layers import loop_layers, stack_layers, unstack_layers
 from afjax.trunk.pretrained import MINILM_PACKAGE, load_trunk
+from afjax.trunk.slots import FilledSlots, Sublayer
 
 pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+SCAN = EncoderOptions(scan_layers=True)
 RANDOM = ("bert", "bert_gelu_new", "bert_relu", "roberta")
 CONFIG = TrunkConfig(
     family="bert",
@@ -48,8 +51,12 @@ def state(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix("state/"): array for name, array in arrays.items() if name.startswith("state/")}
 
 
-def batch_of(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    return arrays["tokens"], arrays["types"], arrays["mask"].astype(bool)
+def as_batch(tokens: Any, types: Any, mask: Any) -> dict[str, Any]:
+    return {"tokens": tokens, "types": types, "mask": mask}
+
+
+def batch_of(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return as_batch(arrays["tokens"], arrays["types"], arrays["mask"].astype(bool))
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +65,18 @@ def trunk() -> Tree:
 
 
 @pytest.fixture(scope="module")
-def batch() -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tokens, types and mask of rows of 7, 4 and 1 tokens."""
+def batch() -> dict[str, jax.Array]:
+    """Rows of 7, 4 and 1 tokens."""
     tokens = jax.random.randint(jax.random.key(1), (3, 7), 1, CONFIG.vocab_size)
     types = jax.random.randint(jax.random.key(2), (3, 7), 0, 2)
-    return tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]])
+    return as_batch(tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]]))
 
 
 # Parity with Hugging Face
 
 
 def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfig, *, scan: bool) -> None:
-    hidden, attention = encode(params, config, *batch_of(arrays), scan=scan)
+    hidden, attention = encode(params, config, batch_of(arrays), options=EncoderOptions(scan_layers=scan))
     assert attention == {}
     assert hidden.dtype == jnp.float32
     # At padding too: both let padded queries attend to the real tokens.
@@ -104,24 +111,24 @@ def test_weights_go_back_to_hugging_face_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize(
-    "form", ["scan", "unstacked", "parts, scan", "top_layers", "top_layers, scan", "all top_layers"]
+    "form", ["scan", "unstacked", "looped, scan", "top_layers", "top_layers, scan", "all top_layers"]
 )
 def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: str, dropout: bool) -> None:
     forms = {
         "scan": trunk,
         "unstacked": {**trunk, "layers": unstack_layers(trunk["layers"])},
-        "parts, scan": {**trunk, "layers": part_layers(trunk["layers"])},
+        "looped, scan": {**trunk, "layers": loop_layers(trunk["layers"])},
         "top_layers": split_layers(trunk, 2),
         "top_layers, scan": split_layers(trunk, 2),
         "all top_layers": split_layers(trunk, 3),
     }
     key = jax.random.key(3) if dropout else None
-    expected, _ = encode(trunk, CONFIG, *batch, key=key)
-    hidden, _ = encode(forms[form], CONFIG, *batch, key=key, scan="scan" in form)
+    expected, _ = encode(trunk, CONFIG, batch, key=key)
+    hidden, _ = encode(forms[form], CONFIG, batch, key=key, options=EncoderOptions(scan_layers="scan" in form))
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["stacked", "scan", "parts, scan", "parts, scan, matmuls", "parts, scan, layers"])
+@pytest.mark.parametrize("form", ["stacked", "scan", "looped, scan", "looped, scan, matmuls", "looped, scan, layers"])
 def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, batch: Any, form: str) -> None:
     remat: Any = {"matmuls": "matmuls", "layers": "layers"}.get(form.rpartition(" ")[2], "none")
     with jax.enable_x64(True):
@@ -138,17 +145,14 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
         @functools.partial(jax.jit, static_argnums=2)
         def loss_and_gradients(trunk: Tree, contents: Tree, first_token_only: bool) -> Any:
             def loss(trunk: Tree, contents: Tree) -> tuple[jax.Array, jax.Array]:
-                if "parts" in form and first_token_only:
-                    trunk = {**trunk, "layers": part_layers(trunk["layers"])}
+                if "looped" in form and first_token_only:
+                    trunk = {**trunk, "layers": loop_layers(trunk["layers"])}
                 hidden, attention = encode(
                     trunk,
                     CONFIG,
-                    *batch,
-                    contents=contents,
-                    layers=(0, 1, 2),
-                    make_slots=make_slots,
-                    scan="scan" in form,
-                    remat=remat if first_token_only else "none",
+                    batch,
+                    slots=FilledSlots(layers=(0, 1, 2), contents=contents, make=make_slots),
+                    options=EncoderOptions(scan_layers="scan" in form, remat=remat if first_token_only else "none"),
                     first_token_only=first_token_only,
                 )
                 assert hidden.shape[1] == (1 if first_token_only else 7)
@@ -171,7 +175,8 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
 def test_the_more_is_computed_again_the_less_is_kept(trunk: Tree, batch: Any, dtype: str, scan: bool) -> None:
     def kept(remat: Any) -> int:
         def run(x: Tree) -> jax.Array:
-            return encode(x, CONFIG, *batch, key=jax.random.key(3), dtype=dtype, scan=scan, remat=remat)[0]
+            options = EncoderOptions(dtype=dtype, scan_layers=scan, remat=remat)
+            return encode(x, CONFIG, batch, key=jax.random.key(3), options=options)[0]
 
         # What the backward pass is given is what its function holds.
         return sum(leaf.nbytes for leaf in jax.tree.leaves(jax.vjp(run, cast_trunk(trunk, dtype))[1]))
@@ -185,7 +190,7 @@ def test_the_more_is_computed_again_the_less_is_kept(trunk: Tree, batch: Any, dt
 
 def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:
     def hidden(seed: int) -> jax.Array:
-        return encode(trunk, CONFIG, *batch, key=jax.random.key(seed), first_token_only=True)[0]
+        return encode(trunk, CONFIG, batch, key=jax.random.key(seed), first_token_only=True)[0]
 
     assert np.array_equal(hidden(3), hidden(3))
     assert np.abs(hidden(3) - hidden(4)).max() > 0.1
@@ -196,20 +201,20 @@ def test_stacking_undoes_unstacking(trunk: Tree) -> None:
     assert sorted(unstacked) == ["0", "1", "2"]
     assert tree_digest(stack_layers(unstacked)) == tree_digest(trunk["layers"])
     assert stack_layers(trunk["layers"]) is trunk["layers"]
-    parts = part_layers(trunk["layers"])
-    assert sorted(parts) == ["last", "looped"]
-    assert tree_digest(stack_layers(parts)) == tree_digest(trunk["layers"])
-    top = part_layers(jax.tree.map(lambda leaf: leaf[:1], trunk["layers"]))
+    looped = loop_layers(trunk["layers"])
+    assert sorted(looped) == ["last", "looped"]
+    assert tree_digest(stack_layers(looped)) == tree_digest(trunk["layers"])
+    top = loop_layers(jax.tree.map(lambda leaf: leaf[:1], trunk["layers"]))
     assert list(top) == ["last"]
 
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_slots_with_nothing_in_them_change_no_bit(trunk: Tree, batch: Any, scan: bool) -> None:
-    plain, _ = encode(trunk, CONFIG, *batch, scan=scan)
+    options = EncoderOptions(scan_layers=scan)
+    plain, _ = encode(trunk, CONFIG, batch, options=options)
     contents = {"ffn": jnp.zeros((3, 1))}
-    empty, attention = encode(
-        trunk, CONFIG, *batch, contents=contents, layers=(0, 1, 2), make_slots=lambda *_: {}, scan=scan
-    )
+    slots = FilledSlots(layers=(0, 1, 2), contents=contents, make=lambda *_: {})
+    empty, attention = encode(trunk, CONFIG, batch, slots=slots, options=options)
     assert attention == {}
     assert np.array_equal(plain, empty)
 
@@ -229,17 +234,17 @@ def test_slots_get_their_own_layers_contents(
         return {"ffn": slot}
 
     given = trunk if top_k is None else split_layers(trunk, top_k)
-    options = {"contents": contents, "layers": layers, "make_slots": make_slots, "scan": scan}
-    _, attention = encode(given, CONFIG, *batch, **options)
+    slots = FilledSlots(layers=layers, contents=contents, make=make_slots)
+    _, attention = encode(given, CONFIG, batch, slots=slots, options=EncoderOptions(scan_layers=scan))
     assert attention["ffn"].shape == (len(layers), 3, 7, 1)
     assert attention["ffn"][:, 0, 0, 0].tolist() == contents["ffn"].tolist()
 
 
 def test_dropout_follows_the_key(trunk: Tree, batch: Any) -> None:
-    hidden = jax.jit(lambda seed: encode(trunk, CONFIG, *batch, key=jax.random.key(seed))[0])
+    hidden = jax.jit(lambda seed: encode(trunk, CONFIG, batch, key=jax.random.key(seed))[0])
     assert np.array_equal(hidden(3), hidden(3))
     assert np.abs(hidden(3) - hidden(4)).max() > 0.1
-    assert np.abs(hidden(3) - encode(trunk, CONFIG, *batch)[0]).max() > 0.1
+    assert np.abs(hidden(3) - encode(trunk, CONFIG, batch)[0]).max() > 0.1
 
 
 # Padding
@@ -250,18 +255,18 @@ def test_padding_changes_no_other_position() -> None:
     arrays, values = load("roberta")
     config = trunk_config(values, where="roberta")
     params = from_hugging_face(state(arrays), config, where="roberta")
-    padded, _ = encode(params, config, *batch_of(arrays), scan=True)
+    padded, _ = encode(params, config, batch_of(arrays), options=SCAN)
     for row, length in enumerate(arrays["mask"].sum(-1)):
-        alone, _ = encode(params, config, *(array[[row], :length] for array in batch_of(arrays)), scan=True)
+        one_row = {name: array[[row], :length] for name, array in batch_of(arrays).items()}
+        alone, _ = encode(params, config, one_row, options=SCAN)
         np.testing.assert_allclose(alone[0], padded[row, :length], atol=1e-5)
 
 
 def test_a_row_of_padding_alone_stays_finite(trunk: Tree, batch: Any) -> None:
-    tokens, types, mask = batch
-    mask = mask.at[2].set(False)
+    batch = {**batch, "mask": batch["mask"].at[2].set(False)}
 
     def loss(trunk: Tree) -> jax.Array:
-        return jnp.square(encode(trunk, CONFIG, tokens, types, mask, scan=True)[0]).sum()
+        return jnp.square(encode(trunk, CONFIG, batch, options=SCAN)[0]).sum()
 
     assert all(np.isfinite(leaf).all() for leaf in flatten(jax.jit(jax.grad(loss))(trunk)).values())
 
@@ -277,9 +282,9 @@ def test_rows_longer_than_the_positions_are_an_error(name: str) -> None:
     config = trunk_config(values, where=name)
     params = from_hugging_face(state(arrays), config, where=name)
     tokens = jnp.full((1, config.max_length + 1), 5, jnp.int32)
-    encode(params, config, tokens[:, :-1], 0 * tokens[:, :-1], tokens[:, :-1] > 0)
+    encode(params, config, as_batch(tokens[:, :-1], 0 * tokens[:, :-1], tokens[:, :-1] > 0))
     with pytest.raises(UserError, match=f"{config.max_length + 1} tokens, and the trunk positions for"):
-        encode(params, config, tokens, 0 * tokens, tokens > 0)
+        encode(params, config, as_batch(tokens, 0 * tokens, tokens > 0))
 
 
 # Cost
@@ -289,7 +294,7 @@ def test_first_token_alone_saves_almost_all_of_the_last_layer(trunk: Tree) -> No
     tokens = jnp.ones((2, 20), jnp.int32)
 
     def flops(**options: Any) -> float:
-        run = jax.jit(lambda trunk: encode(trunk, CONFIG, tokens, tokens, tokens == 1, **options)[0])
+        run = jax.jit(lambda trunk: encode(trunk, CONFIG, as_batch(tokens, tokens, tokens == 1), **options)[0])
         return run.lower(trunk).compile().cost_analysis()["flops"]
 
     assert flops(first_token_only=True) < 0.8 * flops()
@@ -300,7 +305,7 @@ def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> No
 
     def flops(trained: tuple[str, ...]) -> float:
         def loss(part: Tree, rest: Tree) -> jax.Array:
-            return encode({**rest, **part}, CONFIG, *batch)[0][:, 0].sum()
+            return encode({**rest, **part}, CONFIG, batch)[0][:, 0].sum()
 
         part = {name: split_trunk[name] for name in trained}
         rest = {name: tree for name, tree in split_trunk.items() if name not in trained}

@@ -10,7 +10,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.values import Activation
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, Part, shortened
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 # The library's defaults of the settings an adapter's function depends on.
 _DEFAULTS: Mapping[str, Any] = {

@@ -24,7 +24,7 @@ from afjax.interop.adapterhub.adapter_settings import (
 )
 from afjax.interop.adapterhub.files import SUBLAYERS, Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 # What the modules are called, today and (task and language adapters) in 2020.
 _MODULES = (

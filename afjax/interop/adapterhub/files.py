@@ -23,7 +23,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage import json_files
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import read_tensors
 
 Weights = Literal["safetensors", "bin"]

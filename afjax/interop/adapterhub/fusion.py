@@ -12,7 +12,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, SUBLAYERS, Part, dropout_rate, module_tensors, shortened, stacked
 from afjax.trees import Tree, unflatten
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 _MODULES = ("adapter_fusion_layer",)
 # What the library has whichever way afjax is set, and the only values of it that pass.

@@ -19,7 +19,7 @@ from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATION
 from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
-from afjax.trunk.encoder import TrunkConfig
+from afjax.trunk.config import TrunkConfig
 
 _KINDS: Mapping[str, TaskKind] = {
     "classification": "classification",

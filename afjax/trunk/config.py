@@ -1,0 +1,43 @@
+"""The architecture of a trunk."""
+
+import dataclasses
+
+from afjax.trunk.families import ENCODER_FAMILIES
+from afjax.trunk.family import EncoderFamily
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrunkConfig:
+    """The architecture of a trunk. Each field has the meaning of one in Hugging Face's ``config.json``.
+
+    Attributes:
+      family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_positions: int
+    type_vocab_size: int
+    layer_norm_epsilon: float = 1e-12
+    activation: str = "gelu"
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    pad_id: int = 0
+    init_scale: float = 0.02
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def max_length(self) -> int:
+        """The number of tokens for which the trunk has position embeddings."""
+        return self.max_positions - self.encoder_family.first_position(self.pad_id)
+
+    @property
+    def encoder_family(self) -> EncoderFamily:
+        return ENCODER_FAMILIES[self.family]

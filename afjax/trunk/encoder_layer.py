@@ -1,0 +1,153 @@
+"""The Linen modules of an encoder: embeddings, and layers with slots."""
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from afjax.distributed.sharding import gathered, split_rows
+from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
+from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.slots import Slot, Sublayer, plain_slot
+
+
+class LayerKeys(NamedTuple):
+    """The keys of dropout in one layer, or stacked for all layers. None means no dropout.
+
+    Attributes:
+      weights: For the attention's weights.
+      attention, ffn: For the sub-layers' outputs.
+      slots: For the modules in the slots.
+    """
+
+    weights: Array | None = None
+    attention: Array | None = None
+    ffn: Array | None = None
+    slots: Array | None = None
+
+
+NO_DROPOUT = LayerKeys()
+
+
+def layer_keys(key: Array | None, slots_key: Array | None = None) -> LayerKeys:
+    """A layer's keys, derived from one key."""
+    attention_key, ffn_key = split_key(key, 2)
+    weights_key, output_key = split_key(attention_key, 2)
+    return LayerKeys(weights_key, output_key, ffn_key, slots_key)
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and type embeddings, LayerNorm, dropout."""
+
+    config: TrunkConfig
+    dtype: str | None = None
+
+    @nn.compact
+    def __call__(self, tokens: Array, types: Array, mask: Array, *, key: Array | None) -> Array:
+        config, init = self.config, nn.initializers.normal(self.config.init_scale)
+        word = self.param("word", init, (config.vocab_size, config.hidden_size))
+        position = self.param("position", init, (config.max_positions, config.hidden_size))
+        type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
+        positions = config.encoder_family.position_embeddings(gathered(position), tokens, config.pad_id)
+        dtype = word.dtype if self.dtype is None else self.dtype
+        parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
+        x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
+        if key is not None:
+            # The layout of the layers' arrays. Otherwise the TPU's compiler chooses another one and copies. Only in
+            # training, because an exported file cannot contain such a constraint.
+            x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
+        x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
+        return dropout(key, x, config.hidden_dropout)
+
+
+class AttentionBlock(nn.Module):
+    """Multi-head self-attention, its output projection, and the slot after it."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Array, mask: Array, *, slot: Slot, dropout_keys: LayerKeys = NO_DROPOUT, first_token_only: bool = False
+    ) -> tuple[Array, Array | None]:
+        config = self.config
+        attend = functools.partial(
+            attend_to_tokens,
+            mask=mask,
+            head_size=config.head_size,
+            dropout_rate=config.attention_dropout,
+            key=dropout_keys.weights,
+        )
+        queries = x
+        if first_token_only:
+            queries = x[:, :1]
+            context = first_token_attention(self.variables["params"], x, config.num_heads, attend)
+        else:
+            query, keys, values = (
+                Dense(config.hidden_size, config.init_scale, name=name)(x) for name in ("query", "key", "value")
+            )
+            context = attend_tokens(query, keys, values, config.num_heads, attend)
+        output = Dense(config.hidden_size, config.init_scale, name="output")(context)
+        output = dropout(dropout_keys.attention, output, config.hidden_dropout)
+        norm = LayerNorm(config.layer_norm_epsilon, name="norm")
+        return slot(Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask))
+
+
+class FeedForwardBlock(nn.Module):
+    """The position-wise feed-forward network and the slot after it."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Array, mask: Array, *, slot: Slot, layer_input: Array, key: Array | None
+    ) -> tuple[Array, Array | None]:
+        config = self.config
+        inner = Dense(config.intermediate_size, config.init_scale, name="intermediate")(x)
+        inner = ACTIVATIONS[config.activation](inner)
+        output = Dense(x.shape[-1], config.init_scale, name="output")(inner)
+        output = dropout(key, output, config.hidden_dropout)
+        norm = LayerNorm(config.layer_norm_epsilon, name="norm")
+        return slot(Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask))
+
+
+class EncoderLayer(nn.Module):
+    """One post-LayerNorm Transformer layer with its two slots."""
+
+    config: TrunkConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        mask: Array,
+        *,
+        slots: Mapping[str, Slot],
+        dropout_keys: LayerKeys = NO_DROPOUT,
+        first_token_only: bool = False,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Runs the layer.
+
+        Args:
+          x: The layer's input, ``[batch, length, hidden_size]``.
+          mask: bool ``[batch, length]``, False at padding.
+          slots: The filled slots, by name: ``attention``, ``ffn``.
+          dropout_keys: The layer's keys; no dropout by default.
+          first_token_only: Whether to compute only the first token's outputs.
+
+        Returns:
+          The next hidden state, and ``{slot: attention over adapters}`` of the slots with a fusion.
+        """
+        attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
+        between, first = AttentionBlock(self.config, name="attention")(
+            x, mask, slot=attention_slot, dropout_keys=dropout_keys, first_token_only=first_token_only
+        )
+        output, second = FeedForwardBlock(self.config, name="ffn")(
+            between, mask, slot=ffn_slot, layer_input=x, key=dropout_keys.ffn
+        )
+        maps = {"attention": first, "ffn": second}
+        return output, {name: attention for name, attention in maps.items() if attention is not None}

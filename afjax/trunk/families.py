@@ -1,0 +1,8 @@
+"""The table of encoder families: one module per family, one line here."""
+
+from collections.abc import Mapping
+
+from afjax.trunk import bert, roberta
+from afjax.trunk.family import EncoderFamily
+
+ENCODER_FAMILIES: Mapping[str, EncoderFamily] = {module.FAMILY.name: module.FAMILY for module in (bert, roberta)}

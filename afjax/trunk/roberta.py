@@ -1,0 +1,20 @@
+"""RoBERTa (Liu 2019): positions count the tokens that are not padding, from ``pad_id + 1``."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.trunk.family import EncoderFamily
+
+
+def _first_position(pad_id: int) -> int:
+    return pad_id + 1
+
+
+def _position_embeddings(table: Array, tokens: Array, pad_id: int) -> Array:
+    present = (tokens != pad_id).astype(jnp.int32)
+    return table[jnp.cumsum(present, axis=-1) * present + pad_id]
+
+
+FAMILY = EncoderFamily(
+    name="roberta", default_pad_id=1, first_position=_first_position, position_embeddings=_position_embeddings
+)
