@@ -1,20 +1,44 @@
-"""What the flags of several commands have in common: how a command is added, and the flags of models and rows."""
+"""How a command is added to the parser, and flags that several commands have."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from afjax.errors import did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
-    """A command that is a family of commands, each with flags of its own; its name stands before theirs."""
-    return _add_parser(commands, name, summary, example).add_subparsers(required=True, metavar=metavar)
-
-
-def add_command(commands: Any, name: str, summary: str, example: str, *, group: str = "") -> argparse.ArgumentParser:
+    """Adds a command that is a group of commands (``store ls``); returns what its commands are added to."""
     parser = _add_parser(commands, name, summary, example)
-    parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
+    group = parser.add_subparsers(required=True, metavar=metavar)
+    parser.set_defaults(actions=group.choices)
+    return group
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    summary: str,
+    example: str,
+    *,
+    run: Callable[[argparse.Namespace], int],
+    group: str = "",
+    dotted: Sequence[str] = (),
+) -> argparse.ArgumentParser:
+    """Adds a command.
+
+    Args:
+      commands: What it is added to: the parser's commands, or a group's.
+      name: Its name.
+      summary: Its line in the help.
+      example: The end of its help.
+      run: Runs it and returns the exit code.
+      group: The group's name, if it is in one.
+      dotted: Prefixes of flags that end with a setting's name, as in ``--config.train.epochs=3``.
+    """
+    parser = _add_parser(commands, name, summary, example)
+    parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted), command=f"{group} {name}".strip())
     return parser
 
 
@@ -86,3 +110,8 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
 
 def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+
+
+def print_written(paths: Iterable[Path]) -> None:
+    """Prints which files a command has written."""
+    print(f"Written: {', '.join(map(str, paths))}")

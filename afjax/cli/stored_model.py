@@ -4,10 +4,14 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder
+
+if TYPE_CHECKING:
+    from afjax.data.splits import AnyRows
+    from afjax.model.task_model import TaskModel
 
 
 def set_up_libraries() -> None:
@@ -120,3 +124,13 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
 def _is_same_file(one: str, other: str) -> bool:
     """Whether two sources are one file, however its path is written. Both then have the same dev rows."""
     return os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)
+
+
+def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
+    """The rows of ``--source`` or ``--data_dir``; without these flags the rows of the model's own task."""
+    from afjax.tasks.load import load_split
+
+    if arguments.source or arguments.data_dir:
+        rows: AnyRows = rows_of(model, arguments, split)
+        return rows
+    return load_split(model.task, split, label_names=model.labels, listed=True)

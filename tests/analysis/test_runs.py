@@ -16,7 +16,7 @@ from afjax.analysis.missing import command
 from afjax.analysis.runs import collect
 from afjax.analysis.tables import make_grid, make_table
 from afjax.cli.configs import load_experiment
-from afjax.cli.flags import make_parser
+from afjax.cli.main import make_parser
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.heads import HeadConfig
@@ -240,7 +240,7 @@ def config_of(line: str) -> tuple[ExperimentConfig, Path]:
     """The experiment and the workdir of a command, as ``afjax train`` reads them."""
     program, *words = shlex.split(line)
     assert program == "afjax"
-    arguments, rest = make_parser().parse_known_args(words)
+    arguments, rest = make_parser()[0].parse_known_args(words)
     assert all(word.startswith("--config.") for word in rest)
     config = load_experiment(arguments.config, [word.removeprefix("--config.") for word in rest])
     return config, Path(arguments.workdir)

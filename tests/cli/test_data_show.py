@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from afjax.cli import data
-from afjax.cli.data import printable
+from afjax.cli import task_lines
 from afjax.cli.main import main
+from afjax.cli.task_lines import printable
 from afjax.data.sources.official import OFFICIAL
 
 Refused = Callable[..., str]
@@ -169,8 +169,8 @@ def test_what_cannot_be_shown(folder: Path, tiny_trunk_folder: Path, refused: Re
 def test_slow_steps_are_said(
     folder: Path, tiny_trunk_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(data, "LARGE_FILE", 10)
-    monkeypatch.setattr(data, "MANY_ROWS", 2)
+    monkeypatch.setattr(task_lines, "LARGE_FILE", 10)
+    monkeypatch.setattr(task_lines, "MANY_ROWS", 2)
     assert main(["data", "show", "rte", f"--data_dir={folder}", f"--trunk={tiny_trunk_folder}"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenising 3 rows of train ..."]

@@ -103,7 +103,7 @@ def test_submit_names_a_head_that_belongs_to_another_adapter(
 ) -> None:
     from afjax import UserError, load_trunk
     from afjax import store as artefacts
-    from afjax.cli.submit import load_model
+    from afjax.cli.submission import load_model
 
     trunk, loaded = load_trunk(str(tiny_trunk_folder)), artefacts.load(store, "adapters", "second")
     manifest = loaded.manifest

@@ -171,7 +171,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return values[: len(rows)], []
 
     titles: list[str] = []
-    monkeypatch.setattr("afjax.cli.submit.predict", predict)
+    monkeypatch.setattr("afjax.cli.submission.predict", predict)
     return titles
 
 
@@ -267,7 +267,7 @@ def test_what_is_missing_is_listed(
 def test_a_stored_fusion_predicts_another_task(
     submit: Submit, heads: Path, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afjax.cli.submit.CHUNK", 2)
+    monkeypatch.setattr("afjax.cli.submission.CHUNK", 2)
     shown = submit("glue", "--tasks=rte", "--names=qnli", "--max_length=12")
     out = tmp_path / "out" / "here"
     assert sorted(path.name for path in out.iterdir()) == ["RTE.tsv", "submission.zip"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from afjax.cli import sweep, sweep_plan
+from afjax.cli import sweep_plan, sweep_runs
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
@@ -94,7 +94,7 @@ def write_result(folder: Path, results: Any) -> None:
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn()
-    monkeypatch.setattr(sweep, "run_command", stand_in)
+    monkeypatch.setattr(sweep_runs, "run_command", stand_in)
     return stand_in
 
 
@@ -143,14 +143,14 @@ def test_runs_are_processes_and_one_that_fails_takes_no_other_with_it(
 def test_a_command_that_is_killed_says_so(tmp_path: Path) -> None:
     code = "import os, sys; print('out', flush=True); print('err', file=sys.stderr); os.kill(os.getpid(), 9)"
     (tmp_path / "log").write_text("before\n")
-    assert sweep.run_command([sys.executable, "-c", code], tmp_path / "log") == -9
+    assert sweep_runs.run_command([sys.executable, "-c", code], tmp_path / "log") == -9
     assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
 
 
 def test_a_run_that_was_killed_is_told_with_its_signal(
     words: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "run_command", lambda command, log: -9)
+    monkeypatch.setattr(sweep_runs, "run_command", lambda command, log: -9)
     assert main([*words, "--grid.train.epochs=1"]) == 1
     assert "seed=0: failed by signal 9 (Killed): $ afjax train " in capsys.readouterr().err
 
@@ -429,7 +429,7 @@ def test_of_every_task_the_last_result_counts(
         write_result(log.parent, rows)
         return 0
 
-    monkeypatch.setattr(sweep, "run_command", run)
+    monkeypatch.setattr(sweep_runs, "run_command", run)
     assert main([*words, "--grid.train.epochs=1"]) == 0
     assert "seed=0: accuracy+pearson 0.6000 (" in capsys.readouterr().err
     [row] = rows(tmp_path / "sweep" / "sweep.csv")
@@ -441,7 +441,7 @@ def test_how_long_it_will_take_is_told(
 ) -> None:
     # Begin and end of each run; the first fails at once.
     clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
-    monkeypatch.setattr(sweep.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sweep_runs.time, "monotonic", lambda: next(clock))
     train.score = lambda settings: None if settings["seed"] == "0" else 0.5
     assert main([*words, "--grid.train.epochs=1", "--seeds=0,1,2,3"]) == 1
     ends = [line.rpartition(" (")[2] for line in capsys.readouterr().err.splitlines()[1:]]
@@ -555,7 +555,7 @@ def test_a_disk_that_is_full(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep, "write_text", full_disk)
+        patch.setattr(sweep_runs, "write_text", full_disk)
         assert main([*words, RATES]) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert sentence == (

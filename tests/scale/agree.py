@@ -2,7 +2,7 @@
 
 import sys
 
-from afjax.cli.main import explain
+from afjax.cli.explain import explain
 from afjax.distributed import hosts
 from afjax.errors import UserError
 

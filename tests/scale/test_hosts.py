@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import Job, checkpoint_steps, free_port, result
 
-from afjax.cli.main import explain
+from afjax.cli.explain import explain
 from afjax.distributed import hosts
 from afjax.errors import HOST_LOST, PREEMPTED, UserError
 
@@ -177,7 +177,7 @@ def test_a_host_whose_others_never_come_says_so_and_ends() -> None:
 ABORTED = """
 import os, sys
 from afjax.distributed import hosts
-from afjax.cli.main import explain
+from afjax.cli.explain import explain
 with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain):
     with hosts.together():
         pass

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from afjax.cli.main import explain
+from afjax.cli.explain import explain
 from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig

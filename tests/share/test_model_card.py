@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made_store import HOME, TRUNK, save
 
 from afjax import store
-from afjax.cli.flags import make_parser
+from afjax.cli.main import make_parser
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.share.model_card import code_span, model_card, yaml_string
@@ -67,10 +67,10 @@ def test_commands_and_python_are_such_as_afjax_takes(made: Path, tmp_path: Path,
     text = model_card([head, adapter])
     assert "\nAn adapter with a head for a BERT-family encoder" in text
     ((unpack, predict),) = [block.splitlines() for block in re.findall("```bash\n(.*?)```", text, re.DOTALL)]
-    arguments = make_parser().parse_args(shlex.split(predict)[1:])
+    arguments = make_parser()[0].parse_args(shlex.split(predict)[1:])
     assert (arguments.adapter, arguments.head, arguments.trunk) == (name, name, "org/model")
     assert arguments.max_length == 32
-    assert make_parser().parse_args(shlex.split(unpack)[1:]).file == f"{name}.tar"
+    assert make_parser()[0].parse_args(shlex.split(unpack)[1:]).file == f"{name}.tar"
     (python,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
     assert len(python.strip().splitlines()) == 6
     (call,) = [

@@ -22,7 +22,7 @@ import pytest
 from fork_server import fork_server
 
 from afjax import store, trees
-from afjax.cli.store import list_lines, show_lines, verify_lines
+from afjax.cli.store_lines import list_lines, show_lines, verify_lines
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig

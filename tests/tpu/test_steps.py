@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from afjax.cli.flags import TPU_DEFAULTS
+from afjax.cli.commands.tpu import METHOD_DEFAULTS
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
 from afjax.config.experiment import ExperimentConfig, SourceConfig
@@ -264,7 +264,7 @@ def test_a_method_without_numbers_has_those_of_the_help(
     with pytest.raises(SystemExit):
         main(["tpu", "--help"])
     told = capsys.readouterr().out
-    assert all(f"({default})" in told for name, default in TPU_DEFAULTS.items() if name != "unrolled")
+    assert all(f"({default})" in told for name, default in METHOD_DEFAULTS.items() if name != "unrolled")
 
 
 def test_what_a_slice_refuses(needs_libtpu: None, capsys: pytest.CaptureFixture[str]) -> None:

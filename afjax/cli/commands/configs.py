@@ -1,18 +1,39 @@
-"""What ``afjax configs`` prints: the built-in configs with their arguments."""
+"""``afjax configs``: lists the built-in configs with their arguments."""
 
+import argparse
 import inspect
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from afjax.cli.configs import builtin_configs, config_function
+from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import default_text
 
 WIDTH = 120
 
+EXAMPLE = """\
+examples:
+  afjax configs
+  afjax configs single"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "configs", "list the built-in configs and their arguments", EXAMPLE, run=_run)
+    parser.add_argument("config", nargs="?", metavar="NAME", help="show one: a built-in config, or FILE.py")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    lines = show_lines(arguments.config) if arguments.config else list_lines()
+    print("\n".join(lines))
+    return 0
+
 
 def list_lines() -> list[str]:
     """The built-in configs: name, first line of the docstring, and arguments with their defaults."""
+    from afjax.cli.configs import builtin_configs
+
     lines = []
     for name in builtin_configs():
         _, about, arguments = _described(name)
@@ -34,6 +55,8 @@ def show_lines(given: str) -> list[str]:
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
     """A config's file, its docstring, and its arguments as ``name=default``."""
+    from afjax.cli.configs import config_function
+
     path, get_config = config_function(given)
     arguments = []
     for name, parameter in inspect.signature(get_config).parameters.items():

@@ -1,60 +1,65 @@
-"""``afjax table``, and the figures that are drawn from several finished runs."""
+"""``afjax plot``: draws the papers' figures, those of finished runs here and those of stored models in two modules."""
 
 import argparse
+import functools
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from afjax.cli.commands import plot_activations, plot_spans
+from afjax.cli.finished_runs import add_runs_flags, split_folders
+from afjax.cli.parsers import add_command, add_group
 from afjax.errors import UserError
-from afjax.storage.paths import expanded
-from afjax.storage.writing import check_output, write_output
 
 if TYPE_CHECKING:
     from afjax.analysis.runs import Collection
 
+DIFFERENCES_EXAMPLE = """\
+example:
+  afjax plot differences --runs=runs --output=differences"""
 
-def table(arguments: argparse.Namespace) -> int:
-    """``afjax table``: prints a table of finished runs, or writes it."""
-    from afjax.analysis import formats, runs, tables
+TRADEOFF_EXAMPLE = """\
+examples:
+  afjax plot tradeoff --runs=runs --output=tradeoff
+  afjax plot tradeoff --runs=runs --task=rte --output=rte
 
-    # Before anything is read, which may take its time.
-    for given, names, what in (
-        (arguments.layout, tables.LAYOUTS, "layout"),
-        (arguments.format, formats.FORMATS, "format"),
-    ):
-        formats.check_choice(given, names, what)
-    output = arguments.output
-    if output is not None:
-        check_output(output)
-    grid = tables.make_grid(
-        runs.collect(split_folders(arguments.runs)),
-        tasks=arguments.tasks,
-        methods=arguments.methods,
-        seeds=arguments.seeds,
-        metric=arguments.metric,
-        by_size=arguments.by_size,
-        by_sampler=arguments.layout == "pals",
-    )
-    text = formats.write(tables.make_table(arguments.layout, grid), arguments.format)
-    if output is None:
-        print(text, end="")
-    else:
-        write_output(output, text)
-        print(f"Written to {output}", file=sys.stderr)
-    return 0
+Over all tasks: the median and the 20th and 80th percentiles of the scores minus full fine-tuning's; of one task: mean
+and standard deviation over seeds."""
+
+ROBUSTNESS_EXAMPLE = """\
+example:
+  afjax sweep --config=baselines:method=houlsby,task=rte,data=DATA/rte --workdir=runs/rte-scales \\
+      --grid.train.learning_rate=3e-4 --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0 --seeds=0,1,2
+  afjax plot robustness --runs=runs/rte-scales --output=robustness"""
+
+SEARCH_EXAMPLE = """\
+example:
+  afjax sweep --config=pfeiffer_search:task=rte,data=DATA --workdir=runs/search
+  afjax plot search --runs=runs/search --output=search"""
 
 
-def split_folders(given: str) -> Sequence[str]:
-    """The folders of ``--runs``."""
-    folders = [folder.strip() for folder in given.split(",")]
-    if "" in folders:
-        raise UserError(f'--runs is "{given}"; give folders with commas between, as in --runs=runs/rte,runs/mrpc.')
-    return [folder if folder.startswith("gs://") else str(expanded(folder)) for folder in folders]
+def add(commands: Any) -> None:
+    """Adds the commands to the parser's commands."""
+    plots = add_group(commands, "plot", "draw the papers' figures from what was trained", metavar="FIGURE")
+    plot_activations.add(plots)
+    plot_spans.add(plots)
+    figures = {
+        "differences": ("scores minus full fine-tuning's, a task a group", DIFFERENCES_EXAMPLE),
+        "tradeoff": ("score against trained parameters", TRADEOFF_EXAMPLE),
+        "robustness": ("score against the adapters' start and size, from a sweep", ROBUSTNESS_EXAMPLE),
+        "search": ("the search for the adapter's architecture, from its sweep", SEARCH_EXAMPLE),
+    }
+    for name, (summary, example) in figures.items():
+        parser = add_command(plots, name, summary, example, group="plot", run=functools.partial(_run, name))
+        add_runs_flags(parser)
+        parser.add_argument("--output", required=True, type=Path, help="the name of the files .png, .svg and .csv")
+        if name == "differences":
+            parser.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
+        if name == "tradeoff":
+            parser.add_argument("--task", default="", help="one task, in place of percentiles over all")
 
 
-def plot(arguments: argparse.Namespace) -> int:
-    """``afjax plot`` of what is drawn from several finished runs."""
+def _run(name: str, arguments: argparse.Namespace) -> int:
     from afjax.analysis import cells, figures, runs
 
     figures.check_output(arguments.output)
@@ -62,7 +67,6 @@ def plot(arguments: argparse.Namespace) -> int:
     there = sorted({record.task for record in found.records})
     tasks = cells.chosen(arguments.tasks, "--tasks", there)
     records = [record for task in tasks for record in found.records if record.task == task]
-    name = arguments.command.removeprefix("plot ")
     if name in ("robustness", "search"):
         from afjax.analysis import sweep_figures
 

@@ -1,0 +1,40 @@
+"""``afjax adapterdrop``: score and speed without the adapters of more and more layers."""
+
+import argparse
+from typing import Any
+
+from afjax.cli.curves import add_curve_flags, show_curve
+from afjax.cli.parsers import add_command, add_model_flags
+from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.storage.writing import check_output
+
+EXAMPLE = """\
+example:
+  afjax adapterdrop --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
+      --source=builtin:entail --output=adapterdrop.csv"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(
+        commands,
+        "adapterdrop",
+        "score and speed without the adapters of more and more layers",
+        EXAMPLE,
+        run=_run,
+    )
+    add_model_flags(parser)
+    add_curve_flags(parser)
+    parser.add_argument("--from_top", action="store_true", help="the last layers go first (the first do)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.analysis.adapterdrop import adapterdrop_curve
+
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
+    if arguments.output is not None:
+        check_output(arguments.output)
+    points = adapterdrop_curve(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size)
+    show_curve(points, task_model.task.main_metric, arguments.output)
+    return 0

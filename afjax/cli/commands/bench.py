@@ -1,0 +1,55 @@
+"""``afjax bench``: times one step on random weights."""
+
+import argparse
+import json
+from typing import Any
+
+from afjax.cli.parsers import add_command
+from afjax.errors import UserError
+
+EXAMPLE = """\
+example:
+  afjax bench --trunk=bert-base --method=fusion --mode=train --num_adapters=16 --batch_size=8 --max_length=128 --json"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "bench", "time one step on random weights", EXAMPLE, run=_run)
+    parser.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
+    parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
+    parser.add_argument("--mode", required=True, choices=("train", "eval"))
+    parser.add_argument("--num_adapters", type=int, default=1, help="how many adapters are fused (1)")
+    parser.add_argument("--batch_size", type=int, default=8, help="rows a step (8)")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
+    parser.add_argument("--num_steps", type=int, default=5, help="timed steps (5)")
+    parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop")
+    parser.add_argument(
+        "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen trunk (float32)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on the last line")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.bench import step_time as bench
+
+    if arguments.num_steps < 1:
+        raise UserError(f"--num_steps is {arguments.num_steps}; it must be at least 1.")
+    prepared = bench.prepare(
+        trunk=arguments.trunk,
+        method=arguments.method,
+        mode=arguments.mode,
+        num_adapters=arguments.num_adapters,
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        scan_layers=arguments.scan_layers,
+        trunk_dtype=arguments.trunk_dtype,
+    )
+    figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
+    print(
+        f"{arguments.trunk}, {arguments.method}, {arguments.mode}: median step {figures['median_step_s']:.3f} s, "
+        f"{figures['examples_per_s']:.1f} examples/s, compiled in {figures['compile_s']:.1f} s, "
+        f"peak memory {figures['peak_memory_gb']:.2f} GB"
+    )
+    if arguments.json:
+        print(json.dumps(figures))
+    return 0

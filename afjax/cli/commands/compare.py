@@ -1,0 +1,73 @@
+"""``afjax compare``: tests whether B is better than A on the same rows."""
+
+import argparse
+import functools
+import json
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_source_flags
+from afjax.cli.stored_model import own_rows, set_up_libraries
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax compare adapter:target fusion:target-fusion --store=runs/quickstart/store --trunk=minilm \\
+      --source=builtin:target
+  afjax compare runs/rte-0,runs/rte-1,runs/rte-2 runs/fusion-0,runs/fusion-1,runs/fusion-2 --data_dir=DATA --json
+
+A and B are models of a store (adapter:NAME, fusion:NAME, head:NAME, with :HEAD behind where the head has another name)
+or workdirs, with commas between several runs, which are paired in order. A sweep of one setting stands for its runs."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "compare", "test whether B is better than A on the same rows", EXAMPLE, run=_run)
+    parser.add_argument("a", metavar="A", help="a model of --store, as in adapter:rte, or a workdir; or several")
+    parser.add_argument("b", metavar="B", help="likewise")
+    parser.add_argument("--store", default="", help="of models; of workdirs where it was moved")
+    parser.add_argument("--trunk", default="", help="of models and workdirs whose trunk was moved")
+    parser.add_argument("--task", default="", help="which task of a run on several")
+    add_mismatch_flag(parser)
+    add_source_flags(parser, required=False)
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    parser.add_argument("--metric", default="", help="what to decide by (as early stopping did)")
+    parser.add_argument("--resamples", type=int, default=10_000, help="of the bootstrap (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap's draws (0)")
+    parser.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--json", action="store_true", help="print JSON on the last line")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.analysis import compare as comparing
+    from afjax.analysis.sides import open_sides
+    from afjax.trunk.pretrained import load_trunk
+
+    set_up_libraries()
+    if arguments.resamples < 1:
+        raise UserError(f"--resamples is {arguments.resamples}; it must be at least 1.")
+    if arguments.seed < 0:
+        raise UserError(f"--seed is {arguments.seed}; it must be at least 0.")
+    where: dict[str, Any] = {
+        "store_folder": arguments.store,
+        "trunk": arguments.trunk,
+        "task": arguments.task,
+        "allow_mismatch": arguments.allow_mismatch,
+    }
+    # Cached, because both sides usually have the same trunk.
+    load = functools.cache(load_trunk)
+    first, second = (open_sides(text, load, **where) for text in (arguments.a, arguments.b))
+    found = comparing.compare(
+        first,
+        second,
+        own_rows(first[0].model, arguments, arguments.split),
+        metric=arguments.metric,
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        num_resamples=arguments.resamples,
+        seed=arguments.seed,
+    )
+    print("\n".join(comparing.to_lines(found)))
+    if arguments.json:
+        print(json.dumps(comparing.to_json(found)))
+    return 0

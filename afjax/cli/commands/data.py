@@ -1,0 +1,60 @@
+"""``afjax data``: shows a task's splits, or lists the known tasks."""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_length_flag, one_of
+from afjax.cli.stored_model import set_up_libraries
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax data show rte --data_dir=DATA --trunk=minilm --max_length=128
+  afjax data show entail --source=builtin:entail --split=dev
+  afjax data show reviews.csv --text_a=review --label=stars
+  afjax data list
+
+DATA is the folder that holds the tasks' folders: benchmarks' own downloads, or folders of train, dev and test files."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "data", "show a task's splits, or list the known tasks", EXAMPLE, run=_run)
+    parser.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
+    parser.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file or a file of rows")
+    parser.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
+    parser.add_argument("--source", default="", help="a task's own folder or file, builtin:NAME or tfds:NAME")
+    for setting in ("text_a", "text_b", "label"):
+        parser.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
+    parser.add_argument("--trunk", default="minilm", help="whose tokens to count (minilm)")
+    add_length_flag(parser)
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a training step (32)")
+    parser.add_argument("--split", default="", choices=("train", "dev", "test"), help="one split (all)")
+    parser.add_argument("--json", action="store_true", help="print JSON on the last line")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.cli import task_lines
+
+    if (arguments.action == "show") != (arguments.task is not None):
+        raise UserError('Give a TASK with "data show", and none with "data list".')
+    if arguments.action == "list":
+        print("\n".join(task_lines.list_lines(as_json=arguments.json)))
+        return 0
+    from afjax.trunk.pretrained import load_trunk
+
+    set_up_libraries()
+    task = task_lines.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
+    columns = {name: getattr(arguments, name) for name in ("text_a", "text_b", "label") if getattr(arguments, name)}
+    task = dataclasses.replace(task, **columns)
+    lines = task_lines.show_lines(
+        task,
+        load_trunk(arguments.trunk),
+        max_length=arguments.max_length,
+        batch_size=arguments.batch_size,
+        split=arguments.split,
+        as_json=arguments.json,
+    )
+    print("\n".join(lines))
+    return 0

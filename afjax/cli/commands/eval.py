@@ -1,0 +1,48 @@
+"""``afjax eval``: scores a stored model on labelled rows."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_model_flags, add_source_flags
+from afjax.cli.stored_model import load_stored_model, rows_of
+
+EXAMPLE = """\
+example:
+  afjax eval --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --source=builtin:target --split=test
+  afjax eval --store=store --trunk=minilm --adapter=csqa --head=csqa --data_dir=DATA"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "eval", "score a stored model on labelled rows", EXAMPLE, run=_run)
+    add_model_flags(parser)
+    parser.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
+    add_source_flags(parser)
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which split (dev)")
+    parser.add_argument(
+        "--confusion",
+        action="store_true",
+        help="also give the confusion matrix of a classification task, as a table and in the JSON object",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.data.notices import blank_texts, no_better_than_majority
+
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
+    scores = task_model.evaluate(
+        rows, batch_size=arguments.batch_size, max_length=arguments.max_length, confusion=arguments.confusion
+    )
+    if arguments.confusion:
+        print(scores["confusion"], file=sys.stderr)
+        scores["confusion"] = scores["confusion"].to_dict()
+    name = task_model.model.head_name
+    for notice in (blank_texts(arguments.split, rows), no_better_than_majority(name, rows, scores)):
+        if notice:
+            print(f"Note: {notice}", file=sys.stderr)
+    print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
+    return 0

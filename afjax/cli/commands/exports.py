@@ -1,0 +1,89 @@
+"""``afjax export``: writes what a store has for other programs."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_group, add_stored_model_flags
+from afjax.cli.stored_model import load_stored_model
+
+EXPORT_ADAPTERHUB_EXAMPLE = """\
+examples:
+  afjax export adapterhub entail --store=runs/quickstart/store --output=entail
+  afjax export adapterhub target-fusion --store=runs/quickstart/store --output=target-fusion --weights=bin
+
+An adapter goes with the head of its name, a fusion with its adapters and the head of its name. In Python:
+  model.load_adapter("entail", use_safetensors=True)
+  model.load_adapter_setup("target-fusion", set_active=True)"""
+
+STABLEHLO_EXAMPLE = """\
+example:
+  afjax export stablehlo --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --output=target.stablehlo --platforms=cpu,tpu
+
+The file holds weights and program; it takes tokens, types and mask of any batch size and any length up to --max_length,
+and gives logits. FILE.json beside it says what they are, and how to run it with JAX alone."""
+
+
+def add(commands: Any) -> None:
+    """Adds the commands to the parser's commands."""
+    exports = add_group(commands, "export", "write what a store holds for other programs")
+    adapterhub = add_command(
+        exports,
+        "adapterhub",
+        "write an artefact for AdapterHub's library",
+        EXPORT_ADAPTERHUB_EXAMPLE,
+        group="export",
+        run=_adapterhub,
+    )
+    adapterhub.add_argument("name", metavar="NAME", help="of an adapter, a fusion or a head")
+    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapterhub.add_argument("--output", required=True, type=Path, help="the folder to make")
+    adapterhub.add_argument("--kind", choices=("adapter", "fusion", "head"), help="where several have the name")
+    adapterhub.add_argument(
+        "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
+    )
+    adapterhub.add_argument("--num_choices", type=int, help="choices a row, where a head does not name them")
+
+    stablehlo = add_command(
+        exports,
+        "stablehlo",
+        "write a model as one file that JAX runs without afjax",
+        STABLEHLO_EXAMPLE,
+        group="export",
+        run=_stablehlo,
+    )
+    add_stored_model_flags(stablehlo)
+    stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
+    stablehlo.add_argument("--max_length", type=int, default=128, help="the most tokens a row may have (128)")
+    stablehlo.add_argument(
+        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
+    )
+
+
+def _adapterhub(arguments: argparse.Namespace) -> int:
+    from afjax.interop.adapterhub import export_adapterhub
+
+    written = export_adapterhub(
+        arguments.store,
+        arguments.name,
+        arguments.output,
+        kind=arguments.kind,
+        weights=arguments.weights,
+        num_choices=arguments.num_choices,
+    )
+    for what, where in written:
+        print(f"{where}: {what}")
+    return 0
+
+
+def _stablehlo(arguments: argparse.Namespace) -> int:
+    from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
+
+    platforms = check_platforms(arguments.platforms.split(","))
+    about = export_stablehlo(
+        load_stored_model(arguments), arguments.output, max_length=arguments.max_length, platforms=platforms
+    )
+    size, names = about["file"]["bytes"] / 1e6, ", ".join(about["platforms"])
+    print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
+    return 0

@@ -1,0 +1,196 @@
+"""``afjax import``: brings in adapters and trunks of other code."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
+from afjax.cli.stored_model import set_up_libraries
+
+if TYPE_CHECKING:
+    from afjax.model.task_model import TaskModel
+
+IMPORT_ADAPTERHUB_EXAMPLE = """\
+examples:
+  afjax import adapterhub saved/rte --store=store --trunk=bert-base-uncased
+  afjax import adapterhub USER/REPO --store=store --name=rte
+  afjax import adapterhub saved/setup --store=store --name=rte-fusion
+
+SOURCE is what the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup wrote. A fusion
+alone needs its adapters in the store; a setup brings them."""
+
+IMPORT_ADAPTER_BERT_EXAMPLE = """\
+example:
+  afjax import bert uncased_L-12_H-768_A-12 --output=bert --gelu=tanh
+  afjax import adapter-bert runs/mrpc/model.ckpt-343 --trunk=bert --store=store --name=mrpc
+  afjax eval --store=store --trunk=bert --adapter=mrpc --head=mrpc --data_dir=DATA
+
+The trunk is the pretrained BERT that the adapter was trained from; the checkpoint's frozen weights must be its own."""
+
+IMPORT_BERT_EXAMPLE = """\
+example:
+  afjax import bert uncased_L-12_H-768_A-12 --output=bert
+  afjax import bert uncased_L-12_H-768_A-12/bert_model.ckpt --output=gs://BUCKET/bert --gelu=tanh
+
+By "gelu" Google's later code, and adapter-bert's, means the tanh approximation; Hugging Face's copies of the same
+weights, and Google's first code, the exact one."""
+
+IMPORT_BERT_N_PALS_EXAMPLE = """\
+example:
+  afjax import bert-n-pals output/best_model.pth --config=configs/pals_config.json --vocab=bert/vocab.txt \\
+      --tasks=cola,mrpc,mnli,rte,stsb,sst2,qqp,qnli --output=pals-trunk --store=store
+  afjax eval --store=store --trunk=pals-trunk --adapter=rte --head=rte --data_dir=DATA
+
+The tasks stand in the order in which the authors' code has them, which for --tasks=all is the one above."""
+
+
+def add(commands: Any) -> None:
+    """Adds the commands to the parser's commands."""
+    imports = add_group(commands, "import", "bring in adapters and trunks of other code")
+    adapterhub = add_command(
+        imports,
+        "adapterhub",
+        "take over what AdapterHub's library saved",
+        IMPORT_ADAPTERHUB_EXAMPLE,
+        group="import",
+        run=_adapterhub,
+    )
+    adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
+    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapterhub.add_argument("--name", default="", help="of the adapter, or of a setup's fusion (their own)")
+    adapterhub.add_argument("--trunk", default="", help="what it was trained on (what it says)")
+    adapterhub.add_argument("--overwrite", action="store_true", help="replace what has the name already")
+
+    _add_adapter_bert(imports)
+    _add_bert(imports)
+    _add_bert_n_pals(imports)
+
+
+def _add_adapter_bert(imports: Any) -> None:
+    summary = "Houlsby 2019's own checkpoint, as an adapter and a head"
+    adapter = add_command(
+        imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, group="import", run=_adapter_bert
+    )
+    adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or a folder that has one")
+    adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
+    adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    adapter.add_argument("--name", required=True, help="of the adapter and the head in the store")
+    adapter.add_argument("--task", default="", help="the benchmark's task (as --name)")
+    adapter.add_argument("--labels", default="", metavar="NAME,NAME", help="of the outputs (the task's, or 0,1,...)")
+    add_length_flag(adapter)
+    add_overwrite_flag(adapter)
+
+
+def _add_bert(imports: Any) -> None:
+    bert = add_command(
+        imports, "bert", "Google's own BERT, as a trunk's folder", IMPORT_BERT_EXAMPLE, group="import", run=_bert
+    )
+    bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or the folder that has it")
+    bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
+    bert.add_argument("--config", metavar="FILE", help="bert_config.json (that beside the checkpoint)")
+    bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='what "gelu" is (exact)')
+    _add_vocabulary_flags(bert, "the checkpoint")
+    add_overwrite_flag(bert)
+
+
+def _add_bert_n_pals(imports: Any) -> None:
+    summary = "Stickland & Murray 2019's own checkpoint, as a trunk, adapters and heads"
+    pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
+    pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
+    pals.add_argument("--config", required=True, metavar="FILE", help="the config it was trained with")
+    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in its order")
+    pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
+    pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    pals.add_argument("--name", default="", help="stands before each task's name in the store: NAME-TASK")
+    _add_vocabulary_flags(pals, "--config")
+    add_length_flag(pals)
+    add_overwrite_flag(pals)
+
+
+def _add_vocabulary_flags(parser: argparse.ArgumentParser, beside: str) -> None:
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (that beside {beside})")
+    parser.add_argument("--case", choices=("cased", "uncased"), help="of the tokenizer (as the vocabulary is)")
+
+
+def _adapterhub(arguments: argparse.Namespace) -> int:
+    from afjax.interop.adapterhub import import_adapterhub
+    from afjax.trunk.pretrained import load_trunk
+
+    set_up_libraries()
+    imported = import_adapterhub(
+        arguments.source,
+        arguments.store,
+        name=arguments.name,
+        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
+        overwrite=arguments.overwrite,
+    )
+    for artefact in imported:
+        print("; ".join([f"{artefact.kind}/{artefact.name}", *artefact.notes]))
+    return 0
+
+
+def _adapter_bert(arguments: argparse.Namespace) -> int:
+    from afjax.interop.adapter_bert import import_adapter_bert
+
+    model = import_adapter_bert(
+        arguments.source,
+        arguments.trunk,
+        name=arguments.name,
+        task=arguments.task,
+        labels=_names(arguments.labels),
+        max_length=arguments.max_length,
+    )
+    model.save(arguments.store, overwrite=arguments.overwrite)
+    lines = _stored(model, arguments.store)
+    if model.trunk.config.activation != "gelu_tanh":
+        lines.append(
+            f"The authors' code computes with the tanh approximation of GELU in BERT too, the trunk {arguments.trunk} "
+            "with another: logits will differ slightly (afjax import bert --gelu=tanh makes a trunk that agrees)."
+        )
+    print("\n".join(lines))
+    return 0
+
+
+def _bert(arguments: argparse.Namespace) -> int:
+    from afjax.interop.google_bert import import_bert
+
+    trunk = import_bert(
+        arguments.source,
+        arguments.output,
+        config=arguments.config,
+        vocab=arguments.vocab,
+        case=arguments.case,
+        gelu=arguments.gelu,
+        overwrite=arguments.overwrite,
+    )
+    print(f"trunk {arguments.output}: {trunk.config.num_layers} layers of {trunk.config.hidden_size}, {trunk.sha256}")
+    return 0
+
+
+def _bert_n_pals(arguments: argparse.Namespace) -> int:
+    from afjax.interop.bert_n_pals import import_bert_n_pals
+
+    models = import_bert_n_pals(
+        arguments.source,
+        config=arguments.config,
+        tasks=_names(arguments.tasks),
+        output=arguments.output,
+        store_folder=arguments.store,
+        vocab=arguments.vocab,
+        case=arguments.case,
+        name=arguments.name,
+        max_length=arguments.max_length,
+        overwrite=arguments.overwrite,
+    )
+    print(f"trunk {arguments.output}: {models[0].trunk.sha256}")
+    print("\n".join(line for model in models for line in _stored(model, arguments.store)))
+    return 0
+
+
+def _stored(model: "TaskModel", store: str) -> list[str]:
+    """What of a model is now in the store, one artefact a line."""
+    labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind
+    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in model.artefacts()]
+
+
+def _names(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",")) if words else ()

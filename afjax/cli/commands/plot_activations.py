@@ -1,0 +1,111 @@
+"""``afjax plot activations``: what fusions attend to."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, print_written
+from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax plot activations --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --by_label \\
+      --output=figures/target
+  afjax plot activations --store=store --trunk=minilm --fusion=rte-fusion,mrpc-fusion --data_dir=DATA --layers=0,3,5 \\
+      --output=figures/targets
+  afjax plot activations --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion \\
+      --text="All cats sleep." --text_b="Some cats sleep." --output=figures/sentence
+
+One fusion gives layers x adapters, several give fusions x adapters of each layer, a text gives adapters x tokens.
+Written are OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
+
+
+def add(plots: Any) -> None:
+    """Adds the command to the figures."""
+    summary = "what fusions listen to, over a split or at every token of a text"
+    parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
+    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_trunk_flag(parser)
+    parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one a target task")
+    parser.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (those trained with them)")
+    add_mismatch_flag(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each one's rows, as for eval (those it trained on)")
+    source.add_argument("--data_dir", help="the folder of all tasks, where each head's task is found by its name")
+    source.add_argument("--text", help="one text in place of rows")
+    parser.add_argument("--text_b", help="the second text of a pair")
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which rows (dev)")
+    parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
+    parser.add_argument("--by_label", action="store_true", help="also over the rows of each label")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax import store
+    from afjax.analysis.activation_figures import check_layers, draw_activations, draw_token_activations
+    from afjax.analysis.activations import mean_activations, token_activations
+    from afjax.analysis.figures import check_output
+    from afjax.model.loading import load_task_model
+    from afjax.model.stored import recorded_head
+
+    set_up_libraries()
+    check_output(arguments.output)
+    fusions = arguments.fusion.split(",")
+    for name in fusions:
+        if fusions.count(name) > 1:
+            raise UserError(f'--fusion names "{name}" twice; give each fusion once.')
+    given_heads = _one_each(arguments.head, fusions, "--head")
+    sources = _one_each(arguments.source or "", fusions, "--source")
+    layers = _layers(arguments.layers)
+    if arguments.text is None and arguments.text_b is not None:
+        raise UserError("--text_b is the second text of a pair; give --text as well.")
+    if arguments.text is not None and (len(fusions) > 1 or arguments.by_label):
+        raise UserError("A text is shown for one fusion and has no label; give one --fusion, and no --by_label.")
+    for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
+        if text is not None and not text.strip():
+            raise UserError(f"{flag} is blank; give it words, whose tokens the figure shows.")
+    heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
+    for name in fusions:
+        # Before a head is loaded, so that the message about a wrong name says that no fusion has it.
+        store.read_manifest(arguments.store, "fusion", name)
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
+    check_layers(layers, trunk.config.num_layers)
+    models = [
+        load_task_model(arguments.store, trunk, head=head, fusion=fusion, allow_mismatch=arguments.allow_mismatch)
+        for head, fusion in zip(heads, fusions, strict=True)
+    ]
+    if arguments.text is not None:
+        found = token_activations(models[0], arguments.text, arguments.text_b)
+        print_written(draw_token_activations(found, arguments.output, layers=layers))
+        if len(found.tokens) < found.num_tokens:
+            told = f"The text was cut to {len(found.tokens)} of its {found.num_tokens} tokens, as in training."
+            print(told, file=sys.stderr)
+        return 0
+    splits = []
+    for index, model in enumerate(models):
+        source = sources[index] if sources else model.task.source
+        own = argparse.Namespace(source=source, data_dir=arguments.data_dir)
+        splits.append(rows_of(model, own, arguments.split))
+    means = [
+        mean_activations(model, rows, by_label=arguments.by_label, batch_size=arguments.batch_size)
+        for model, rows in zip(models, splits, strict=True)
+    ]
+    print_written(draw_activations(means, arguments.output, layers=layers))
+    return 0
+
+
+def _one_each(given: str, fusions: list[str], flag: str) -> list[str]:
+    words = given.split(",") if given else []
+    if words and len(words) != len(fusions):
+        raise UserError(f"{flag} names {len(words)} and --fusion {len(fusions)}; give one for each fusion, in order.")
+    return words
+
+
+def _layers(given: str) -> list[int]:
+    words = given.split(",") if given else []
+    if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
+        raise UserError(f"--layers is {given}; give layers by their numbers, as in 0,1,2.")
+    return [int(word) for word in words]

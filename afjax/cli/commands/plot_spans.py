@@ -1,0 +1,46 @@
+"""``afjax plot spans``: what is lost without the adapters of each span of layers."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, print_written
+from afjax.cli.stored_model import load_stored_model, rows_of
+
+EXAMPLE = """\
+example:
+  afjax plot spans --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
+      --source=builtin:entail --output=figures/spans
+
+Adapters alone are removed: LayerNorms that were trained with them stay. Written are OUTPUT.png, OUTPUT.svg and
+OUTPUT.csv, which has every metric of every span."""
+
+
+def add(plots: Any) -> None:
+    """Adds the command to the figures."""
+    summary = "what is lost without the adapters of each span of layers"
+    parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
+    add_model_flags(parser)
+    add_source_flags(parser)
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    parser.add_argument("--metric", default="", help="the one that is drawn (the task's)")
+    parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.analysis.figures import check_output
+    from afjax.analysis.spans import draw_spans, score_spans
+    from afjax.tasks.kinds import check_metric
+
+    check_output(arguments.output)
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
+    metric = arguments.metric or task_model.task.main_metric
+    check_metric(metric, task_model.task.kind, len(task_model.labels))
+    scores = score_spans(task_model, rows, batch_size=arguments.batch_size)
+    whole = f"{metric} {scores.whole[metric]:.4f} with all adapters, {len(scores.without)} spans"
+    title = arguments.fusion or arguments.adapter
+    paths = draw_spans(scores, metric, arguments.output, title=title)
+    print(whole)
+    print_written(paths)
+    return 0

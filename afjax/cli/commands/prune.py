@@ -1,0 +1,73 @@
+"""``afjax prune``: score and speed with fewer adapters in each layer's fusion."""
+
+import argparse
+from typing import Any
+
+from afjax.cli.curves import add_curve_flags, show_curve
+from afjax.cli.parsers import add_command, add_model_flags
+from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.config.values import check_name
+from afjax.errors import UserError
+from afjax.storage.writing import check_output
+
+EXAMPLE = """\
+example:
+  afjax prune --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
+      --source=builtin:target --output=prune.csv --keep=1 --name=target-pruned
+
+Adapters are ranked, layer by layer, by their share of the fusion's attention over rows of the train split."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(
+        commands, "prune", "score and speed with fewer adapters in each layer's fusion", EXAMPLE, run=_run
+    )
+    add_model_flags(parser)
+    add_curve_flags(parser)
+    parser.add_argument("--rank_rows", type=int, default=1000, help="train rows to rank the adapters over (1000)")
+    parser.add_argument("--keep", type=int, help="how many adapters each layer of the stored fusion keeps")
+    parser.add_argument("--name", default="", help="under which name the pruned fusion and its head are stored")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.adapters.kinds import adapter_layers
+    from afjax.analysis.adapterdrop import most_used, prune_curve, rank_adapters
+    from afjax.store import names
+
+    keep, name, store, output = arguments.keep, arguments.name, arguments.store, arguments.output
+    if arguments.rank_rows < 1:
+        raise UserError(f"--rank_rows is {arguments.rank_rows}; it must be at least 1.")
+    if name and arguments.drop_layers:
+        raise UserError("--drop_layers cannot be stored with a pruned fusion; leave it out, or --keep and --name.")
+    task_model = load_stored_model(arguments)
+    rows = rows_of(task_model, arguments, arguments.split)
+    ranking_rows = rows_of(task_model, arguments, "train").every(arguments.rank_rows)
+    if (keep is None) != (not name):
+        raise UserError(
+            "Give --keep and --name together: how many adapters each layer keeps, and the pruned fusion's name."
+        )
+    if name:
+        check_name(name, "fusion")
+        taken = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
+        if taken:
+            raise UserError(f'The store {store} already has "{name}" in {" and ".join(taken)}; give another --name.')
+    if output is not None:
+        check_output(output)
+    members = [member for member, _ in task_model.model.adapters]
+    shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
+    # If this cannot be done, it is refused before anything is printed.
+    task_model.with_kept(most_used(shares, 1))
+    kept = None if keep is None else most_used(shares, keep)
+    layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)
+    for slot, of_slot in shares.items():
+        for layer, share in zip(layers, of_slot, strict=True):
+            ranked = sorted(zip(share, members, strict=True), reverse=True)
+            print(f"{slot} {layer:2}  " + ", ".join(f"{member} {part:.3f}" for part, member in ranked))
+    print()
+    points = prune_curve(task_model, rows, shares, batch_size=arguments.batch_size)
+    show_curve(points, task_model.task.main_metric, output)
+    if kept is not None:
+        task_model.with_kept(kept).renamed(name).save(store)
+        print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters a layer, in {store}")
+    return 0

@@ -1,0 +1,55 @@
+"""``afjax report``: all about a workdir's runs, as one HTML page."""
+
+import argparse
+import functools
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from afjax.cli.parsers import add_command, add_source_flags
+from afjax.cli.stored_model import own_rows, set_up_libraries
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax report --workdir=runs/quickstart --output=report.html
+  afjax report --workdir=runs/sweep-rte --data_dir=DATA --output=report.html --mistakes=50
+
+The page is one file that needs no network. A sweep's folder, or one with several workdirs in it, is reported as a
+whole: scores with their spread over seeds, and the rows of its best run."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "report", "all about a workdir's runs, as one HTML page", EXAMPLE, run=_run)
+    parser.add_argument("--workdir", required=True, type=epath.Path, help="a run's or a sweep's folder, or gs://...")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the page")
+    parser.add_argument("--store", default="", help="where the runs saved what they trained, if moved")
+    parser.add_argument("--trunk", default="", help="what they were trained on (as the config says)")
+    add_source_flags(parser, required=False)
+    parser.add_argument("--mistakes", type=int, default=20, help="how many of the rows it got wrong to show (20)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.analysis.report import write_report
+    from afjax.trunk.pretrained import load_trunk
+
+    set_up_libraries()
+    if arguments.mistakes < 0:
+        raise UserError(f"--mistakes is {arguments.mistakes}; it must be at least 0.")
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size is {arguments.batch_size}; it must be at least 1.")
+    write_report(
+        arguments.workdir,
+        arguments.output,
+        rows_of=lambda model: own_rows(model, arguments, "dev"),
+        load_trunk=functools.cache(load_trunk),
+        store_folder=arguments.store,
+        trunk=arguments.trunk,
+        num_mistakes=arguments.mistakes,
+        batch_size=arguments.batch_size,
+    )
+    print(arguments.output)
+    return 0

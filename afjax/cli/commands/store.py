@@ -1,0 +1,138 @@
+"""``afjax store``: lists, checks and shares what a store has."""
+
+import argparse
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_group
+from afjax.errors import UserError
+
+STORE_EXAMPLE = """\
+examples:
+  afjax store ls --store=store
+  afjax store show rte --store=store
+  afjax store verify --store=store
+  afjax store pack rte --store=store --output=rte.tar"""
+
+SHARE_EXAMPLE = """\
+examples:
+  afjax store pack rte --store=store --output=rte.tar --license=apache-2.0
+  afjax store unpack rte.tar --store=other
+  afjax store push rte --store=store --repo=USER/REPO --license=apache-2.0 --private
+  afjax store pull USER/REPO --store=other --name=their-rte
+
+An adapter takes the head of its name along, a fusion its adapters and its head. A model card is written; paths of this
+machine are cut to their last part. What comes in is checked wholly before any of it enters the store."""
+_NAME = 'Give a NAME with "store show", and none with "store ls" and "store verify".'
+
+
+def add(commands: Any) -> None:
+    """Adds the commands to the parser's commands."""
+    actions = add_group(commands, "store", "list, check or share what a store holds", STORE_EXAMPLE, "ACTION")
+    for action, summary, run in (
+        ("ls", "list what a store holds", _list),
+        ("show", "all about the artefacts of one name", _show),
+        ("verify", "read all that a store holds and check it", _verify),
+    ):
+        parser = add_command(actions, action, summary, STORE_EXAMPLE, group="store", run=run)
+        parser.add_argument("name", nargs="?", help="of what to show")
+    pack = add_command(
+        actions, "pack", "write an artefact and what belongs to it to one file", SHARE_EXAMPLE, group="store", run=_pack
+    )
+    push = add_command(
+        actions, "push", "put an artefact on the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
+    )
+    for out in (pack, push):
+        out.add_argument("name", metavar="NAME", help="of what to share")
+        out.add_argument("--kind", default="", choices=("adapters", "fusion", "heads"), help="where two have that name")
+        out.add_argument("--license", default="", metavar="ID", help="for the model card, as in apache-2.0 (unknown)")
+    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file, replaced where it is there")
+    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository, made where it is missing")
+    push.add_argument("--private", action="store_true", help="a new repository is private")
+    unpack = add_command(
+        actions,
+        "unpack",
+        "check a packed file, and put it into a store",
+        SHARE_EXAMPLE,
+        group="store",
+        run=_unpack,
+    )
+    unpack.add_argument("file", metavar="FILE.tar", help="what afjax store pack wrote")
+    pull = add_command(
+        actions, "pull", "put what is on the Hugging Face hub into a store", SHARE_EXAMPLE, group="store", run=_pull
+    )
+    pull.add_argument("repo", metavar="USER/REPO", help="what afjax store push wrote")
+    pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
+    for incoming in (unpack, pull):
+        incoming.add_argument("--name", default="", help="a new name for it and its head (its own)")
+        incoming.add_argument("--overwrite", action="store_true", help="replace what has these names")
+    for parser in actions.choices.values():
+        parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from afjax.cli.store_lines import list_lines
+
+    _check_no_name(arguments)
+    print("\n".join(list_lines(arguments.store)))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from afjax.cli.store_lines import show_lines
+
+    if arguments.name is None:
+        raise UserError(_NAME)
+    print("\n".join(show_lines(arguments.store, arguments.name)))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from afjax.cli.store_lines import verify_lines
+
+    _check_no_name(arguments)
+    lines, well = verify_lines(arguments.store)
+    print("\n".join(lines))
+    return 0 if well else 2
+
+
+def _check_no_name(arguments: argparse.Namespace) -> None:
+    if arguments.name is not None:
+        raise UserError(_NAME)
+
+
+def _pack(arguments: argparse.Namespace) -> int:
+    from afjax import share
+    from afjax.cli.store_lines import shared_lines
+
+    shared = share.pack(
+        arguments.store, arguments.name, arguments.output, kind=arguments.kind, license=arguments.license
+    )
+    print("\n".join(shared_lines(f"{arguments.output} has", shared)))
+    return 0
+
+
+def _unpack(arguments: argparse.Namespace) -> int:
+    from afjax import share
+    from afjax.cli.store_lines import shared_lines
+
+    found = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    return 0
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    from afjax import share
+
+    options = {"kind": arguments.kind, "license": arguments.license, "private": arguments.private}
+    print(share.push(arguments.store, arguments.name, arguments.repo, **options))
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from afjax import share
+    from afjax.cli.store_lines import shared_lines
+
+    options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
+    found = share.pull(arguments.repo, arguments.store, **options)
+    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    return 0

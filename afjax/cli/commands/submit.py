@@ -1,0 +1,74 @@
+"""``afjax submit``: predicts a benchmark's test sets for its server."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.parsers import add_command, add_mismatch_flag, one_of
+from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax submit glue --store=store --data_dir=DATA --output=submission
+  afjax submit glue --store=store --data_dir=DATA --output=submission --names={task}-fusion --partial
+  afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
+  afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
+
+A task's head is the store's of its name (see --names), with the fusion of that name, else the adapter, else alone."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "submit", "predict a benchmark's test sets for its server", EXAMPLE, run=_run)
+    parser.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
+    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    parser.add_argument(
+        "--trunk",
+        default="",
+        help="minilm, a folder (or gs://...) or a Hugging Face id (the one that the store records)",
+    )
+    parser.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
+    parser.add_argument("--output", required=True, type=Path, help="a folder for the files")
+    parser.add_argument("--names", default="{task}", help="what each task's head is called ({task})")
+    parser.add_argument("--tasks", default="", metavar="TASK,TASK", help="the tasks to predict (the benchmark's)")
+    parser.add_argument("--split", choices=("dev", "test"), help="of squad (dev); the others have test alone")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as the head was trained)")
+    parser.add_argument(
+        "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
+    )
+    add_mismatch_flag(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.cli import submission
+    from afjax.cli.submit_plan import plan
+
+    if arguments.output.is_file():
+        raise UserError(f"{arguments.output} is a file; give --output the name of a folder.")
+    set_up_libraries()
+    jobs = plan(
+        arguments.benchmark,
+        store_folder=arguments.store,
+        data_dir=arguments.data_dir,
+        names=arguments.names,
+        tasks=arguments.tasks,
+        split=arguments.split,
+        partial=arguments.partial,
+    )
+    # A plan has at least one head. If the heads belong to different trunks, loading the models refuses the others.
+    head = next(job.head for job in jobs if job.head)
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
+    lines = submission.write(
+        arguments.benchmark,
+        jobs,
+        store_folder=arguments.store,
+        trunk=trunk,
+        output=arguments.output,
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        allow_mismatch=arguments.allow_mismatch,
+    )
+    print("\n".join(lines))
+    return 0

@@ -1,0 +1,61 @@
+"""``afjax table``: the papers' tables, from finished runs."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.finished_runs import add_runs_flags, split_folders
+from afjax.cli.parsers import add_command
+from afjax.storage.writing import check_output, write_output
+
+EXAMPLE = """\
+examples:
+  afjax table adapterfusion --runs=runs
+  afjax table houlsby --runs=runs/rte-full,runs/rte-sizes,runs/store --by_size --format=markdown
+  afjax table arrows --runs=runs --format=latex --output=arrows.tex
+
+Layouts: adapterfusion (tasks by methods), arrows and differences (AdapterFusion's table 2 and figure 3), pals (methods
+and samplers), houlsby (parameters, scores). Below the table stand the commands that train what it lacks."""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(commands, "table", "the papers' tables, from finished runs", EXAMPLE, run=_run)
+    parser.add_argument("layout", metavar="LAYOUT", help="adapterfusion, arrows, differences, pals or houlsby")
+    add_runs_flags(parser)
+    parser.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
+    parser.add_argument("--seeds", default="", metavar="SEED,...", help="what each cell should have (what any has)")
+    parser.add_argument("--by_size", action="store_true", help="adapters of each size are a method of their own")
+    parser.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
+    parser.add_argument("--output", type=Path, help="the file (the terminal)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.analysis import formats, runs, tables
+
+    # Before anything is read, which may take its time.
+    for given, names, what in (
+        (arguments.layout, tables.LAYOUTS, "layout"),
+        (arguments.format, formats.FORMATS, "format"),
+    ):
+        formats.check_choice(given, names, what)
+    output = arguments.output
+    if output is not None:
+        check_output(output)
+    grid = tables.make_grid(
+        runs.collect(split_folders(arguments.runs)),
+        tasks=arguments.tasks,
+        methods=arguments.methods,
+        seeds=arguments.seeds,
+        metric=arguments.metric,
+        by_size=arguments.by_size,
+        by_sampler=arguments.layout == "pals",
+    )
+    text = formats.write(tables.make_table(arguments.layout, grid), arguments.format)
+    if output is None:
+        print(text, end="")
+    else:
+        write_output(output, text)
+        print(f"Written to {output}", file=sys.stderr)
+    return 0

@@ -1,0 +1,99 @@
+"""``afjax tpu``: what a run takes on a TPU slice, without one."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from afjax.cli.parsers import add_command
+from afjax.errors import UserError
+
+EXAMPLE = """\
+examples:
+  afjax tpu --topology=v5e:2x4 --trunk=bert-base --method=fusion --num_adapters=16 --batch_size=256 --max_length=128
+  afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
+
+Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
+one loop, which takes less than half the time to compile, unless --unrolled is given; of a config as it says. The batch
+is that of all chips."""
+
+
+# The defaults of --method. With --config these flags are refused, because a config has its own settings. Only a parser
+# without defaults shows whether they were given.
+METHOD_DEFAULTS: Mapping[str, Any] = {
+    "trunk": "bert-base",
+    "num_adapters": 16,
+    "num_tasks": 8,
+    "batch_size": 256,
+    "max_length": 128,
+    "trunk_dtype": "bfloat16",
+    "remat": "none",
+    "fsdp": 1,
+    "tensor": 1,
+    "unrolled": False,
+}
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    parser = add_command(
+        commands, "tpu", "what a run takes on a TPU slice, without one", EXAMPLE, run=_run, dotted=("--config.",)
+    )
+    parser.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
+    parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment; else a method:")
+    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
+    parser.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
+    methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")
+    parser.add_argument("--method", choices=methods, help="what is trained; adapter: a Pfeiffer adapter")
+    parser.add_argument("--num_adapters", type=int, help="how many adapters are fused (16)")
+    parser.add_argument("--num_tasks", type=int, help="how many tasks have PALs (8)")
+    parser.add_argument("--batch_size", type=int, help="rows a step of all chips (256)")
+    parser.add_argument("--max_length", type=int, help="tokens a row (128)")
+    parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="(bfloat16)")
+    parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="computed again (none)")
+    parser.add_argument("--fsdp", type=int, help="devices that share the parameters (1)")
+    parser.add_argument("--tensor", type=int, help="devices that share each layer's units (1)")
+    parser.add_argument(
+        "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
+    )
+    parser.add_argument("--no_fit", action="store_true", help="do not look for the largest batch that fits (quicker)")
+    parser.add_argument("--json", action="store_true", help="print JSON on the last line")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from afjax.cli.configs import load_experiment
+    from afjax.config.training import MeshConfig
+    from afjax.tpu import chips, plan, report
+
+    topology = chips.parse_topology(arguments.topology)
+    if bool(arguments.config) == bool(arguments.method):
+        raise UserError("Give either --config, an experiment, or --method with its numbers.")
+    if arguments.overrides and not arguments.config:
+        raise UserError(f"--config.{arguments.overrides[0]} overrides a config; give --config as well.")
+    given = {name: value for name in METHOD_DEFAULTS if (value := getattr(arguments, name)) is not None}
+    if arguments.config:
+        if given:
+            raise UserError(
+                f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
+                "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
+            )
+        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
+    else:
+        numbers = {**METHOD_DEFAULTS, **given}
+        planned = plan.of_method(
+            trunk=numbers["trunk"],
+            method=arguments.method,
+            num_adapters=numbers["num_adapters"],
+            num_tasks=numbers["num_tasks"],
+            batch_size=numbers["batch_size"],
+            max_length=numbers["max_length"],
+            dtype=numbers["trunk_dtype"],
+            scan_layers=not numbers["unrolled"],
+            remat=numbers["remat"],
+            mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
+        )
+    found = report.report(planned, topology, fit=not arguments.no_fit)
+    print("\n".join(report.to_lines(found)))
+    if arguments.json:
+        print(json.dumps(report.to_json(found)))
+    return 0

@@ -1,0 +1,36 @@
+"""The curves that ``afjax adapterdrop`` and ``afjax prune`` print."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from afjax.cli.parsers import add_source_flags
+from afjax.storage.writing import write_output
+
+if TYPE_CHECKING:
+    from afjax.analysis.adapterdrop import Point
+
+
+def add_curve_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the rows to score and of the file to write."""
+    add_source_flags(parser)
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    parser.add_argument("--output", type=Path, help="the curve as CSV")
+
+
+def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> None:
+    """Prints the points of a curve as they are measured, and writes them as CSV if ``output`` is given."""
+    lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
+    for point in points:
+        if not first:
+            print(f"{'':40} {'kept':>6} {metric:>10} {'rows/s':>10} {'speed':>7} {'MFLOP/row':>10}")
+            first = point.rows_per_second
+        score, speed, flops = point.scores[metric], point.rows_per_second, point.flops_per_row
+        shown = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
+        print(f"{shown} {flops / 1e6:10.1f}", flush=True)
+        lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
+    if output is not None:
+        write_output(output, "\n".join(lines) + "\n")
+        print(f"Written to {output}", file=sys.stderr)
