@@ -91,7 +91,7 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
     import dataclasses
 
-    from afjax.data.sources.source import open_source
+    from afjax.data.sources.kinds import open_source
     from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
 

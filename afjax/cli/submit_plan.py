@@ -9,8 +9,8 @@ from typing import Any
 from afjax import store
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kinds import has_split
 from afjax.data.sources.official import OFFICIAL, find_official
-from afjax.data.sources.source import has_split
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded

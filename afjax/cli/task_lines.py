@@ -11,9 +11,11 @@ from typing import Any, Literal
 from afjax.config.tasks import MAIN_METRICS, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.labels import find_label_names
+from afjax.data.sources import official
 from afjax.data.sources.files import ENDINGS, file_stem
-from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
-from afjax.data.sources.source import has_split, is_one_file, makes_dev, open_source, split_official, split_path
+from afjax.data.sources.folder import is_one_file
+from afjax.data.sources.kinds import has_split, open_source, source_kind
+from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.storage.paths import fetched
@@ -67,9 +69,9 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
                 "holds the tasks' folders, or --source, a task's own folder or file, builtin:NAME or tfds:NAME."
             )
         return find_task(name, data_dir)
-    if source.startswith("official:"):
-        official, folder = split_official(source)
-        return dataclasses.replace(find_task(official, folder), name=name)
+    if source_kind(source) is official.KIND:
+        official_name, folder = official.split_official(source)
+        return dataclasses.replace(find_task(official_name, folder), name=name)
     if name.endswith(".toml"):
         return dataclasses.replace(read_task(Path(name)), source=source, train="", dev="", test="")
     known = dataclasses.replace(known_task(name), source=source)
@@ -162,12 +164,8 @@ def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
 
 
 def _files(task: TaskConfig, split: Split) -> list[str]:
-    """The files that a split is read from; where there are none, what the source calls it."""
-    if task.source.startswith("official:"):
-        return [str(path) for path in find_official(*split_official(task.source))[split]]
-    if task.source.startswith(("builtin:", "tfds:")):
-        return [open_source(task, split).name]
-    return [str(split_path(task, "train" if split == "dev" and makes_dev(task) else split))]
+    """The files that a split is read from, or the source's name for the split."""
+    return source_kind(task.source).split_files(task, split)
 
 
 def _is_large(files: Sequence[str]) -> bool:
@@ -177,8 +175,8 @@ def _is_large(files: Sequence[str]) -> bool:
 
 def _about(task: TaskConfig) -> str:
     """What an official task is; empty for others."""
-    if task.source.startswith("official:"):
-        return OFFICIAL[split_official(task.source)[0]].about
+    if source_kind(task.source) is official.KIND:
+        return OFFICIAL[official.split_official(task.source)[0]].about
     tfds = (known.about for known in OFFICIAL.values() if known.tfds and task.source == f"tfds:{known.tfds}")
     return next(tfds, "")
 

@@ -15,6 +15,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kinds import source_kind
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
 from afjax.model.model import Model, trunk_layer_norms
@@ -147,8 +148,10 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
         return text_columns if text_columns in (1, 2) else None
     if task.text_a and task.kind in ("classification", "regression"):
         return 2 if task.text_b else 1
-    if task.kind == "span" or task.source.startswith("builtin:"):
+    if task.kind == "span":
         return 2
+    if num_texts := source_kind(task.source).num_texts:
+        return num_texts
     if is_first_host():
         print(
             f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of '

@@ -7,9 +7,9 @@ in its place: the last part of the path, in a form that stays a path and is neve
 import dataclasses
 import hashlib
 import re
-from pathlib import Path, PurePosixPath
 
-from afjax.storage.paths import is_remote
+from afjax.data.sources.kinds import shared_source
+from afjax.storage.paths import is_path, last_part
 from afjax.store.manifest import Manifest
 
 # What the packaged trunk is called on the Hugging Face hub.
@@ -32,11 +32,11 @@ def shareable(manifest: Manifest) -> Manifest:
     if isinstance(trunk.get("name"), str):
         trunk["name"] = _trunk_name(trunk["name"])
     if isinstance(task.get("source"), str):
-        task["source"] = _source(task["source"])
+        task["source"] = shared_source(task["source"])
     for split in ("train", "dev", "test"):
         # Else the name of a file in the source, or of a split of TFDS.
         if isinstance(task.get(split), str) and re.search(r"[/\\]", task[split]):
-            task[split] = _last_part(task[split])
+            task[split] = last_part(task[split])
     record = dict(manifest.trained_with)
     if record.get("kind") == "trunk":
         record["name"] = _trunk_name(record["name"])
@@ -50,27 +50,4 @@ def hub_id(trunk_name: str) -> str:
 
 
 def _trunk_name(name: str) -> str:
-    return _last_part(name) if name not in HUB_IDS and _is_path(name) else name
-
-
-def _source(source: str) -> str:
-    if source.startswith("builtin:"):
-        return source
-    if source.startswith("official:"):
-        task, _, folder = source.removeprefix("official:").partition(":")
-        return f"official:{task}:{_last_part(folder)}"
-    if source.startswith("tfds:"):
-        name = source.removeprefix("tfds:")
-        return f"tfds:{_last_part(name) if _is_path(name) else name}"
-    return _last_part(source) if source else source
-
-
-def _is_path(name: str) -> bool:
-    """Whether what may be an id is the path of a folder. ``load_trunk`` too looks for a folder first."""
-    looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
-    return looks_like_one or Path(name).is_dir()
-
-
-def _last_part(path: str) -> str:
-    last = PurePosixPath(path.replace("\\", "/")).name
-    return f"./{last}" if last not in ("", "..") else "."
+    return last_part(name) if name not in HUB_IDS and is_path(name) else name

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etils import epath
@@ -198,6 +198,18 @@ def _bucket_info(path: epath.Path) -> dict[str, Any]:
 
     system, bucket = fsspec.url_to_fs(os.fspath(_bucket(path)))
     return system.info(bucket)
+
+
+def is_path(name: str) -> bool:
+    """Whether a word that may be an id is the path of a folder."""
+    looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
+    return looks_like_one or Path(name).is_dir()
+
+
+def last_part(path: str) -> str:
+    """A path without the folders above it, as in ``./rte``."""
+    last = PurePosixPath(path.replace("\\", "/")).name
+    return f"./{last}" if last not in ("", "..") else "."
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ from typing import Any
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import ENDINGS, FORMATS, nearest_in_folder
+from afjax.data.sources.kinds import source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import expanded, local_path
+from afjax.storage.paths import expanded, is_remote, local_path
 
 # What splits and columns are called in TFDS, where they are not called as usual.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
@@ -112,7 +113,7 @@ def read_task(path: Path) -> TaskConfig:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not TOML ({error}).") from error
     task: TaskConfig = from_dict(TaskConfig, {"name": path.stem, **values}, str(path))
-    if task.source.startswith(("builtin:", "tfds:", "official:", "gs:")):
+    if source_kind(task.source).scheme or is_remote(task.source):
         return task
     return dataclasses.replace(task, source=str(path.parent / expanded(task.source)))
 

@@ -15,7 +15,9 @@ from afjax.data.dataframes import TABLES, as_list, is_table, table_rows
 from afjax.data.dev_split import divide, split_part
 from afjax.data.labels import check_label_names, class_labels, find_label_names
 from afjax.data.sources.files import shorten
-from afjax.data.sources.source import Source, Split, has_split, makes_dev, open_source, split_path
+from afjax.data.sources.folder import split_path
+from afjax.data.sources.kind import Split, SplitSource
+from afjax.data.sources.kinds import has_split, makes_dev, open_source
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
 from afjax.errors import UserError
 from afjax.tasks.choices import check_choices, choice_index, pick_choices
@@ -110,12 +112,12 @@ def load_split(
 
 def read_source(
     task: TaskConfig,
-    source: Source,
+    source: SplitSource,
     *,
     label_names: tuple[str, ...] = (),
     listed: bool | None = None,
     labelled: bool | None = True,
-    train: Callable[[], Source] | None = None,
+    train: Callable[[], SplitSource] | None = None,
 ) -> AnyRows:
     """Reads and checks all rows of a source.
 
@@ -151,8 +153,7 @@ def read_source(
             label_names=known,
             labelled=labelled,
         )
-        # The benchmarks' own rows come with their questions in the contexts.
-        return replace(rows, has_question=None) if task.source.startswith("official:") else rows
+        return rows if source.has_questions else replace(rows, has_question=None)
     columns = read_columns(task, source)
     if labelled is None:
         labelled = columns.labels is not None and not all(map(is_missing, columns.labels))
@@ -196,7 +197,7 @@ def rows_from_table(
     """
     if not is_table(table):
         raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
-    source = Source(name, table_rows(table, name))
+    source = SplitSource(name, table_rows(table, name))
     return read_source(task, source, label_names=tuple(label_names), listed=listed, labelled=labelled)
 
 
@@ -340,7 +341,7 @@ def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> Span
     return SpanRows(questions, contexts, answers, ids=ids)
 
 
-def read_columns(task: TaskConfig, source: Source) -> Columns:
+def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
     """The text and label columns of a classification or regression task."""
     return pick_columns(
         source.name,

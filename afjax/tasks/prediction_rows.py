@@ -10,7 +10,7 @@ from typing import Any, Literal
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS, listing, missing_column, text_of
 from afjax.data.sources.files import read_rows, rows_of_stream, shorten
-from afjax.data.sources.tfds import TFDS_TEXT_COLUMNS
+from afjax.data.sources.kinds import source_kind
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.tasks.choices import choices_of
@@ -136,7 +136,7 @@ def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
         allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
         forms = [Form(form.texts[:length], form.choices) for form in (own, usual) for length in allowed]
     else:
-        usual_names = [*(TFDS_TEXT_COLUMNS if task.source.startswith("tfds:") else ()), *TEXT_COLUMNS]
+        usual_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
         named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
         forms = [Form(names) for names in ([named] if task.text_a else []) + usual_names]
         forms = [form for form in forms if text_columns in (None, len(form.texts))]

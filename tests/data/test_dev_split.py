@@ -9,7 +9,7 @@ import pytest
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.dev_split import divide, row_hashes
-from afjax.data.sources.source import has_split, open_source
+from afjax.data.sources.kinds import has_split, open_source
 from afjax.data.splits import AnyRows, Rows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_from_lists

@@ -15,13 +15,15 @@ little, and 200 rows are too few to learn the relations from.
 Rows are drawn with fixed seeds, and no row occurs twice in a task, so dev and test hold none of train.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from afjax.config.tasks import TaskConfig
 from afjax.data.sources.builtin_words import SOURCE_WORDS, TARGET_WORDS, Pair, Words
+from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.data.splits import Rows
 from afjax.errors import UserError, did_you_mean
 
@@ -230,3 +232,33 @@ def draw_rows(grammar: Grammar) -> dict[str, Rows]:
         first, second = zip(*pairs, strict=True)
         splits[split] = Rows(list(first), list(second), np.array(labels, np.int32), names)
     return splits
+
+
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
+    rows, name = builtin_rows(task.source.partition(":")[2], split), f"{task.source} {split}"
+    return SplitSource(name, _rows_by_column(name, rows), rows.label_names)
+
+
+def _rows_by_column(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
+    assert rows.text_b is not None, "built-in tasks are pairs"
+    assert rows.labels is not None, "built-in tasks are labelled"
+    for number, (first, second, label) in enumerate(zip(rows.text_a, rows.text_b, rows.labels, strict=True), start=1):
+        yield f"{name}:{number}", {"text_a": first, "text_b": second, "label": rows.label_names[label]}
+
+
+def _has_split(task: TaskConfig, split: Split) -> bool:
+    return True
+
+
+def _split_files(task: TaskConfig, split: Split) -> list[str]:
+    return [f"{task.source} {split}"]
+
+
+KIND = SourceKind(
+    scheme="builtin",
+    open_split=_open_split,
+    has_split=_has_split,
+    split_files=_split_files,
+    portable=True,
+    num_texts=2,
+)

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from afjax.data.sources.archives import ARCHIVE_ENDINGS, read_archive
 from afjax.data.sources.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
+from afjax.data.sources.kind import Split
 from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
 
-Split = Literal["train", "dev", "test"]
 Row = dict[str, Any]
 
 # (place, a row as the file has it, whether it must have a label) -> a row with our keys.

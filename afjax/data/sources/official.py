@@ -5,10 +5,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from afjax.config.tasks import TaskConfig
 from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SourceKind, SplitSource
 from afjax.data.sources.layouts import Layout, Row, Split
 from afjax.data.sources.official_tasks import OFFICIAL, OfficialTask
 from afjax.errors import UserError, did_you_mean
+from afjax.storage.paths import last_part, local_path
 
 __all__ = ["OFFICIAL", "SPLITS", "OfficialTask", "Split", "find_official", "read_official"]
 
@@ -105,3 +108,45 @@ def checked(rows: Iterator[tuple[str, Row]], source: str) -> Iterator[tuple[str,
         yield place, row
     if empty:
         raise UserError(f"{source} has no rows; fetch the benchmark's own files again.")
+
+
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
+    name, folder = split_official(task.source)
+    # The contexts of these rows include the questions.
+    return SplitSource(
+        f"{name}'s {split} split", read_official(name, folder, split), OFFICIAL[name].labels, has_questions=False
+    )
+
+
+def _has_split(task: TaskConfig, split: Split) -> bool:
+    return split in find_official(*split_official(task.source))
+
+
+def _split_files(task: TaskConfig, split: Split) -> list[str]:
+    return [str(path) for path in find_official(*split_official(task.source))[split]]
+
+
+def _shared_form(rest: str) -> str:
+    task, _, folder = rest.partition(":")
+    return f"{task}:{last_part(folder)}"
+
+
+def split_official(source: str) -> tuple[str, Path]:
+    """``official:NAME:FOLDER`` as (name, folder)."""
+    _, name, folder = (source + "::").split(":", 2)
+    folder = folder.removesuffix("::").removesuffix(":")
+    if name not in OFFICIAL or not folder:
+        raise UserError(
+            f'The source "{source}" is not official:NAME:FOLDER with one of the tasks {", ".join(OFFICIAL)} and the '
+            f"folder that holds its download.{did_you_mean(name, OFFICIAL)}"
+        )
+    return name, local_path(folder, f"The folder of {name}'s download")
+
+
+KIND = SourceKind(
+    scheme="official",
+    open_split=_open_split,
+    has_split=_has_split,
+    split_files=_split_files,
+    shared_form=_shared_form,
+)

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError
-from afjax.storage.paths import fetched, is_remote, open_path
+from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
 # What text columns are called in TFDS datasets, pairs before single ones.
 TFDS_TEXT_COLUMNS = (
@@ -146,3 +147,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
         return [_plain(part) for part in value]
     return value.item() if hasattr(value, "item") else value
+
+
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
+    name, rows, label_names = read_tfds(task, split)
+    return SplitSource(name, rows, label_names, TFDS_TEXT_COLUMNS)
+
+
+def _has_split(task: TaskConfig, split: Split) -> bool:
+    return bool(find_tfds_split(task, split))
+
+
+def _split_files(task: TaskConfig, split: Split) -> list[str]:
+    return [_open_split(task, split).name]
+
+
+def _shared_form(name: str) -> str:
+    return last_part(name) if is_path(name) else name
+
+
+KIND = SourceKind(
+    scheme="tfds",
+    open_split=_open_split,
+    has_split=_has_split,
+    split_files=_split_files,
+    shared_form=_shared_form,
+    portable=True,
+    text_columns=TFDS_TEXT_COLUMNS,
+)

@@ -15,6 +15,7 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kinds import source_kind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
 from afjax.interop.adapterhub.files import (
@@ -230,5 +231,5 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
 
 def _without_paths(task: TaskConfig) -> TaskConfig:
     """The task without files of the machine it was trained on."""
-    source = task.source if task.source.startswith(("builtin:", "tfds:")) else ""
+    source = task.source if source_kind(task.source).portable else ""
     return dataclasses.replace(task, source=source, train="", dev="", test="")

@@ -1,0 +1,130 @@
+"""Sources that are a folder of splits or one file of rows."""
+
+import os
+import re
+from pathlib import Path
+
+from afjax.config.tasks import TaskConfig
+from afjax.data.labels import read_label_names
+from afjax.data.sources.files import ENDINGS, file_stem, find_split_file, read_rows
+from afjax.data.sources.kind import SourceKind, Split, SplitSource
+from afjax.errors import UserError, did_you_mean
+from afjax.storage.paths import fetched, last_part
+
+# The first word of a file's name that says the file is a dev split. A folder that has one under another name than
+# "dev" does not get a dev split by hash, because its own would be ignored.
+_DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
+
+
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
+    path = split_path(task, _read_from(task, split))
+    if path is None:
+        raise missing_split(task, split)
+    folder = None if is_one_file(task) or not task.source else fetched(task.source)
+    names_path = folder / "labels.json" if folder else None
+    # A broken link counts as a file: its names must not be guessed.
+    known = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
+    return SplitSource(str(path), read_rows(path), known)
+
+
+def _has_split(task: TaskConfig, split: Split) -> bool:
+    return split_path(task, split) is not None or (split == "dev" and _makes_dev(task))
+
+
+def _split_files(task: TaskConfig, split: Split) -> list[str]:
+    return [str(split_path(task, _read_from(task, split)))]
+
+
+def _read_from(task: TaskConfig, split: Split) -> Split:
+    """The split whose file has the rows of ``split``."""
+    return "train" if split == "dev" and _makes_dev(task) else split
+
+
+def _makes_dev(task: TaskConfig) -> bool:
+    if not task.dev_share or split_path(task, "dev") is not None or split_path(task, "train") is None:
+        return False
+    return is_one_file(task) or not task.source or not _dev_files(fetched(task.source))
+
+
+def _shared_form(source: str) -> str:
+    return last_part(source) if source else source
+
+
+def missing_split(task: TaskConfig, split: Split) -> UserError:
+    """The error for a split that a folder or a file does not have."""
+    name = f"The task {task.name} has no {split} split"
+    share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
+    if task.source and is_one_file(task):
+        return UserError(
+            f'{name}: its source is the one file {task.source}; name a file in the task\'s "{split}" setting{share}.'
+        )
+    similar = _similar_file(fetched(task.source), split) if task.source else ""
+    return UserError(
+        f"{name}: {task.source or '(no source)'} has no file {split}.jsonl, .tsv or .csv (or these with .gz); add one, "
+        f'or name it in the task\'s "{split}" setting{share}.{similar}'
+    )
+
+
+def is_one_file(task: TaskConfig) -> bool:
+    """Whether a task's source is a file of rows in place of a folder of splits."""
+    if not task.source:
+        return False
+    path = fetched(task.source)
+    # A file that does not exist is to be reported as a file.
+    return os.path.isfile(path) or (path.name.endswith(ENDINGS) and not os.path.isdir(path))
+
+
+def split_path(task: TaskConfig, split: Split) -> Path | None:
+    """The file of a split: the file that the task names, else the usual one; None if there is none.
+
+    A name in the task's ``train``, ``dev`` or ``test`` is relative to the source's folder.
+
+    Raises:
+      UserError: The source's folder is missing, or a task of one file names a train file as well.
+    """
+    chosen = getattr(task, split)
+    source = fetched(task.source) if task.source else Path()
+    if is_one_file(task):
+        if chosen and split == "train":
+            raise UserError(
+                f"The task {task.name} has the train file {chosen} and the source {task.source}, which is a file as "
+                "well; leave one of them out."
+            )
+        return source.parent / fetched(chosen) if chosen else source if split == "train" else None
+    if chosen:
+        return source / fetched(chosen)
+    return find_split_file(source, split) if task.source else None
+
+
+def _similar_file(folder: Path, split: Split) -> str:
+    """``' Did you mean "validation.jsonl"?'`` for a file that may be the split, or an empty string.
+
+    Names are compared without their endings, which all data files share. Other splits are not offered.
+    """
+    if split == "dev" and (found := _dev_files(folder)):
+        return f' Did you mean "{found[0]}"?'
+    stems = {file_stem(name): name for name in reversed(_data_files(folder))}
+    near = did_you_mean(split, [stem for stem in stems if stem not in ("train", "dev", "test")])
+    return next((f' Did you mean "{name}"?' for stem, name in stems.items() if f'"{stem}"' in near), "")
+
+
+def _dev_files(folder: Path) -> list[str]:
+    """The data files of a folder whose names say that they are a dev split."""
+    return [name for name in _data_files(folder) if _DEV_WORD.match(name)]
+
+
+def _data_files(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(ENDINGS))
+    except OSError:
+        return []
+
+
+KIND = SourceKind(
+    scheme="",
+    open_split=_open_split,
+    has_split=_has_split,
+    split_files=_split_files,
+    makes_dev=_makes_dev,
+    shared_form=_shared_form,
+)

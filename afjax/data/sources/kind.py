@@ -1,0 +1,60 @@
+"""What distinguishes the kinds of sources of rows."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import TEXT_COLUMNS
+
+Split = Literal["train", "dev", "test"]
+
+
+@dataclass(frozen=True)
+class SplitSource:
+    """The rows of one split, not yet read.
+
+    Attributes:
+      name: The split's name in error messages.
+      rows: ``(the row's name in error messages, its values by column name)``.
+      label_names: The label names that the source knows; may be empty.
+      text_columns: Text columns to look for if the task names none.
+      has_questions: Whether multiple-choice rows can have a question of their own, apart from the context.
+    """
+
+    name: str
+    rows: Iterable[tuple[str, dict[str, Any]]]
+    label_names: tuple[str, ...] = ()
+    text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
+    has_questions: bool = True
+
+
+def _never(task: TaskConfig) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceKind:
+    """A kind of source, as one module of this package describes it in its ``KIND``.
+
+    Attributes:
+      scheme: The word before the colon in a task's ``source``; empty for files and folders.
+      open_split: Opens a split's rows. Raises UserError if the split is missing.
+      has_split: Whether a task has a split.
+      split_files: The files that a split is read from, or the source's name for the split.
+      makes_dev: Whether the dev split is a part of the train file, because the task has no dev split of its own.
+      shared_form: The text after the colon without folders of this machine, for artefacts that are shared.
+      portable: Whether the source means the same on every machine.
+      text_columns: Text columns to look for if a task names none.
+      num_texts: The number of texts per row, if it is always the same.
+    """
+
+    scheme: str
+    open_split: Callable[[TaskConfig, Split], SplitSource]
+    has_split: Callable[[TaskConfig, Split], bool]
+    split_files: Callable[[TaskConfig, Split], list[str]]
+    makes_dev: Callable[[TaskConfig], bool] = _never
+    shared_form: Callable[[str], str] = str
+    portable: bool = False
+    text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
+    num_texts: int | None = None
