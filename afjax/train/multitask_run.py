@@ -138,7 +138,7 @@ class MultitaskRun:
         step = self._steps[self._tasks[int(batch["task"])].kind]
         return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
-    def look(self, trained: Tree) -> dict[str, float]:
+    def evaluate(self, trained: Tree) -> dict[str, float]:
         """Every task's metrics as ``TASK/METRIC``, and ``mean``, that of the tasks' main metrics."""
         scores: dict[str, float] = {}
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
@@ -157,5 +157,5 @@ class MultitaskRun:
             scores |= {f"{task.name}/{name}": value for name, value in found.items()}
         return {"mean": float(np.mean([scores[f"{task.name}/{task.main_metric}"] for task in self._tasks])), **scores}
 
-    def note(self, batch: Batch) -> dict[str, float]:
+    def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {"task": int(batch["task"])}

@@ -105,7 +105,7 @@ class SingleRun:
         rate = np.asarray(learning_rate, np.float32)
         return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
-    def look(self, trained: Tree) -> dict[str, float]:
+    def evaluate(self, trained: Tree) -> dict[str, float]:
         logits = over_rows(
             self._eval_step,
             self._model.fold(merge(trained, self._frozen)),
@@ -117,7 +117,7 @@ class SingleRun:
         )
         return dev_scores(logits, self._data["dev"], self._task)
 
-    def note(self, batch: Batch) -> dict[str, float]:
+    def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {}
 
 

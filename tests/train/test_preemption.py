@@ -51,14 +51,14 @@ def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
 ) -> None:
     noted: list[int] = []
 
-    def note(run: SingleRun, batch: Batch) -> dict[str, float]:
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
         noted.append(1)
         if len(noted) == moment:
             os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(SingleRun, "note", note)
+    monkeypatch.setattr(SingleRun, "extra_metrics", extra_metrics)
     given: dict[str, Any] = {"workdir": tmp_path / "stopped", "config": tiny}
     with pytest.raises(PreemptionError, match=f"has saved its state behind step {stops_at} of 16"):
         train_single(tiny_trunk, task, rows, **given)
