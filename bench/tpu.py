@@ -19,7 +19,7 @@ from pathlib import Path
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.tpu.chips import get_topology, parse_topology
-from afjax.tpu.plan import of_method
+from afjax.tpu.plan import MethodCase, of_method
 from afjax.tpu.program import total_by_kind
 from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
@@ -38,16 +38,18 @@ def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[st
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")
     plan = of_method(
-        trunk=trunk,
-        method=name,
-        num_adapters=int(number or 1),
-        num_tasks=int(number or 8),
-        batch_size=ROWS_PER_CHIP * mesh.size,
-        max_length=128,
-        dtype="bfloat16",
-        scan_layers=layers == "scanned",
-        remat="none",
-        mesh=MeshConfig(),
+        MethodCase(
+            trunk=trunk,
+            method=name,
+            num_adapters=int(number or 1),
+            num_tasks=int(number or 8),
+            batch_size=ROWS_PER_CHIP * mesh.size,
+            max_length=128,
+            dtype="bfloat16",
+            scan_layers=layers == "scanned",
+            remat="none",
+            mesh=MeshConfig(),
+        )
     )
     line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method, "layers": layers}
     step = train_step(plan, mesh, topology)

@@ -57,13 +57,15 @@ def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: i
     from afjax.bench import step_time as bench
 
     prepared = bench.prepare(
-        trunk="bert-base",
-        method=method,
-        mode=mode,
-        num_adapters=num_adapters,
-        batch_size=BATCH_SIZE,
-        max_length=MAX_LENGTH,
-        trunk_dtype=dtype,
+        bench.Case(
+            trunk="bert-base",
+            method=method,
+            mode=mode,
+            num_adapters=num_adapters,
+            batch_size=BATCH_SIZE,
+            max_length=MAX_LENGTH,
+            trunk_dtype=dtype,
+        )
     )
     return prepared.run, f"afjax, jax {jax.__version__}"
 

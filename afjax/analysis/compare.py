@@ -31,6 +31,18 @@ _ROWS = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Bootstrap:
+    """The settings of a paired bootstrap: the number of resamples, and the seed of its random generator."""
+
+    num_resamples: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_resamples < 1:
+            raise UserError(f"The number of resamples is {self.num_resamples}; it must be at least 1.")
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """What :func:`compare` finds.
 
@@ -62,12 +74,19 @@ def compare(
     rows: AnyRows,
     *,
     metric: str = "",
+    bootstrap: Bootstrap = Bootstrap(),
     batch_size: int = 32,
     max_length: int | None = None,
-    num_resamples: int = 10_000,
-    seed: int = 0,
 ) -> Comparison:
-    """Scores two sides on the same rows, run by run of each, and tests their difference with a paired bootstrap.
+    """Scores two sides on the same rows, pair by pair of their runs, and tests the difference with a paired bootstrap.
+
+    Args:
+      first, second: The runs of each side, paired in order.
+      rows: Labelled rows.
+      metric: The metric to decide by; empty for the task's main metric.
+      bootstrap: The number of resamples, and their seed.
+      batch_size: Rows per step.
+      max_length: Tokens per row; longer rows are truncated. None for the length in training.
 
     Raises:
       UserError: Different numbers of runs or kinds of task, a metric that the task has not, or rows that do not fit.
@@ -76,8 +95,6 @@ def compare(
         raise UserError(
             f"A has {len(first)} runs and B {len(second)}; give as many of each, paired in order (as by their seeds)."
         )
-    if num_resamples < 1:
-        raise UserError(f"The number of resamples is {num_resamples}; it must be at least 1.")
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
         raise UserError(f"Tasks of different kinds ({', '.join(sorted(kinds))}) are not compared; give one task's.")
@@ -98,14 +115,14 @@ def compare(
 
     pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
     weighted = [(left[0], right[0]) for left, right in pairs]
-    found = paired_bootstrap(weighted, len(rows), num_resamples=num_resamples, seed=seed)
+    found = paired_bootstrap(weighted, len(rows), num_resamples=bootstrap.num_resamples, seed=bootstrap.seed)
     counts = [_row_counts(left[1], right[1], task.kind) for left, right in pairs]
     return Comparison(
         (tuple(side.title for side in first), tuple(side.title for side in second)),
         task.name,
         main,
         len(rows),
-        num_resamples,
+        bootstrap.num_resamples,
         {name: found[name] for name in allowed},
         {name: float(np.mean([of_pair[name] for of_pair in counts])) for name in counts[0]},
         _settings_of_both(first, second),

@@ -10,7 +10,15 @@ from afjax.analysis.dev_rows import DevLook, look_at
 from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
 from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
-from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
+from afjax.analysis.workdirs import (
+    ExperimentRecord,
+    Moved,
+    by_tasks,
+    find_best,
+    find_experiments,
+    is_of_run,
+    load_result,
+)
 from afjax.config.heads import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.display.html import Markup, tag
@@ -45,8 +53,7 @@ def write_report(
     *,
     rows_of: Callable[[TaskModel], AnyRows],
     load_trunk: Callable[[str], Trunk],
-    store_folder: str = "",
-    trunk: str = "",
+    moved: Moved = Moved(),
     num_mistakes: int = 20,
     batch_size: int = 32,
 ) -> None:
@@ -56,9 +63,8 @@ def write_report(
       workdir: Of an experiment, of a sweep, or a folder with several workdirs in it.
       output: The file; its folder is made where it is missing.
       rows_of: The labelled dev rows of a model's task.
-      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
-      store_folder: Where the runs saved what they trained; empty: where each workdir says.
-      trunk: What they were trained on; empty: as their configs say.
+      load_trunk: Loads the trunk of a name that a config has, often the same one.
+      moved: Where the runs' store and trunk are now, if they were moved.
       num_mistakes: How many of the rows that a model got wrong to show.
       batch_size: Rows a step.
 
@@ -67,17 +73,16 @@ def write_report(
         trunks and artefacts that are no longer there are told of in the page.
     """
     check_output(output, make_folder=True)
-    if store_folder and not open_path(store_folder).is_dir():
-        raise UserError(f"There is no store at {store_folder}; give --store the folder that the run saved to.")
+    if moved.store_folder and not open_path(moved.store_folder).is_dir():
+        raise UserError(f"There is no store at {moved.store_folder}; give --store the folder that the run saved to.")
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
     looked = [
-        _looked(best, result, rows_of, load_trunk, store_folder, trunk, num_mistakes, batch_size)
-        for result in best.results.values()
+        _looked(best, result, rows_of, load_trunk, moved, num_mistakes, batch_size) for result in best.results.values()
     ]
     title = absolute(workdir).name
-    contents = make_page(title, experiments, best, looked, str(store_folder or find_store(best.workdir)))
+    contents = make_page(title, experiments, best, looked, str(moved.store_folder or find_store(best.workdir)))
     write_output(output, contents, make_folder=True)
 
 
@@ -126,13 +131,12 @@ def _looked(
     result: Result,
     rows_of: Callable[[TaskModel], AnyRows],
     load_trunk: Callable[[str], Trunk],
-    store_folder: str,
-    trunk: str,
+    moved: Moved,
     num_mistakes: int,
     batch_size: int,
 ) -> Looked:
     try:
-        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+        model = load_result(experiment, result, load_trunk, moved=moved)
     except UserError as error:
         return Looked(result, missing=str(error))
     parameters = _parameters(experiment, model)

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import NO_MATTER, differing_settings, find_experiments, load_result
+from afjax.analysis.workdirs import NO_MATTER, Moved, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
@@ -125,6 +125,6 @@ def _of_runs(
                 f"{did_you_mean(task, results)}"
             )
         result = results[task] if task else next(iter(results.values()))
-        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+        model = load_result(experiment, result, load_trunk, moved=Moved(store_folder, trunk))
         sides.append(Side(str(experiment.workdir), model, experiment.settings))
     return sides

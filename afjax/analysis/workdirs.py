@@ -144,14 +144,21 @@ def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, 
     return manifest.metrics == metrics and (source or manifest.seed == experiment.config["seed"])
 
 
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """Where the store and the trunk of a run are now; empty for where the workdir says."""
+
+    store_folder: str = ""
+    trunk: str = ""
+
+
 def load_result(
     experiment: ExperimentRecord,
     result: Result,
     load_trunk: Callable[[str], Trunk],
     *,
     source: bool = False,
-    store_folder: str = "",
-    trunk: str = "",
+    moved: Moved = Moved(),
 ) -> TaskModel:
     """The model that a run of an experiment gave.
 
@@ -160,13 +167,12 @@ def load_result(
       result: Which of its results.
       load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
       source: Whether the result is a source's of a fusion.
-      store_folder: Where it was stored; empty: where the workdir says.
-      trunk: What it was trained on; empty: what the config says, or what the experiment itself has trained.
+      moved: Where the run's store and trunk are now, if they were moved.
 
     Raises:
       UserError: The store or the trunk are no longer there, or damaged, or the store has another run's model.
     """
-    folder = str(store_folder or find_store(experiment.workdir))
+    folder = str(moved.store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
     if source or experiment.config["partition"] in ("adapter", "adapter+trunk"):
         adapter = result.name
@@ -183,9 +189,9 @@ def load_result(
         )
     own = experiment.workdir / "trunk"
     began = experiment.inputs.get("the trunk")
-    if not trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
+    if not moved.trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
         raise UserError(f"{own}, the trunk that this run has trained, is not there; give it with --trunk.")
-    name = trunk or (str(own) if own.exists() else experiment.config["trunk"])
+    name = moved.trunk or (str(own) if own.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 

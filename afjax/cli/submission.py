@@ -25,31 +25,34 @@ CHUNK = 1024
 def write(
     benchmark: str,
     jobs: Sequence[Job],
+    models: Mapping[str, TaskModel],
     *,
-    store_folder: str,
-    trunk: Trunk,
     output: Path,
     batch_size: int,
     max_length: int | None,
-    allow_mismatch: bool = False,
 ) -> list[str]:
     """Predicts and writes every file, each whole or not at all, and an archive of them for GLUE and SuperGLUE.
 
+    Args:
+      benchmark: ``glue``, ``superglue`` or ``squad``.
+      jobs: The files to write.
+      models: The model of each job's head by name, as :func:`load_models` returns them.
+      output: The folder for the files.
+      batch_size: Rows per step.
+      max_length: Tokens per row; None for the length in training.
+
     Returns:
-      Lines that say which files there are, and what predicted them.
+      Lines that name the files, and what predicted each.
 
     Raises:
-      UserError: A model that cannot be loaded, a length or a batch size that cannot be, or a folder that cannot be
-        written.
+      UserError: An impossible length or batch size, or a folder that cannot be written.
     """
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
     if max_length is not None:
-        check_length(max_length, trunk)
-    # All of them at first: better to know what is wrong with the last before the first has predicted for an hour. What
-    # they take of the device's memory they take with their first rows.
-    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
-    models = {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
+        for model in models.values():
+            check_length(max_length, model.trunk)
+    models = dict(models)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -73,6 +76,18 @@ def write(
         write_output(output / "submission.zip", _archive(files))
         lines.append(f"{output / 'submission.zip'}: {len(files)} file{'s' * (len(files) != 1)}")
     return lines
+
+
+def load_models(
+    jobs: Sequence[Job], store_folder: str, trunk: Trunk, *, allow_mismatch: bool = False
+) -> dict[str, TaskModel]:
+    """The models of all jobs by the names of their heads.
+
+    All are loaded before the first predicts, so that an error in the last one shows at once. They take no memory of the
+    device before they predict.
+    """
+    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
+    return {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
 
 
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:

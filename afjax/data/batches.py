@@ -11,6 +11,7 @@ that a row does not have are without a token in their mask. Of span ``labels`` i
 On several hosts each builds its own part of every batch, but for ``rows``, which is of all.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,45 +21,54 @@ from afjax.data.tokenise import TokenisedRows
 Batch = dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How rows become batches.
+
+    Attributes:
+      batch_size: Rows per batch, on all hosts.
+      lengths: The padded lengths that a batch can have, in ascending order. The last one holds the longest row.
+      pad_id: The token at padding.
+    """
+
+    batch_size: int
+    lengths: tuple[int, ...]
+    pad_id: int
+
+
 def batches_per_epoch(num_rows: int, batch_size: int) -> int:
     return -(-num_rows // batch_size)
 
 
 def train_batches(
     data: TokenisedRows,
+    batching: Batching,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
     seed: int,
     epoch: int,
     start: int = 0,
     part: slice = slice(None),
 ) -> Iterator[Batch]:
-    """Yields one epoch: every row once, in an order that depends on ``(seed, epoch)`` alone.
+    """Yields one epoch: every row once, in an order that only depends on ``seed`` and ``epoch``.
 
-    Rows of about one length share a batch. What does not fill a batch of its length goes up to the next
-    longer one, so at most one batch of the epoch has fewer rows than ``batch_size``.
+    Rows of similar length share a batch. Rows that do not fill a batch of their length move to the next longer one, so
+    at most one batch of the epoch has fewer rows than the batch size.
 
     Args:
       data: The split.
-      batch_size: B.
-      lengths: What T may be, rising; the last holds the longest row.
-      pad_id: Token id behind a row's end.
-      seed, epoch: Whole numbers from 0.
-      start: Number of batches to skip, without building them.
-      part: Of each batch, the rows to build (this host's); ``rows`` names those of all hosts.
+      batching: Batch size, padded lengths and padding token.
+      seed, epoch: Integers from 0.
+      start: The number of batches to skip, without building them.
+      part: The rows of each batch to build, those of this host. A batch's ``rows`` has the numbers of all hosts' rows.
     """
-    for rows in train_groups(data.lengths, batch_size, lengths, seed, epoch)[start:]:
-        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
+    for rows in train_groups(data.lengths, batching.batch_size, batching.lengths, seed, epoch)[start:]:
+        yield make_batch(data, rows, batching, part)
 
 
-def eval_batches(
-    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], pad_id: int, part: slice = slice(None)
-) -> Iterator[Batch]:
-    """Yields every row once, the short ones first; ``rows`` says where each belongs. Arguments as above."""
-    for rows in eval_groups(data.lengths, batch_size):
-        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
+def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
+    """Yields every row once, short rows first; a batch's ``rows`` has their numbers. Arguments as above."""
+    for rows in eval_groups(data.lengths, batching.batch_size):
+        yield make_batch(data, rows, batching, part)
 
 
 def train_groups(
@@ -96,15 +106,9 @@ def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     return buckets
 
 
-def make_batch(
-    data: TokenisedRows,
-    rows: np.ndarray,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
-    part: slice = slice(None),
-) -> Batch:
-    count = len(rows)
+def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: slice = slice(None)) -> Batch:
+    """The batch of these rows; see :func:`train_batches`."""
+    count, batch_size, lengths = len(rows), batching.batch_size, batching.lengths
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
     there = sequences >= 0
     starts = np.where(there, data.offsets[sequences], 0)
@@ -121,7 +125,7 @@ def make_batch(
     if data.labels is not None:
         labels[:count] = data.labels[rows]
     return {
-        "tokens": np.where(mask, data.tokens[indices], pad_id).astype(np.int32),
+        "tokens": np.where(mask, data.tokens[indices], batching.pad_id).astype(np.int32),
         "types": np.where(mask, data.types[indices], 0).astype(np.int32),
         "mask": mask,
         "labels": labels[part],

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax.data.batches import eval_batches
+from afjax.data.batches import Batching, eval_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import own_rows, place_batch, to_host, whole
 from afjax.errors import UserError
@@ -25,9 +25,7 @@ def over_rows(
     params: Tree,
     data: TokenisedRows,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
+    batching: Batching,
     mesh: Mesh,
 ) -> Any:
     """Runs ``step(params, {"tokens", "types", "mask"})`` over every row once.
@@ -37,9 +35,7 @@ def over_rows(
         is the batch's.
       params: On the mesh.
       data: At least one row.
-      batch_size: Rows a step.
-      lengths: Padded lengths, rising.
-      pad_id: The padding token.
+      batching: Batch size, padded lengths and padding token.
       mesh: The devices.
 
     Returns:
@@ -58,8 +54,9 @@ def over_rows(
         order.append(rows[rows >= 0])
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
 
+    batch_size = batching.batch_size
     part = own_rows(batch_size, mesh)
-    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
+    for batch in eval_batches(data, batching, part=part):
         inputs = place_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
         with jax.set_mesh(mesh):
             under_way.append((batch["rows"], step(params, inputs)))
@@ -118,9 +115,7 @@ def sum_over_rows(
     data: TokenisedRows,
     weights: np.ndarray,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
+    batching: Batching,
     mesh: Mesh,
 ) -> Any:
     """The sum over all batches of ``step(params, {"tokens", "types", "mask", "weights"})``.
@@ -129,7 +124,7 @@ def sum_over_rows(
 
     Args:
       step: Compiled; gives a tree of float arrays.
-      params, data, batch_size, lengths, pad_id, mesh: As in :func:`over_rows`.
+      params, data, batching, mesh: As in :func:`over_rows`.
       weights: ``[rows, n]``, of which the step is given its batch's; zero for what fills a batch up.
 
     Returns:
@@ -138,9 +133,10 @@ def sum_over_rows(
     Raises:
       UserError: The sum is NaN or infinite.
     """
+    batch_size = batching.batch_size
     part = own_rows(batch_size, mesh)
     total: Any = None
-    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
+    for batch in eval_batches(data, batching, part=part):
         rows = batch["rows"][part]
         inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
         inputs["weights"] = np.where(rows[:, None] >= 0, weights[rows], 0)

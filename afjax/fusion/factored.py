@@ -37,7 +37,7 @@ from jax import Array
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.fusion.attention import attention_over_adapters, weigh
+from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, slot_bank
 from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
@@ -97,7 +97,8 @@ def fuse(
     rate = dropout_rate if config.dropout is None else config.dropout
     layout = bank_layout(configs, z.shape[-1])
     bank = slot_bank(adapters, configs)
-    return fuse_bank(params, bank, z, layout=layout, temperature=config.temperature, dropout_rate=rate, key=key)
+    options = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key)
+    return fuse_bank(params, bank, z, layout=layout, options=options)
 
 
 def fuse_bank(
@@ -106,9 +107,7 @@ def fuse_bank(
     z: Array,
     *,
     layout: BankLayout,
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`fuse` of a bank, which is laid once for all layers.
 
@@ -117,9 +116,7 @@ def fuse_bank(
       bank: ``{"down", "up"}`` of that layer and slot, of :func:`make_bank`.
       z: The adapters' input ``[..., d]``.
       layout: Of :func:`bank_layout`.
-      temperature: Divides the scores.
-      dropout_rate: Of the scores; acts only with a key.
-      key: Dropout's key.
+      options: Temperature, dropout and the adapters that take part.
 
     Returns:
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
@@ -131,9 +128,7 @@ def fuse_bank(
         z,
         inner,
         sizes=layout.sizes,
-        temperature=temperature,
-        dropout_rate=dropout_rate,
-        key=key,
+        options=options,
     )
 
 
@@ -144,10 +139,7 @@ def fuse_units(
     inner: Array,
     *,
     sizes: tuple[int, ...],
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`fuse_bank` from the adapters' inner activations.
 
@@ -157,8 +149,7 @@ def fuse_units(
       z: The query ``[..., d]``.
       inner: The adapters' inner activations side by side, ``[..., R]``.
       sizes: How many of them each adapter has.
-      temperature, dropout_rate, key: As in :func:`fuse_bank`.
-      drawn: bool ``[N]``: the adapters that take part; None: all.
+      options: As in :func:`fuse_bank`.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
         return fuse_folded(
@@ -166,18 +157,15 @@ def fuse_units(
             z,
             inner,
             sizes=sizes,
-            temperature=temperature,
-            dropout_rate=dropout_rate,
-            key=key,
-            drawn=drawn,
+            options=options,
         )
     projected, constant = _project_query(params, z)  # [..., d], [..., 1]
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
-    if key is not None and dropout_rate:
+    if options.has_dropout:
         # The same for every adapter: the softmax would ignore it, dropout does not.
         scores = scores + constant
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)  # [..., N]
+    attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(up["kernel"], attention, inner, sizes) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
 
@@ -187,10 +175,7 @@ def fuse_outputs(
     outputs: Array,
     z: Array,
     *,
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`fuse_bank` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
 
@@ -198,9 +183,9 @@ def fuse_outputs(
     """
     projected, constant = _project_query(params, z)
     scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
-    if key is not None and dropout_rate:
+    if options.has_dropout:
         scores = scores + constant
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)
+    attention = attention_over_adapters(scores, options)
     output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
 

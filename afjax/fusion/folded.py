@@ -3,7 +3,7 @@
 import jax
 from jax import Array
 
-from afjax.fusion.attention import attention_over_adapters, weigh
+from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
 from afjax.nn.layers import dense, keep
 from afjax.trees import Node, Tree, register_node
@@ -61,13 +61,10 @@ def fuse_folded(
     inner: Array,
     *,
     sizes: tuple[int, ...],
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`afjax.fusion.factored.fuse_units` from folded matrices."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)  # [..., N]
+    attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(folded["output"]["kernel"], attention, inner, sizes)
     return output + dense(folded["constant_output"], attention), attention

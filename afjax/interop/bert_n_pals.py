@@ -98,15 +98,29 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PalsFiles:
+    """The files of a trained model.
+
+    Attributes:
+      checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
+      config: The config that it was trained with, as ``pals_config.json``.
+      vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
+      case: Whether the tokenizer lowercases; None for what the vocabulary implies.
+    """
+
+    checkpoint: AnyPath
+    config: AnyPath
+    vocab: AnyPath | None = None
+    case: Case | None = None
+
+
 def import_bert_n_pals(
-    source: AnyPath,
+    files: PalsFiles,
     *,
-    config: AnyPath,
     tasks: Sequence[str],
     output: AnyPath,
     store_folder: AnyPath,
-    vocab: AnyPath | None = None,
-    case: Case | None = None,
     name: str = "",
     max_length: int = 128,
     overwrite: bool = False,
@@ -114,13 +128,10 @@ def import_bert_n_pals(
     """Writes the trunk as a folder, and every task's module and head to a store.
 
     Args:
-      source: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
-      config: The config that it was trained with, as ``pals_config.json``.
+      files: The model's files.
       tasks: The tasks, in the order in which they were trained.
       output: The folder for the trunk, local or ``gs://``.
       store_folder: The store, local or ``gs://``.
-      vocab: The tokenizer's ``vocab.txt``; None: that beside ``config``.
-      case: Of the tokenizer; None: as the vocabulary is.
       name: Stands before each task's in the store: ``NAME-TASK``.
       max_length: Tokens a row.
       overwrite: Whether what is there may be replaced.
@@ -133,21 +144,23 @@ def import_bert_n_pals(
         Nothing is written then.
     """
     check_output(output, overwrite=overwrite)
-    given = read_bert_config(config)
+    given = read_bert_config(files.config)
     # Their code reads no hidden_act: GELU is the exact one.
-    values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(config))
-    architecture = trunk_config(values, where=str(config))
-    path = fetched(source)
+    values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(files.config))
+    architecture = trunk_config(values, where=str(files.config))
+    path = fetched(files.checkpoint)
     if not path.is_file():
-        raise UserError(f"{source} is no file; give the state dict, best_model.pth, that the authors' code saved.")
-    checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(source))
+        raise UserError(
+            f"{files.checkpoint} is not a file; give the state dict, best_model.pth, that the authors' code saved."
+        )
+    checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(files.checkpoint))
     if len(tasks) != len(checkpoint.heads):
         raise UserError(
-            f"{source} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: {', '.join(tasks)}; "
-            "name all tasks, in the order in which they were trained."
+            f"{files.checkpoint} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: "
+            f"{', '.join(tasks)}; name all tasks, in the order in which they were trained."
         )
-    vocab = vocab or fetched(config).parent / "vocab.txt"
-    with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=case) as trunk:
+    vocab = files.vocab or fetched(files.config).parent / "vocab.txt"
+    with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=files.case) as trunk:
         models = [_task_model(checkpoint, trunk, number, task, name, max_length) for number, task in enumerate(tasks)]
         _check_free(store_folder, models, overwrite)
         save_trunk(str(output), trunk)

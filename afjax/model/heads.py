@@ -68,24 +68,23 @@ def apply_head(
     mask: Array,
     *,
     reads: Reads,
-    dropout_rate: float,
     key: Array | None,
 ) -> Array:
     """Computes logits from the last hidden states.
 
     Args:
       head: The head's parameters.
-      config: The head's architecture.
+      config: The head's architecture, whose ``dropout`` is not None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
       hidden: ``[batch, length, hidden_size]``; length 1 is enough for heads that pool the first token.
       mask: bool ``[batch, length]``, False at padding.
       reads: Whether the head reads pooled rows or every token.
-      dropout_rate: Rate before the hidden layers and the output layer.
       key: Dropout's key, or None for no dropout.
 
     Returns:
       Float32 or wider, ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens.
     """
+    assert config.dropout is not None, "the model chooses the rate"
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     if reads == "pooled":
         hidden = pool(hidden, mask, config.pooling)  # [batch, hidden_size]
@@ -93,5 +92,6 @@ def apply_head(
             hidden = apply_pooler((head if config.pooler == "head" else trunk)["pooler"], hidden)
     for layer in map(str, range(config.hidden_layers)):
         layer_key = None if key is None else named_key(key, "hidden", layer)
-        hidden = ACTIVATIONS[config.activation](dense(head["hidden"][layer], dropout(layer_key, hidden, dropout_rate)))
-    return dense(head["output"], dropout(key, hidden, dropout_rate))
+        hidden = dense(head["hidden"][layer], dropout(layer_key, hidden, config.dropout))
+        hidden = ACTIVATIONS[config.activation](hidden)
+    return dense(head["output"], dropout(key, hidden, config.dropout))

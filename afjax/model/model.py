@@ -221,7 +221,8 @@ class Model:
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
         head = params["heads"][self.head_name]
-        return apply_head(head, self.head, trunk, hidden, mask, reads=self.reads, dropout_rate=rate, key=key)
+        config = dataclasses.replace(self.head, dropout=rate)
+        return apply_head(head, config, trunk, hidden, mask, reads=self.reads, key=key)
 
     def _run_choices(
         self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool

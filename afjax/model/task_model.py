@@ -17,6 +17,7 @@ from afjax.config.adapters import Adapter
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
+from afjax.data.batches import Batching
 from afjax.data.dataframes import is_table
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
@@ -389,12 +390,8 @@ class TaskModel:
         # Every device gets the same number of rows.
         batch_size = -(-batch_size // devices) * devices
         max_length = self.max_length if max_length is None else max_length
-        return {
-            "batch_size": batch_size,
-            "lengths": inference_lengths(data, batch_size=batch_size, max_length=max_length),
-            "pad_id": self.model.trunk.pad_id,
-            "mesh": self._mesh,
-        }
+        lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
+        return {"batching": Batching(batch_size, lengths, self.model.trunk.pad_id), "mesh": self._mesh}
 
     def for_inference(self) -> tuple[Model, Tree]:
         """What predicts: the model and all its parameters on the host, the trunk's included and a fusion folded.

@@ -75,13 +75,12 @@ def save(
     config: Mapping[str, Any],
     trunk: Mapping[str, Any],
     overwrite: bool = False,
-    run: str = "",
     **more: Any,
 ) -> Manifest:
     """Saves one artefact: :func:`save_all` of a single :class:`Draft`.
 
     Args:
-      store, overwrite, run: As in :func:`save_all`.
+      store, overwrite: As in :func:`save_all`.
       kind, name, params, config, trunk: As in :class:`Draft`.
       **more: Its other fields.
 
@@ -89,7 +88,7 @@ def save(
       UserError: As in :func:`save_all`.
     """
     draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
-    return save_all(store, [draft], overwrite=overwrite, run=run)[0]
+    return save_all(store, [draft], overwrite=overwrite)[0]
 
 
 def save_all(

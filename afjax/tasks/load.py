@@ -143,16 +143,7 @@ def read_source(
     found = task.labels or source.label_names
     known = label_names or (found and check_label_names(found, f"The task {task.name}"))
     if task.kind == "multiple_choice":
-        rows = pick_choices(
-            source.name,
-            source.rows,
-            context=task.text_a,
-            question=task.text_b,
-            choices=task.choices,
-            label=task.label,
-            label_names=known,
-            labelled=labelled,
-        )
+        rows = pick_choices(task, source, label_names=known, labelled=labelled)
         return rows if source.has_questions else replace(rows, has_question=None)
     columns = read_columns(task, source)
     if labelled is None:

@@ -99,63 +99,68 @@ class Plan:
         return jax.eval_shape(lambda: setup.init(key, init_trunk(key, setup.model.trunk)))
 
 
-def of_method(
-    *,
-    trunk: str,
-    method: str,
-    num_adapters: int,
-    num_tasks: int,
-    batch_size: int,
-    max_length: int,
-    dtype: TrunkDtype,
-    scan_layers: bool,
-    remat: Remat,
-    mesh: MeshConfig,
-) -> Plan:
-    """A method's run by a few numbers.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MethodCase:
+    """A method and the sizes of its run, without a config.
 
-    Args:
+    Attributes:
       trunk: A size's name or a folder with a config.json.
       method: One of :data:`METHODS`.
-      num_adapters: How many adapters a fusion has.
-      num_tasks: How many tasks share the trunk under PALs.
-      batch_size: Rows of all devices.
-      max_length: Tokens a row.
-      dtype: Of the trunk.
-      scan_layers: One compiled loop over the layers.
-      remat: What the backward pass computes again.
+      num_adapters: The number of fused adapters.
+      num_tasks: The number of tasks with PALs.
+      batch_size: Rows per step of all devices.
+      max_length: Tokens per row.
+      dtype: The dtype of the trunk.
+      scan_layers: Whether to compile one loop over the layers.
+      remat: What the backward pass rematerializes.
       mesh: How devices share the work.
+    """
+
+    trunk: str
+    method: str
+    num_adapters: int
+    num_tasks: int
+    batch_size: int
+    max_length: int
+    dtype: TrunkDtype
+    scan_layers: bool
+    remat: Remat
+    mesh: MeshConfig
+
+
+def of_method(case: MethodCase) -> Plan:
+    """The run of a method.
 
     Raises:
-      UserError: An unknown size, or numbers that make no step.
+      UserError: An unknown size, or impossible numbers.
     """
-    config = trunk_size(trunk)
-    if min(num_adapters, num_tasks, batch_size) < 1 or not 4 <= max_length <= config.max_length:
+    config = trunk_size(case.trunk)
+    if min(case.num_adapters, case.num_tasks, case.batch_size) < 1 or not 4 <= case.max_length <= config.max_length:
         raise UserError(
-            f"num_adapters={num_adapters}, num_tasks={num_tasks}, batch_size={batch_size}, max_length={max_length}: "
-            f"take at least 1 of each, and 4 to {config.max_length} tokens."
+            f"num_adapters={case.num_adapters}, num_tasks={case.num_tasks}, batch_size={case.batch_size}, "
+            f"max_length={case.max_length}: take at least 1 of each, and 4 to {config.max_length} tokens."
         )
-    trained, preset = METHODS[method]
-    several = method == "pals"
-    if method == "fusion":
-        adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(num_adapters)}
+    trained, preset = METHODS[case.method]
+    several = case.method == "pals"
+    if case.method == "fusion":
+        adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(case.num_adapters)}
         setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, reads="pooled", num_outputs=2)
     else:
         adapter = ADAPTER_PRESETS[preset] if preset else AdapterConfig()
         setup = single_setup(
             Method(partition=trained, adapter=adapter), config, name=OWN, reads="pooled", num_outputs=2
         )
-    kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(num_tasks if several else 1))
-    detail = {"fusion": f" over {num_adapters} adapters", "pals": f" for {num_tasks} tasks"}.get(method, "")
+    kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(case.num_tasks if several else 1))
+    details = {"fusion": f" over {case.num_adapters} adapters", "pals": f" for {case.num_tasks} tasks"}
     return Plan(
-        title=f"{trunk}, {method}{detail}",
-        setup=setup.computed(dtype=dtype, scan_layers=scan_layers, remat=remat),
+        title=f"{case.trunk}, {case.method}{details.get(case.method, '')}",
+        setup=setup.computed(dtype=case.dtype, scan_layers=case.scan_layers, remat=case.remat),
         kinds=kinds,
         outputs=(2,) * len(kinds),
         trained=trained,
         multitask=several,
-        settings=TrainConfig(batch_size=batch_size, max_length=max_length),
-        mesh=mesh,
+        settings=TrainConfig(batch_size=case.batch_size, max_length=case.max_length),
+        mesh=case.mesh,
     )
 
 

@@ -123,12 +123,10 @@ def train_multitask(
     tell_run(
         "multitask",
         trunk,
-        mesh,
+        run,
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
         dev_rows=sum(len(of_task["dev"]) for of_task in splits),
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
     )
     del own, trained_trunk
     for setup, of_task in zip(setups, splits, strict=True):

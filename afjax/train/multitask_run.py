@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
-from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
@@ -117,9 +117,7 @@ class MultitaskRun:
         while True:
             for batch in train_batches(
                 train,
-                batch_size=self._config.batch_size,
-                lengths=self.lengths.train,
-                pad_id=self._pad_id,
+                Batching(self._config.batch_size, self.lengths.train, self._pad_id),
                 seed=self._seed,
                 epoch=epoch,
                 start=start,
@@ -147,9 +145,7 @@ class MultitaskRun:
                 self._eval_steps[TASK_KINDS[task.kind].reads],
                 inputs,
                 splits["dev"],
-                batch_size=self._config.batch_size,
-                lengths=self.lengths.dev,
-                pad_id=self._pad_id,
+                batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
                 mesh=self.mesh,
             )
             own = logits if task.kind == "multiple_choice" else logits[..., : self.num_outputs[number]]

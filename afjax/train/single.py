@@ -164,12 +164,10 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     tell_run(
         name,
         trunk,
-        mesh,
+        run,
         trained=count(trained),
         total=count(params),
         dev_rows=len(data["dev"]),
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
     )
     del trained, params
     tell_padding(name, splits["train"], run.lengths.train, config.batch_size)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
@@ -90,9 +90,7 @@ class SingleRun:
         epoch, start = divmod(step, self.num_epoch_steps)
         for batch in train_batches(
             self._data["train"],
-            batch_size=self._config.batch_size,
-            lengths=self.lengths.train,
-            pad_id=self._pad_id,
+            Batching(self._config.batch_size, self.lengths.train, self._pad_id),
             seed=self._seed,
             epoch=epoch,
             start=start,
@@ -110,9 +108,7 @@ class SingleRun:
             self._eval_step,
             self._model.fold(merge(trained, self._frozen)),
             self._data["dev"],
-            batch_size=self._config.batch_size,
-            lengths=self.lengths.dev,
-            pad_id=self._pad_id,
+            batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
         )
         return dev_scores(logits, self._data["dev"], self._task)

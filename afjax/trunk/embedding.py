@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from afjax.config.from_dict import check_fields
 from afjax.config.values import Pooling
+from afjax.data.batches import Batching
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import over_rows
 from afjax.data.splits import Rows
@@ -162,15 +163,9 @@ def embed_texts(
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
-    embeddings: np.ndarray = over_rows(
-        step,
-        params,
-        data,
-        batch_size=batch_size,
-        lengths=inference_lengths(data, batch_size=batch_size, max_length=max_length),
-        pad_id=model.trunk.pad_id,
-        mesh=mesh,
-    )
+    lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
+    batching = Batching(batch_size, lengths, model.trunk.pad_id)
+    embeddings: np.ndarray = over_rows(step, params, data, batching=batching, mesh=mesh)
     return embeddings
 
 

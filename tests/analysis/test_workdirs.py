@@ -12,7 +12,7 @@ from made_runs import begin, experiment, finish, fusion
 
 from afjax.analysis.report import write_report
 from afjax.analysis.sides import open_sides
-from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments, load_result
+from afjax.analysis.workdirs import ExperimentRecord, Moved, find_best, find_experiments, load_result
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
@@ -37,9 +37,9 @@ def read(workdir: Path) -> ExperimentRecord:
     return found
 
 
-def load(workdir: Path, store_folder: Path | None = None, **options: Any) -> None:
+def load(workdir: Path, store_folder: Path | None = None, *, trunk: str = "", **options: Any) -> None:
     found = read(workdir)
-    load_result(found, found.results["cb"], no_trunk, store_folder=str(store_folder or ""), **options)
+    load_result(found, found.results["cb"], no_trunk, moved=Moved(str(store_folder or ""), trunk), **options)
 
 
 def write_page(workdir: Path, output: Path, **options: Any) -> str:
@@ -100,7 +100,7 @@ def test_a_source_from_the_store_has_its_own_seed(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "fused", fusion("rte", ("cb",)), 0.5)
     (result,) = read(made).results.values()
     with pytest.raises(ReachedError):
-        load_result(read(workdir), result, no_trunk, source=True, store_folder=str(made / "store"))
+        load_result(read(workdir), result, no_trunk, source=True, moved=Moved(str(made / "store")))
 
 
 def test_trunk_of_the_run_is_gone(tmp_path: Path) -> None:

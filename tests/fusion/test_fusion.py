@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from afjax.adapters import bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
+from afjax.fusion.attention import ScoreOptions
 from afjax.fusion.bank import bank_layout, inner_activations, make_bank
 from afjax.fusion.cost import FOLDING_TOKENS, folding_pays
 from afjax.fusion.factored import fuse_bank
@@ -181,8 +182,8 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
 
     def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
-        given = {"layout": layout, "temperature": temperature, "dropout_rate": rate, "key": key}
-        return fuse_bank(first_layer(fusion["ffn"]), bank, z, **given)
+        options = ScoreOptions(temperature=temperature, dropout_rate=rate, key=key)
+        return fuse_bank(first_layer(fusion["ffn"]), bank, z, layout=layout, options=options)
 
     def textbook(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         alone = [first_layer(adapter["ffn"]) for adapter in adapters]
@@ -205,8 +206,8 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     if key is None:
         folded = first_layer(jax.jit(fold_fusion)(fusion, *make_bank(adapters, configs))["ffn"])
         inner = inner_activations(folded["down"], inputs[2], layout)
-        given = {"sizes": layout.sizes, "temperature": temperature}
-        check_close(fuse_folded(folded["fusion"], inputs[2], inner, **given), theirs[1])
+        options = ScoreOptions(temperature=temperature)
+        check_close(fuse_folded(folded["fusion"], inputs[2], inner, sizes=layout.sizes, options=options), theirs[1])
     _, attention = ours[1]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
 
@@ -288,8 +289,8 @@ def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
     bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
     z, params = jnp.ones((1, 2, HIDDEN)), first_layer(fusion["ffn"])
     layout = bank_layout(configs, HIDDEN)
-    without_key = fuse_bank(params, bank, z, layout=layout, dropout_rate=0.5)
-    without_rate = fuse_bank(params, bank, z, layout=layout, key=jax.random.key(0))
+    without_key = fuse_bank(params, bank, z, layout=layout, options=ScoreOptions(dropout_rate=0.5))
+    without_rate = fuse_bank(params, bank, z, layout=layout, options=ScoreOptions(key=jax.random.key(0)))
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 

@@ -330,7 +330,7 @@ def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixtu
     assert '"" cannot be used' in refused("--tasks=,stsb,mnli")
     assert 'The head name "a/b-cola" cannot be used' in refused(tasks, "--name=a/b")
     assert "max_length is 13" in refused(tasks, "--max_length=13")
-    assert "best.pth is no file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
+    assert "best.pth is not a file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
     assert "vocab.txt does not exist; give --vocab" in refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}")
     assert "plain.json is a file; give --store the name" in refused(tasks, f"--store={tmp_path / 'plain.json'}")
     sentence = refused(tasks, f"--config={tmp_path / 'plain.json'}")

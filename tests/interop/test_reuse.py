@@ -118,9 +118,8 @@ def test_an_encoder_by_hand(tiny_trunk: Trunk) -> None:
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
     model = load_task_model("store", tiny_trunk, head="entail", adapter="entail")
     head = model.params["heads"]["entail"]
-    logits = apply_head(
-        head, HeadConfig(), tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", dropout_rate=0.0, key=None
-    )
+    config = HeadConfig(dropout=0.0)
+    logits = apply_head(head, config, tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", key=None)
     check_close(logits, own_logits(model))
 
 

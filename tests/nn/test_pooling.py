@@ -123,9 +123,9 @@ def test_apply_head_ignores_pooling_if_the_head_reads_tokens(tiny_trunk: Trunk) 
     hidden, mask = jnp.ones((1, 3, tiny_trunk.config.hidden_size)), jnp.array([[True, True, False]])
     logits = []
     for pooling in ("first", "mean"):
-        config = HeadConfig(pooling=pooling)  # type: ignore[arg-type]
+        config = HeadConfig(pooling=pooling, dropout=0.0)  # type: ignore[arg-type]
         head = init_head(KEY, config, 2, trunk=tiny_trunk.params, reads="tokens")
-        arguments = {"reads": "tokens", "dropout_rate": 0.0, "key": None}
+        arguments = {"reads": "tokens", "key": None}
         logits.append(apply_head(head, config, tiny_trunk.params, hidden, mask, **arguments))  # type: ignore[arg-type]
     assert logits[0].shape == (1, 3, 2)
     np.testing.assert_array_equal(*logits)

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
 from afjax.tasks.choices import pick_choices
 
@@ -11,7 +13,9 @@ ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
 
 
 def pick(*rows: dict[str, Any], **settings: Any) -> Any:
-    return pick_choices("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)], **settings)
+    source = SplitSource("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)])
+    given = {name: settings.pop(name) for name in ("label_names", "labelled") if name in settings}
+    return pick_choices(TaskConfig(name="choices", kind="multiple_choice", **settings), source, **given)
 
 
 def test_rows_may_have_different_numbers_of_choices() -> None:

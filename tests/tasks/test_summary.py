@@ -7,7 +7,7 @@ import pytest
 
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import eval_batches, train_batches
+from afjax.data.batches import Batching, eval_batches, train_batches
 from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import tokenise
@@ -107,10 +107,10 @@ def test_lengths_and_padding_are_those_of_the_batches(training: bool, tiny_trunk
     if training:
         assert found.padded == train_lengths([cut], config, num_steps=150_000)
         assert len(found.padded) > 1
-        batches = list(train_batches(cut, batch_size=4, lengths=found.padded, pad_id=0, seed=0, epoch=0))
+        batches = list(train_batches(cut, Batching(4, found.padded, 0), seed=0, epoch=0))
     else:
         assert found.padded == eval_lengths([cut], config) == (16,)
-        batches = list(eval_batches(cut, batch_size=4, lengths=found.padded, pad_id=0))
+        batches = list(eval_batches(cut, Batching(4, found.padded, 0)))
     assert found.padding == pytest.approx(
         1 - sum(b["mask"].sum() for b in batches) / sum(b["mask"].size for b in batches)
     )

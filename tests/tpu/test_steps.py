@@ -42,7 +42,7 @@ def one_device() -> Any:
 def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
     given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8, "dtype": "float32"}
     given |= {"scan_layers": False, "remat": "none", "mesh": MeshConfig(), **changes}
-    return plan.of_method(trunk=str(folder), method=method, **given)
+    return plan.of_method(plan.MethodCase(trunk=str(folder), method=method, **given))
 
 
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:

@@ -11,6 +11,7 @@ import pytest
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import AdapterConfig
 from afjax.config.training import TrainConfig
+from afjax.data.batches import Batching
 from afjax.data.over_rows import over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import local_mesh
@@ -182,9 +183,7 @@ def test_rows_that_fill_a_batch_up_are_in_no_metric() -> None:
         lambda params, batch: batch["tokens"][:, :1],
         {},
         data,
-        batch_size=4,
-        lengths=(4, 8),
-        pad_id=99,
+        batching=Batching(batch_size=4, lengths=(4, 8), pad_id=99),
         mesh=local_mesh(),
     )
     assert logits[:, 0].tolist() == list(range(7))

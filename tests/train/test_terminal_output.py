@@ -37,16 +37,16 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
         train_single(tiny_trunk, task, rows, workdir=tmp_path, config=tiny, method=Method(partition="head"))
         return capsys.readouterr().err.splitlines()
 
-    look, looks = SingleRun.look, []
+    evaluate, looks = SingleRun.evaluate, []
 
     def interrupted(self: SingleRun, trained: Any) -> dict[str, float]:
-        looks.append(look(self, trained))
+        looks.append(evaluate(self, trained))
         if len(looks) == 2:
             raise KeyboardInterrupt
         return looks[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(SingleRun, "look", interrupted)
+        patch.setattr(SingleRun, "evaluate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train()
     lines = capsys.readouterr().err.splitlines()

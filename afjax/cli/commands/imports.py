@@ -167,16 +167,13 @@ def _bert(arguments: argparse.Namespace) -> int:
 
 
 def _bert_n_pals(arguments: argparse.Namespace) -> int:
-    from afjax.interop.bert_n_pals import import_bert_n_pals
+    from afjax.interop.bert_n_pals import PalsFiles, import_bert_n_pals
 
     models = import_bert_n_pals(
-        arguments.source,
-        config=arguments.config,
+        PalsFiles(checkpoint=arguments.source, config=arguments.config, vocab=arguments.vocab, case=arguments.case),
         tasks=_names(arguments.tasks),
         output=arguments.output,
         store_folder=arguments.store,
-        vocab=arguments.vocab,
-        case=arguments.case,
         name=arguments.name,
         max_length=arguments.max_length,
         overwrite=arguments.overwrite,

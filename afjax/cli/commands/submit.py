@@ -63,12 +63,10 @@ def _run(arguments: argparse.Namespace) -> int:
     lines = submission.write(
         arguments.benchmark,
         jobs,
-        store_folder=arguments.store,
-        trunk=trunk,
+        submission.load_models(jobs, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch),
         output=arguments.output,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
-        allow_mismatch=arguments.allow_mismatch,
     )
     print("\n".join(lines))
     return 0

@@ -81,16 +81,18 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         numbers = {**METHOD_DEFAULTS, **given}
         planned = plan.of_method(
-            trunk=numbers["trunk"],
-            method=arguments.method,
-            num_adapters=numbers["num_adapters"],
-            num_tasks=numbers["num_tasks"],
-            batch_size=numbers["batch_size"],
-            max_length=numbers["max_length"],
-            dtype=numbers["trunk_dtype"],
-            scan_layers=not numbers["unrolled"],
-            remat=numbers["remat"],
-            mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
+            plan.MethodCase(
+                trunk=numbers["trunk"],
+                method=arguments.method,
+                num_adapters=numbers["num_adapters"],
+                num_tasks=numbers["num_tasks"],
+                batch_size=numbers["batch_size"],
+                max_length=numbers["max_length"],
+                dtype=numbers["trunk_dtype"],
+                scan_layers=not numbers["unrolled"],
+                remat=numbers["remat"],
+                mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
+            )
         )
     found = report.report(planned, topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(found)))

@@ -119,7 +119,7 @@ def squad(about: str, version: str, folders: tuple[str, ...], *, no_answer: bool
     )
 
 
-def crowdflower(
+def _crowdflower(
     name: str,
     about: str,
     files: tuple[str, ...],
@@ -199,7 +199,7 @@ PROGRESSIVE = ("progressive-tweet-sentiment.csv",)
 ECONOMIC_NEWS = ("Full-Economic-News-DFE-839861.csv", "US-Economic-News.csv")
 
 CROWDFLOWER = (
-    crowdflower(
+    _crowdflower(
         "airline",
         "Sentiment of tweets about airlines",
         ("Airline-Sentiment-2-w-AA.csv", "Tweets.csv"),
@@ -207,14 +207,14 @@ CROWDFLOWER = (
         label="airline_sentiment",
         labels=("negative", "neutral", "positive"),
     ),
-    crowdflower(
+    _crowdflower(
         "corporate_messaging",
         "What companies' messages are for",
         ("Corporate-messaging-DFE.csv",),
         text="text",
         label="category",
     ),
-    crowdflower(
+    _crowdflower(
         "disasters",
         "Whether tweets are about disasters",
         ("socialmedia-disaster-tweets-DFE.csv",),
@@ -223,7 +223,7 @@ CROWDFLOWER = (
         labels=("Not Relevant", "Relevant"),
         drop=("Can't Decide",),
     ),
-    crowdflower(
+    _crowdflower(
         "economic_news_relevance",
         "Whether articles are about the US economy",
         ECONOMIC_NEWS,
@@ -232,8 +232,8 @@ CROWDFLOWER = (
         labels=("no", "yes"),
         drop=("not sure",),
     ),
-    crowdflower("emotion", "Emotion of tweets", ("text_emotion.csv",), text="content", label="sentiment"),
-    crowdflower(
+    _crowdflower("emotion", "Emotion of tweets", ("text_emotion.csv",), text="content", label="sentiment"),
+    _crowdflower(
         "global_warming",
         "Whether tweets say that there is global warming",
         ("1377884570_tweet_global_warming.csv", "tweet_global_warming.csv"),
@@ -243,26 +243,26 @@ CROWDFLOWER = (
         drop=("N/A", "NA"),
         rename={"No": "N", "Yes": "Y"},
     ),
-    crowdflower("political_audience", "Whom politicians speak to", POLITICAL_MEDIA, text="text", label="audience"),
-    crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, text="text", label="bias"),
-    crowdflower(
+    _crowdflower("political_audience", "Whom politicians speak to", POLITICAL_MEDIA, text="text", label="audience"),
+    _crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, text="text", label="bias"),
+    _crowdflower(
         "political_message", "What politicians' messages are for", POLITICAL_MEDIA, text="text", label="message"
     ),
-    crowdflower(
+    _crowdflower(
         "primary_emotions",
         "Emotion of sentences, on Plutchik's wheel",
         ("primary-plutchik-wheel-DFE.csv",),
         text="sentence",
         label="emotion",
     ),
-    crowdflower(
+    _crowdflower(
         "progressive_opinion",
         "Whether tweets on progressive issues are opinions",
         PROGRESSIVE,
         text="tweet",
         label="q2_which_of_the_options_below_is_true_about_the_opinion_in_the_tweet",
     ),
-    crowdflower(
+    _crowdflower(
         "progressive_stance",
         "Stance of tweets on progressive issues",
         PROGRESSIVE,
@@ -270,7 +270,7 @@ CROWDFLOWER = (
         label="q1_from_reading_the_tweet_which_of_the_options_below_is_most_likely_to_be_true_about_the_stance_or_outlook_"
         "of_the_tweeter_towards_the_target",
     ),
-    crowdflower(
+    _crowdflower(
         "us_economic_performance",
         "Whether snippets of news are about the US economy",
         ("us-economic-newspaper.csv",),
