@@ -14,6 +14,7 @@ from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
+from afjax.tasks.scores import split_scores
 
 # Passes over the rows of which the quickest counts.
 TIMED_PASSES = 3
@@ -115,7 +116,7 @@ def prune_curve(
 
 def _point(what: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int) -> Point:
     # The pass that is scored compiles; those that are timed do not.
-    scores = task_model.scores(task_model.logits(data, batch_size=batch_size), data)
+    scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
     return Point(what, kept, scores, len(rows) / seconds, task_model.flops_per_row())
 

@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from afjax.analysis.runs import RunRecord
+from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 

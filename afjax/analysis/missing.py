@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from afjax.analysis.cells import Cell
-from afjax.analysis.runs import Collection, RunRecord
+from afjax.analysis.run_records import Collection, RunRecord
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig

@@ -15,7 +15,7 @@ from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import read_trunk_config
-from afjax.trunk.pretrained import SIZES
+from afjax.trunk.sizes import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:

@@ -5,7 +5,6 @@ its artefacts say; see :func:`method_of` and :func:`trained_in_trunk` for what f
 """
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,10 @@ from etils import epath
 from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
-from afjax.analysis.workdirs import NO_MATTER
+from afjax.analysis.run_records import Collection, RunRecord, Unfinished
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
@@ -32,132 +31,6 @@ from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, sour
 
 # Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
 _DEPTH = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What one finished run has given on one task.
-
-    Attributes:
-      task_config: The task.
-      method: See :func:`method_of`.
-      seed: Of the run.
-      metrics: On dev, finite numbers only.
-      config: The experiment that trains it. Of a fusion's source: the one that would train it on its own. None: only
-        its artefacts were found, in a store.
-      adapter: The adapters' architecture; None: it has none.
-      adapters: ``{digest: parameters}`` of the frozen adapters that it needs beside its own leaves.
-      own_parameters: How many are trained for this task alone; None: unknown, as its artefacts were not found.
-      shared_parameters: How many are trained for this task and the run's others together.
-      inputs: Digests of what it read, as its ``inputs.json`` has them; empty: only its artefacts were found.
-      trunk: SHA-256 of the pretrained trunk that all began with.
-      origin: On a trunk that runs on several tasks have trained: their settings, and the digest of the pretrained one.
-      trunk_name: What that is called.
-      trunk_parameters: How many it has; None: unknown.
-      folder: The workdir, or the store.
-      store: Where its artefacts are; empty: they were not found.
-    """
-
-    task_config: TaskConfig
-    method: str
-    seed: int
-    metrics: Mapping[str, float]
-    config: ExperimentConfig | None
-    adapter: Adapter | None
-    adapters: Mapping[str, int]
-    own_parameters: int | None
-    shared_parameters: int
-    inputs: Mapping[str, str]
-    trunk: str
-    trunk_name: str
-    trunk_parameters: int | None
-    folder: epath.Path
-    store: str
-    origin: str = ""
-
-    @property
-    def task(self) -> str:
-        return self.task_config.name
-
-    @property
-    def main_metric(self) -> str:
-        """The one that early stopping followed."""
-        return self.task_config.main_metric
-
-    @property
-    def trained_parameters(self) -> int | None:
-        return None if self.own_parameters is None else self.own_parameters + self.shared_parameters
-
-    @property
-    def replaces_trunk(self) -> bool:
-        """Whether the task has a whole trunk of its own, and the pretrained one is not needed beside it."""
-        return self.method == "full"
-
-    @property
-    def sampler(self) -> str:
-        """Of a run on several tasks; empty: there was one."""
-        return self.config.sampling.sampler if self.config and self.config.recipe == "multitask" else ""
-
-    @property
-    def settings(self) -> str:
-        """All that the result follows from but the seed, in a form that can be compared.
-
-        Trunk and rows count by what they hold, not by where they lie.
-        """
-        if self.config is None:
-            return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
-        values = {key: value for key, value in to_dict(self.config).items() if key not in NO_MATTER}
-        values["trunk"] = self.origin or self.trunk
-        values["task"] = self._by_rows(values["task"])
-        values["tasks"] = [self._by_rows(task) for task in values["tasks"]]
-        values["sources"] = [{**source, "task": self._by_rows(source["task"])} for source in values["sources"]]
-        return json.dumps(values, sort_keys=True)
-
-    def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """A task's settings with the digests of its rows in the place of their paths, where they are known."""
-        if task is None:
-            return None
-        rows = [
-            self.inputs.get(
-                f"task {task['name']}'s {split} rows", self.inputs.get(f"source {task['name']}'s {split} rows")
-            )
-            for split in ("train", "dev")
-        ]
-        return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
-
-
-@dataclasses.dataclass(frozen=True)
-class Unfinished:
-    """A run that was begun and not brought to its end."""
-
-    task: str
-    method: str
-    seed: int
-    folder: epath.Path
-    trunk: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Collection:
-    """What :func:`collect` found.
-
-    Attributes:
-      records: Of the finished runs; at least one.
-      unfinished: The others.
-      scoreless: Finished runs without a dev score; no records of these are above.
-    """
-
-    records: tuple[RunRecord, ...]
-    unfinished: tuple[Unfinished, ...] = ()
-    scoreless: tuple[RunRecord, ...] = ()
-
-    def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """What was left out of the runs on these tasks and why, a sentence each."""
-        return [
-            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
-            for each in self.unfinished
-            if each.task in tasks
-        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]
 
 
 def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:

@@ -20,6 +20,7 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
+from afjax.tasks.scores import split_scores
 from afjax.trees import Tree
 
 # How many rows a step takes is chosen so that all masks' hidden states together hold about this many tokens: enough to
@@ -94,7 +95,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     allowed = max(1, TOKENS_A_STEP // (len(masks) * data.num_choices * task_model.max_length))
     step = functools.partial(_step_under_masks, masks)
     logits = task_model.over_rows(step, data, batch_size=min(batch_size, allowed)) * np.float32(task_model.task.scale)
-    whole, *scores = (task_model.scores(logits[:, number], data) for number in range(len(masks)))
+    whole, *scores = (split_scores(logits[:, number], data, task_model.task) for number in range(len(masks)))
     return SpanScores(layers, whole, dict(zip(spans, scores, strict=True)))
 
 

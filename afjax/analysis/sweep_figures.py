@@ -19,7 +19,7 @@ from afjax.analysis.figures import (
     save_figure,
     style,
 )
-from afjax.analysis.runs import RunRecord
+from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
-from afjax.analysis.runs import Collection
+from afjax.analysis.run_records import Collection
 from afjax.errors import UserError
 
 GAP = "-"

@@ -25,7 +25,7 @@ from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import cast_trunk, init_trunk
-from afjax.trunk.pretrained import trunk_size
+from afjax.trunk.sizes import trunk_size
 
 Method = Literal["adapter", "fusion", "full"]
 Mode = Literal["train", "eval"]

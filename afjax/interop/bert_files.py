@@ -13,7 +13,8 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.hugging_face import trunk_config
-from afjax.trunk.pretrained import Trunk, load_tokenizer
+from afjax.trunk.pretrained import Trunk
+from afjax.trunk.tokenizer import load_tokenizer
 
 Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]

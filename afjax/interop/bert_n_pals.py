@@ -31,7 +31,8 @@ from afjax.interop.bert_tables import (
     trunk_table,
 )
 from afjax.interop.paper_tasks import paper_model, paper_task
-from afjax.model.task_model import TaskModel, save_models
+from afjax.model.saving import artefacts, save_models
+from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
@@ -293,11 +294,11 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
     """Raises UserError where two tasks have one name, or the store is none or has one already."""
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
-    artefacts = [artefact for model in models for artefact in model.artefacts()]
-    twice = sorted({name for kind, name in artefacts if artefacts.count((kind, name)) > 1})
+    names = [artefact for model in models for artefact in artefacts(model)]
+    twice = sorted({name for kind, name in names if names.count((kind, name)) > 1})
     if twice:
         raise UserError(f"--tasks names {', '.join(twice)} twice; each output layer has its own task.")
-    for kind, name in artefacts:
+    for kind, name in names:
         if not overwrite and name in store.names(store_folder, kind):
             raise UserError(
                 f'"{name}" is there already, in {kind} of the store {store_folder}; give --name another prefix, or '

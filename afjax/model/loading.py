@@ -19,6 +19,7 @@ from afjax.data.sources.kinds import source_kind
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
 from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.saving import beneath_head
 from afjax.model.stored import load_adapter, load_unpruned_fusion
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
@@ -118,7 +119,7 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
                 f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
             )
         return dataclasses.replace(model, head_record={})
-    beneath = model.beneath_head()
+    beneath = beneath_head(model)
     # That the trunk is the head's has been checked.
     if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
         return model

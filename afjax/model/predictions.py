@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from afjax.config.tasks import SpanConfig
 from afjax.display.html import Content, join, listed, shortened, table
-from afjax.tasks.best_answers import Answer
+from afjax.tasks.best_answers import Answer, best_answers
+from afjax.tasks.windows import TokenisedSpans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,3 +95,33 @@ class Predictions:
 
 # How many rows a notebook shows.
 _SHOWN_ROWS = 10
+
+
+def span_predictions(
+    logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray], span: SpanConfig
+) -> Predictions:
+    """The predictions of span rows.
+
+    Args:
+      logits: The scores of each window's tokens, ``[windows, length, 2]``.
+      data: The windows.
+      attention: ``{slot: [windows, layers, adapters]}``; a row's attention is the mean over its windows' tokens.
+      span: The task's settings for answers.
+    """
+    answers = best_answers(logits, data, span)
+    scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
+    for row, of_row in enumerate(answers):
+        scores[row, : len(of_row)] = [answer.score for answer in of_row]
+    lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
+    shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
+    by_row = {}
+    for slot, by_window in attention.items():
+        by_row[slot] = np.zeros((len(answers), *by_window.shape[1:]), by_window.dtype)
+        np.add.at(by_row[slot], data.row_of, by_window * shares[:, None, None])
+    return Predictions(scores, softmax(scores), [best[0].text for best in answers], by_row, answers)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities from logits, along the last axis."""
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax import store
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import Adapter
-from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
 from afjax.data.batches import Batching
@@ -25,12 +23,11 @@ from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenise import TokenisedRows
 from afjax.display.html import listed, table
 from afjax.distributed.sharding import local_mesh, place
-from afjax.errors import UserError, did_you_mean
-from afjax.fusion.pruning import drop_layers, left_layers, take_layers
-from afjax.model import partition
+from afjax.errors import UserError
+from afjax.model import editing, partition
 from afjax.model.model import Model
-from afjax.model.predictions import Predictions
-from afjax.tasks.best_answers import best_answers
+from afjax.model.predictions import Predictions, softmax, span_predictions
+from afjax.model.saving import save_models
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
@@ -41,7 +38,7 @@ from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
-from afjax.trunk.pretrained import Trunk, check_length, write_if_trained
+from afjax.trunk.pretrained import Trunk, check_length
 
 # ``step(model, parameters, batch)``.
 ModelStep = Callable[..., Any]
@@ -179,18 +176,18 @@ class TaskModel:
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         if isinstance(data, TokenisedSpans):
-            predictions = self._answers(logits, data, attention)
+            predictions = span_predictions(logits, data, attention, self.task.span)
         elif self.task.kind == "regression":
             nothing = np.zeros((len(logits), 0), np.float32)
             predictions = Predictions(logits, nothing, logits[:, 0].tolist(), attention)
         else:
             names = [self.labels[index] if index < len(self.labels) else str(index) for index in logits.argmax(-1)]
-            predictions = Predictions(logits, _softmax(logits), names, attention)
+            predictions = Predictions(logits, softmax(logits), names, attention)
         return self._with_names(predictions) if attention else predictions
 
     def _with_names(self, predictions: Predictions) -> Predictions:
         """The predictions with the names of the adapters and layers of their attention."""
-        members, first = self._members(), self.model.adapters[0][1]
+        members, first = editing.fused_adapters(self.model), self.model.adapters[0][1]
         layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
         slots = first.slots
         if (kept := self.model.fusion.kept) is None:
@@ -201,19 +198,6 @@ class TaskModel:
                 for slot, of_slot in zip(slots, kept, strict=True)
             }
         return dataclasses.replace(predictions, fusion_adapters=names, fusion_layers=layers)
-
-    def _answers(self, logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray]) -> Predictions:
-        answers = best_answers(logits, data, self.task.span)
-        scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
-        for row, of_row in enumerate(answers):
-            scores[row, : len(of_row)] = [answer.score for answer in of_row]
-        lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
-        shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
-        of_rows = {}
-        for slot, of_windows in attention.items():
-            of_rows[slot] = np.zeros((len(answers), *of_windows.shape[1:]), of_windows.dtype)
-            np.add.at(of_rows[slot], data.row_of, of_windows * shares[:, None, None])
-        return Predictions(scores, _softmax(scores), [best[0].text for best in answers], of_rows, answers)
 
     @overload
     def evaluate(
@@ -255,14 +239,10 @@ class TaskModel:
             )
         data = self.tokenised(rows, max_length)
         logits = self._run(data, batch_size, max_length, False)[0]
-        scores: dict[str, Any] = self.scores(logits, data)
+        scores: dict[str, Any] = split_scores(logits, data, self.task)
         if confusion:
             scores["confusion"] = confusion_matrix(logits, np.asarray(rows.labels), self.labels)
         return scores
-
-    def scores(self, logits: np.ndarray, data: TokenisedRows) -> dict[str, float]:
-        """Every metric of the task, from the logits of rows that :meth:`check_labels` has let pass."""
-        return split_scores(logits, data, self.task)
 
     def check_labels(self, rows: AnyRows) -> None:
         """Raises UserError where rows have no labels, or other label names than the head."""
@@ -401,98 +381,27 @@ class TaskModel:
         return self._nameless, jax.device_get(self._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
-        """The same model without the adapter, or the fusion and its adapters, of some layers (AdapterDrop).
-
-        Args:
-          layers: Indices of the trunk's layers.
-
-        Raises:
-          UserError: No adapter in the model, or in such a layer; or none left.
-        """
-        if not self.model.adapters:
-            raise UserError(f'The head "{self.model.head_name}" is used without adapters: there are no layers to drop.')
-        depth, params = self.trunk.config.num_layers, dict(self.params)
-        configs, adapters = [], dict(self.params["adapters"])
-        for name, config in self.model.adapters:
-            adapters[name], smaller = drop_layers(adapters[name], config, layers, depth)
-            configs.append((name, smaller))
-        changes: dict[str, Any] = {"adapters": tuple(configs)}
-        if name := self.model.fusion_name:
-            left, kept = left_layers(self.model.adapters[0][1], layers, depth), self.model.fusion.kept
-            params["fusion"] = {name: take_layers(self.params["fusion"][name], left)}
-            if kept is not None:
-                kept = tuple(tuple(of_slot[position] for position in left) for of_slot in kept)
-                changes["fusion"] = dataclasses.replace(self.model.fusion, kept=kept)
-        params["adapters"] = adapters
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+        """The same model without the adapters of some of the trunk's layers: :func:`editing.without_layers`."""
+        return self._edited(*editing.without_layers(self.model, self.params, layers))
 
     def without_adapters(self, names: Collection[str]) -> "TaskModel":
-        """The same fusion over fewer adapters: each layer's attention is shared out among those that are left.
-
-        Raises:
-          UserError: No fusion, a name that is not fused, none left, or a fusion that has been pruned.
-        """
-        members = self._members()
-        unknown = sorted(set(names) - set(members))
-        if unknown:
-            raise UserError(
-                f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
-            )
-        if self.model.fusion.kept is not None:
-            raise UserError(
-                "This fusion has been pruned layer by layer; leave adapters out of the one that it came from."
-            )
-        left = tuple((name, config) for name, config in self.model.adapters if name not in names)
-        if not left:
-            raise UserError("Every adapter of the fusion would be left out; leave at least one.")
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, adapters=left))
+        """The same fusion over fewer adapters: :func:`editing.without_adapters`."""
+        return self._edited(editing.without_adapters(self.model, names), self.params)
 
     def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
-        """The same fusion over more adapters, of :func:`load_adapters`; it is not trained again.
-
-        Raises:
-          UserError: No fusion, one that has been pruned, a name that is fused already, or adapters that do not fit.
-        """
-        members = self._members()
-        twice = sorted(set(added) & set(members))
-        if twice:
-            raise UserError(f'"{twice[0]}" is fused already; the fusion has {", ".join(members)}.')
-        if self.model.fusion.kept is not None:
-            raise UserError("This fusion has been pruned layer by layer; add adapters to the one that it came from.")
-        configs = (*self.model.adapters, *((name, config) for name, (config, _) in added.items()))
-        trees = {**self.params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
-        model = dataclasses.replace(self.model, adapters=configs)
-        return dataclasses.replace(self, model=model, params={**self.params, "adapters": trees})
+        """The same fusion over more adapters: :func:`editing.with_adapters`."""
+        return self._edited(*editing.with_adapters(self.model, self.params, added))
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
-        """The same fusion with some adapters left in each layer; see ``FusionConfig.kept``.
-
-        Raises:
-          UserError: No fusion, or numbers that do not fit it.
-        """
-        self._members()
-        fusion = dataclasses.replace(self.model.fusion, kept=kept)
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, fusion=fusion))
+        """The same fusion with some adapters left in each layer: :func:`editing.with_kept`."""
+        return self._edited(editing.with_kept(self.model, kept), self.params)
 
     def renamed(self, name: str) -> "TaskModel":
-        """The same model under another name: its head, and its fusion or its adapter. Fused adapters keep theirs."""
-        head = self.params["heads"][self.model.head_name]
-        params = {**self.params, "heads": {name: head}}
-        changes: dict[str, Any] = {"head_name": name}
-        if self.model.fusion_name:
-            params["fusion"] = {name: self.params["fusion"][self.model.fusion_name]}
-            changes["fusion_name"] = name
-        elif self.model.adapters:
-            ((adapter, config),) = self.model.adapters
-            params["adapters"] = {name: self.params["adapters"][adapter]}
-            changes["adapters"] = ((name, config),)
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, **changes), params=params)
+        """The same model under another name: :func:`editing.renamed`."""
+        return self._edited(*editing.renamed(self.model, self.params, name))
 
-    def _members(self) -> list[str]:
-        """The names of the fused adapters."""
-        if not self.model.fusion_name:
-            raise UserError(f'The head "{self.model.head_name}" is used without a fusion; give one.')
-        return [name for name, _ in self.model.adapters]
+    def _edited(self, model: Model, params: Tree) -> "TaskModel":
+        return dataclasses.replace(self, model=model, params=params)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -526,82 +435,12 @@ class TaskModel:
         )
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
-        """Saves what was trained, the fusion or the adapter and the head: all of it or nothing.
-
-        A fusion's adapters are not saved again: they are in the store it was trained from.
-
-        Args:
-          store_folder, overwrite, run: As in :func:`save_models`.
-
-        Raises:
-          UserError: As in :func:`save_models`.
-        """
+        """Saves the fusion or the adapter, and the head; arguments and errors as in :func:`save_models`."""
         save_models(store_folder, [self], overwrite=overwrite, run=run)
-
-    def drafts(self, store_folder: str | Path) -> list[store.Draft]:
-        """The artefacts that :meth:`save` writes.
-
-        Raises:
-          UserError: The store has other adapters of a fusion's than these (as without some layers).
-        """
-        shared: dict[str, Any] = {
-            "trunk": self.trunk.identity(),
-            "task": to_dict(self.task),
-            "labels": self.labels,
-            "metrics": dict(self.metrics),
-            "seed": self.seed,
-        }
-        drafts, fusion = [], self.model.fusion_name
-        if fusion:
-            members = [
-                {"name": member, "sha256": tree_digest(self.params["adapters"][member])}
-                for member, _ in self.model.adapters
-            ]
-            _check_members(members, store_folder)
-            tree, config = self.params["fusion"][fusion], to_dict(self.model.fusion)
-            drafts = [store.Draft(kind="fusion", name=fusion, params=tree, config=config, adapters=members, **shared)]
-        else:
-            for name, adapter in self.model.adapters:
-                tree, config = self.params["adapters"][name], to_dict(adapter)
-                drafts.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
-        head = self.model.head_name
-        config = {
-            **to_dict(self.model.head),
-            "num_outputs": self.num_outputs,
-            "max_length": self.max_length,
-            "text_columns": self.text_columns,
-        }
-        record = self.beneath_head() if self.head_record is None else self.head_record
-        draft = store.Draft(
-            kind="heads", name=head, params=self.params["heads"][head], config=config, trained_with=record, **shared
-        )
-        return [*drafts, draft]
-
-    def beneath_head(self) -> dict[str, str]:
-        """What is between the trunk and the head, or the trunk, as ``Manifest.trained_with`` records it."""
-        if self.model.fusion_name:
-            kind, name = "fusion", self.model.fusion_name
-        elif self.model.adapters:
-            kind, name = "adapters", self.model.adapters[0][0]
-        else:
-            return {"kind": "trunk", "name": self.trunk.name, "sha256": self.trunk.sha256}
-        return {"kind": kind, "name": name, "sha256": tree_digest(self.params[kind][name])}
 
     @property
     def num_outputs(self) -> int:
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
-
-    def artefacts(self) -> list[tuple[str, str]]:
-        """``(kind, name)`` of what :meth:`save` writes."""
-        head = [("heads", self.model.head_name)]
-        if self.model.fusion_name:
-            return [("fusion", self.model.fusion_name), *head]
-        return [("adapters", name) for name, _ in self.model.adapters] + head
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = np.exp(logits - logits.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)
 
 
 # Compiled once for a model and a shape, however many calls and copies of the TaskModel there are.
@@ -612,37 +451,3 @@ def _predict_step(
     """The logits, and the attention over adapters averaged over each row's tokens."""
     outputs = model(params, batch, fusion_attention=fusion_attention)
     return outputs.logits, outputs.row_attention(batch["mask"]) if fusion_attention else {}
-
-
-def save_models(
-    store_folder: str | Path, models: Sequence[TaskModel], *, overwrite: bool = False, run: str = ""
-) -> None:
-    """Saves models that were trained together, as :meth:`TaskModel.save` saves one: all of them or nothing.
-
-    A trunk that the run has trained is written to its workdir first, because the store only records its name.
-
-    Args:
-      store_folder: The store.
-      models: The models, of distinct names.
-      overwrite: Whether any artefact of these names may be replaced.
-      run: Identifier of the training run that saves them, see :func:`afjax.store.save_all`.
-
-    Raises:
-      UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
-        these (as without some layers), or cannot be written.
-    """
-    for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
-        write_if_trained(trunk)
-    drafts = [draft for model in models for draft in model.drafts(store_folder)]
-    store.save_all(store_folder, drafts, overwrite=overwrite, run=run)
-
-
-def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
-    """Raises UserError if a store has other adapters under the names of a fusion's."""
-    there = store.names(store_folder, "adapters")
-    for name, digest in ((member["name"], member["sha256"]) for member in members):
-        if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:
-            raise UserError(
-                f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
-                "its layers, say); a stored fusion takes adapters as the store has them."
-            )

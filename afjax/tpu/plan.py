@@ -20,7 +20,7 @@ from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.pretrained import trunk_size
+from afjax.trunk.sizes import trunk_size
 
 # ``adapter`` is a Pfeiffer adapter, as for ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {

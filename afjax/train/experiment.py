@@ -22,7 +22,8 @@ from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
-from afjax.model.task_model import TaskModel, save_models
+from afjax.model.saving import save_models
+from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json, write_text

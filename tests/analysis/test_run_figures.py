@@ -20,7 +20,8 @@ from afjax.analysis.run_figures import (
     task_points,
     tradeoff_points,
 )
-from afjax.analysis.runs import RunRecord, collect
+from afjax.analysis.run_records import RunRecord
+from afjax.analysis.runs import collect
 from afjax.analysis.sweep_figures import draw_robustness, draw_search, robustness, search
 from afjax.analysis.tables import make_grid
 from afjax.errors import UserError

@@ -42,8 +42,9 @@ def load(workdir: Path, store_folder: Path | None = None, *, trunk: str = "", **
     load_result(found, found.results["cb"], no_trunk, moved=Moved(str(store_folder or ""), trunk), **options)
 
 
-def write_page(workdir: Path, output: Path, **options: Any) -> str:
-    write_report(epath.Path(workdir), output, rows_of=no_rows, load_trunk=no_trunk, **options)
+def write_page(workdir: Path, output: Path, *, store_folder: str = "") -> str:
+    moved = Moved(store_folder)
+    write_report(epath.Path(workdir), output, rows_of=no_rows, load_trunk=no_trunk, moved=moved)
     return output.read_text(encoding="utf-8")
 
 

@@ -21,7 +21,8 @@ from afjax.errors import UserError
 from afjax.model.loading import load_adapters, load_task_model
 from afjax.store import read_manifest, trunk_difference
 from afjax.tasks.load import rows_from_lists
-from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, tokenizer_digests
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
+from afjax.trunk.tokenizer import tokenizer_digests
 from tests.cli.conftest import Refused, WriteRows
 
 pytestmark = pytest.mark.slow

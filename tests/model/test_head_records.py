@@ -12,6 +12,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
 from afjax.model.loading import load_adapters, load_task_model
+from afjax.model.saving import drafts
 from afjax.model.task_model import TaskModel
 from afjax.store.manifest import to_json
 from afjax.trunk.pretrained import Trunk
@@ -90,7 +91,7 @@ def test_an_adapter_that_was_trained_again_is_another(
     saved: Path, load: Load, models: dict[str, TaskModel], tiny_trunk: Trunk
 ) -> None:
     other = make(tiny_trunk, CONFIG, names=("b",)).renamed("a")
-    [adapter, _] = other.drafts(saved)
+    [adapter, _] = drafts(other, saved)
     store.save_all(saved, [adapter], overwrite=True)
     with pytest.raises(UserError, match='The head "a" was trained with'):
         load("a", adapter="a")

@@ -20,7 +20,7 @@ from afjax.model.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.pretrained import SIZES
+from afjax.trunk.sizes import SIZES
 
 BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]
 TINY = TrunkConfig(

@@ -24,6 +24,7 @@ from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
+from afjax.model import saving
 from afjax.model.loading import load_task_model, stored_text_columns
 from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
@@ -480,7 +481,7 @@ def test_a_saved_name_is_kept_unless_overwritten(fused: tuple[TaskModel, Path]) 
     with pytest.raises(UserError, match="is there already"):
         task_model.save(folder / "store")
     task_model.save(folder / "store", overwrite=True)
-    assert task_model.artefacts() == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
+    assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
 # Without afjax

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
 from afjax.trunk.hugging_face import config_values, trunk_config
-from afjax.trunk.pretrained import load_trunk, trunk_size
+from afjax.trunk.pretrained import load_trunk
+from afjax.trunk.sizes import trunk_size
 
 
 @pytest.fixture

@@ -184,9 +184,11 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
 
 
 def _stored(model: "TaskModel", store: str) -> list[str]:
-    """What of a model is now in the store, one artefact a line."""
+    """One line per artefact of a model in the store."""
+    from afjax.model.saving import artefacts
+
     labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind
-    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in model.artefacts()]
+    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artefacts(model)]
 
 
 def _names(words: str) -> tuple[str, ...]:

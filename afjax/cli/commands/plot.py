@@ -12,7 +12,7 @@ from afjax.cli.parsers import add_command, add_group
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
-    from afjax.analysis.runs import Collection
+    from afjax.analysis.run_records import Collection
 
 DIFFERENCES_EXAMPLE = """\
 example:
