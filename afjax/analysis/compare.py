@@ -11,6 +11,7 @@ from afjax.analysis.sides import Side
 from afjax.analysis.workdirs import differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
+from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
@@ -170,14 +171,15 @@ def to_lines(found: Comparison) -> list[str]:
             [name, f"{of.first:.4f}", f"{of.second:.4f}", f"{of.difference:+.4f}", interval, f"{of.p_value:.4f}"]
         )
         cells[-1] += [f"{of.spread:.4f}"] if of.spread is not None else []
-    lines += _table(cells, right=True)
+    lines += table_lines(cells)
     lines += ["", f"{_verdict(found)} (paired bootstrap, {found.num_resamples} resamples)"]
     parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
     lines += [f"Rows: {', '.join(parts)}"]
     lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
     if found.settings:
-        lines += _table(
-            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())]
+        lines += table_lines(
+            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())],
+            num_texts=3,
         )
     return lines
 
@@ -256,18 +258,3 @@ def _verdict(found: Comparison) -> str:
 
 def _count(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
-
-
-def _table(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Columns side by side; with ``right`` all but the first are aligned to the right."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padded = [
-            cell.rjust(width) if right and number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return lines

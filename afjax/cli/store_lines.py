@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from afjax import store
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
+from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.store import KINDS, Manifest
 
@@ -27,7 +28,7 @@ def list_lines(path: StorePath) -> list[str]:
             rows.append(_row(store.read_manifest(path, kind, name)))
         except UserError:
             rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
-    return _printable(_table(rows))
+    return table_lines([_printable(row) for row in rows], num_texts=len(rows[0]))
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
@@ -142,14 +143,9 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
     for adapter in manifest.adapters:
         lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
     leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
-    return lines + _table(leaves)
+    return lines + table_lines([_printable(leaf) for leaf in leaves], num_texts=3)
 
 
-def _printable(lines: Sequence[str]) -> list[str]:
-    """Lines that a terminal only shows: tasks and labels of what was shared are strangers' words."""
-    return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines]
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _printable(texts: Sequence[str]) -> list[str]:
+    """Texts without control characters, because others wrote the tasks and labels of shared artefacts."""
+    return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
+from afjax.display.tables import table_lines
 from afjax.display.terminal import duration
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_json, write_text
@@ -138,8 +139,7 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     for summary in table:
         cells = [_cell(summary), f"{summary.finished}/{len(sweep.seeds)}", "best" if summary.best else ""]
         rows.append([*summary.settings.values(), *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = table_lines(rows, num_texts=len(rows[0]))
     failed = [run for run in sweep.runs if outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed; the same command tries these again:"]

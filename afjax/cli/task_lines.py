@@ -17,6 +17,7 @@ from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.kinds import has_split, open_source, source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
+from afjax.display.tables import table_lines
 from afjax.errors import UserError
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
@@ -47,8 +48,7 @@ def list_lines(*, as_json: bool) -> list[str]:
         for name, task in OFFICIAL.items()
     ]
     rows = [("name", "kind", "metric", "TFDS", "about"), *(tuple(task.values()) for task in tasks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows]
+    lines = table_lines(rows, num_texts=len(rows[0]))
     return [*lines, json.dumps({"tasks": tasks})] if as_json else lines
 
 

@@ -1,7 +1,6 @@
-"""Progress bars and tables on a terminal."""
+"""Progress bars, lines and durations on a terminal."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -40,27 +39,6 @@ def print_line(line: str) -> None:
     import tqdm
 
     tqdm.tqdm.write(line, file=sys.stderr)
-
-
-def table_lines(rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
-    """Aligns the cells of a table in columns.
-
-    Args:
-      rows: Cells, the header first; every row has as many.
-      texts: How many columns from the left hold text and are aligned left; the others hold numbers.
-
-    Example:
-      >>> table_lines([("label", "rows"), ("yes", "12")])
-      ['label  rows', 'yes      12']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < texts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """The model card of what is shared: a README.md with the front matter of the Hugging Face hub.
 
-Names of labels, tasks and folders are other people's words. In the front matter they are quoted strings, in the text
+Names of labels, tasks and folders are other people's words. They have no control characters, and in the text they are
 code spans, so that none of them ends a line, makes a link or becomes HTML.
 """
 
@@ -25,7 +25,9 @@ _PIPELINE_TAGS = {
     "multiple_choice": "multiple-choice",
     "span": "question-answering",
 }
-# What the hub calls metrics that it has another name for.
+# The hub's tags, by kind of artefact.
+_HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
+# The hub's names for metrics, where they differ.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 _ROWS = {
     "multiple_choice": '{"context": "...", "choices": ["...", "..."]}',
@@ -50,16 +52,9 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
     return "\n".join([*_front_matter(manifests, license), "", *(line for lines in sections for line in lines)])
 
 
-def yaml_string(text: str) -> str:
-    """``text`` as a double-quoted YAML scalar, which is JSON's string but for what no YAML may hold as it is."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in _without_surrogates(quoted))
-
-
 def code_span(text: str) -> str:
     """``text`` on one line, shown by Markdown exactly as it is."""
-    line = "".join(sign if sign.isprintable() else " " for sign in _without_surrogates(text))
-    line = " ".join(line.split()) or " "
+    line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     # Markdown takes one space off each end.
     pad = " " if line.startswith("`") or line.endswith("`") else ""
@@ -67,44 +62,40 @@ def code_span(text: str) -> str:
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
+    """The card's metadata, with the scores where the hub looks for them."""
+    # Imported here because it takes a third of a second.
+    from huggingface_hub import EvalResult, ModelCardData
+
     main = manifests[-1]
-    base = hub_id(_text(main.trunk.get("name")))
-    kinds = sorted({manifest.kind for manifest in manifests})
-    lines = ["---", "library_name: afjax"]
-    if license:
-        lines.append(f"license: {yaml_string(license)}")
-    if base:
-        lines.append(f"base_model: {yaml_string(base)}")
-    if base and "adapters" in kinds:
-        lines.append("base_model_relation: adapter")
-    if tag := _PIPELINE_TAGS.get(_task_kind(main)):
-        lines.append(f"pipeline_tag: {tag}")
-    lines += ["tags:", "- afjax"]
-    lines += [f"- {tag}" for kind, tag in (("adapters", "adapter"), ("fusion", "adapterfusion")) if kind in kinds]
-    return [*lines, *_model_index(main), "---"]
-
-
-def _model_index(main: Manifest) -> list[str]:
-    """The scores where the hub looks for them."""
-    task, tag = _text(main.task.get("name")), _PIPELINE_TAGS.get(_task_kind(main))
-    scores = list(_finite(main.metrics))
-    if not (task and tag and scores):
-        return []
-    lines = [
-        "model-index:",
-        f"- name: {yaml_string(main.name)}",
-        "  results:",
-        "  - task:",
-        f"      type: {tag}",
-        "    dataset:",
-        f"      name: {yaml_string(task)}",
-        f"      type: {yaml_string(task)}",
-        "      split: dev",
-        "    metrics:",
+    kinds = {manifest.kind for manifest in manifests}
+    base, task, tag = hub_id(_text(main.trunk.get("name"))), _text(main.task.get("name")), _pipeline_tag(main)
+    scores = [
+        EvalResult(
+            task_type=tag,
+            dataset_type=_printable(task),
+            dataset_name=_printable(task),
+            dataset_split="dev",
+            metric_type=_printable(_METRICS.get(metric, metric)),
+            metric_value=score,
+        )
+        for metric, score in _finite(main.metrics)
+        if task and tag
     ]
-    for metric, score in scores:
-        lines += [f"    - type: {yaml_string(_METRICS.get(metric, metric))}", f"      value: {score!r}"]
-    return lines
+    data = ModelCardData(
+        library_name="afjax",
+        license=_printable(license) or None,
+        base_model=base or None,
+        base_model_relation="adapter" if base and "adapters" in kinds else None,
+        pipeline_tag=tag or None,
+        tags=["afjax", *(name for kind, name in _HUB_TAGS.items() if kind in kinds)],
+        model_name=_printable(main.name) if scores else None,
+        eval_results=scores or None,
+    )
+    return ["---", *data.to_yaml().split("\n"), "---"]
+
+
+def _pipeline_tag(manifest: Manifest) -> str:
+    return _PIPELINE_TAGS.get(_task_kind(manifest), "")
 
 
 def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
@@ -223,5 +214,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _without_surrogates(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _printable(text: str) -> str:
+    """A text on one line, without control characters."""
+    plain = text.encode("utf-8", "replace").decode()
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

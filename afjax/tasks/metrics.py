@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from afjax.display.html import Content, shortened, table
-from afjax.display.terminal import table_lines
+from afjax.display.tables import table_lines
 
 
 def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -15,7 +15,7 @@ from afjax import store
 from afjax.cli.main import make_parser
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
-from afjax.share.model_card import code_span, model_card, yaml_string
+from afjax.share.model_card import code_span, model_card
 from afjax.share.provenance import hub_id, shareable
 
 NASTY = '</code>[x](http://evil) `` | <script>\n# Title\n---\nlicense: "mit" @everyone \u2028 \x85 \x00 \ud800 é 🙂'
@@ -98,12 +98,18 @@ def test_other_peoples_words_stay_words(tmp_path: Path) -> None:
     assert ModelCard(text).data.license is None
 
 
-@settings(deadline=None)
-@given(st.text(st.characters()))
-def test_every_text_in_quotes_and_in_code(text: str) -> None:
-    shown = text.encode("utf-8", "replace").decode()
-    data = ModelCard(f"---\nlicense: {yaml_string(text)}\n---\n").data
-    assert data.license == shown or not shown
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> store.Manifest:
+    return shareable(save(tmp_path_factory.mktemp("store"), "heads", "rte"))
+
+
+@settings(deadline=None, max_examples=50)
+@given(text=st.text(st.characters()))
+def test_every_text_in_the_metadata_and_in_code(head: store.Manifest, text: str) -> None:
+    plain = text.encode("utf-8", "replace").decode()
+    plain = " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())
+    data = ModelCard(model_card([head], license=text)).data
+    assert data.license == (plain or None)
     span = code_span(text)
     fence = re.match("`+", span)[0]
     assert span.endswith(fence)
