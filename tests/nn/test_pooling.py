@@ -79,7 +79,7 @@ def test_a_head_that_pools_the_mean_reads_all_tokens_except_padding(
     logits = model(params, batch).logits
     hidden = model.hidden_states(params, batch)
     if not preset:
-        np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, *batch.values())[0])
+        np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, batch)[0])
     rows = np.stack([np.asarray(hidden[row, :length]).mean(0) for row, length in enumerate(LENGTHS)])
     if pooler != "none":
         own = (params["heads"]["task"] if pooler == "head" else params["trunk"])["pooler"]
