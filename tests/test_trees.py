@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.trees import array_digest, count, flatten, map_with_path, merge, named_key, tree_digest, unflatten
+from afjax.trees import (
+    Node,
+    array_digest,
+    count,
+    flatten,
+    map_with_path,
+    merge,
+    named_key,
+    register_node,
+    select,
+    tree_digest,
+    unflatten,
+)
 
 PINNED_ARRAY = "90ff15c65b0e4ac6c224eb5ffe2891684a9cbdd2ebf50f5f3a07cedaf7d813c4"
 PINNED_TREE = "2935951fb1bf0a6628f707b2fd8d282ccf8b4193d8c6f3b7474dc513809892ee"
@@ -39,6 +51,46 @@ def test_map_with_path() -> None:
         "a": {"b": "a/b=1"},
         "c": "c=2",
     }
+
+
+def test_select_keeps_the_leaves_that_are_asked_for() -> None:
+    tree = {"a": {"x": 1, "y": 2}, "b": {"x": 3}}
+    assert select(tree, lambda path: path.endswith("y")) == {"a": {"y": 2}}
+    assert select(tree, lambda path: False) == {}
+
+
+# Dicts with a type of their own
+
+
+@register_node
+class Kept(Node):
+    """A dict that only tests use."""
+
+
+def test_types_of_dicts_are_kept() -> None:
+    tree = {"a": Kept({"2": 1, "10": {"x": 2}})}
+    for same in (
+        jax.tree.map(lambda leaf: leaf, tree),
+        map_with_path(lambda _, leaf: leaf, tree),
+        select(tree, lambda _: True),
+        merge({"a": Kept({"2": 1})}, {"a": Kept({"10": {"x": 2}})}),
+        jax.jit(lambda tree: tree)(tree),
+    ):
+        assert same == tree
+        assert type(same["a"]) is Kept
+    assert flatten(tree) == {"a/10/x": 2, "a/2": 1}
+
+
+def test_leaves_of_typed_dicts_have_the_order_and_the_paths_of_plain_dicts() -> None:
+    # The order of a global norm's sum and the names in checkpoints depend on them.
+    plain = {str(index): index for index in range(12)}
+    assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
+    assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)
+
+
+def test_merge_refuses_different_types_of_one_subtree() -> None:
+    with pytest.raises(AssertionError, match="Kept"):
+        merge({"a": Kept({"x": 1})}, {"a": {"y": 2}})
 
 
 def test_count() -> None:

@@ -30,7 +30,7 @@ def test_rows_may_have_different_numbers_of_choices() -> None:
 
 
 def test_a_question_stands_behind_the_context() -> None:
-    for name, settings in (("q", {"question": "q"}), ("question", {})):
+    for name, settings in (("q", {"text_b": "q"}), ("question", {})):
         assert pick({**ROW, name: "Which?"}, **settings).contexts == ["grass Which?"]
 
 
