@@ -1,4 +1,4 @@
-"""The host's memory."""
+"""The host's memory: its size, the peak of this process, and the release of freed memory."""
 
 import ctypes
 import os

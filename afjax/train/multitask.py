@@ -62,7 +62,7 @@ def train_multitask(
       ``{task's name: its model}``. All models share one trunk.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
     Reference:
       Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4.
@@ -172,7 +172,7 @@ def _spec(
     config: TrainConfig,
     options: RunOptions,
 ) -> RunSpec:
-    """Everything that the run's result depends on."""
+    """Returns everything that the run's result depends on."""
     return RunSpec(
         settings={
             "recipe": "multitask",

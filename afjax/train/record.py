@@ -205,7 +205,7 @@ def trunk_inputs(trunk: Trunk) -> dict[str, str]:
 
 
 def adapter_input(name: str) -> str:
-    """The key of a stored adapter among a run's inputs."""
+    """Returns the key of a stored adapter among a run's inputs."""
     return f"the adapter {name}"
 
 
@@ -270,7 +270,7 @@ def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
 
 
 def note(sentence: str) -> None:
-    """Prints a line for the user on stderr, once for all hosts."""
+    """Prints one line to stderr, on the first host only."""
     if is_first_host():
         print(f"afjax: {sentence}", file=sys.stderr)
 

@@ -67,7 +67,7 @@ def train_sequential(
       method, config, options: As in :func:`afjax.train_single`; the same for every task.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
     """
     check_types(trunk, method, Method, config, options)
     check_tasks([task.name for task in tasks])

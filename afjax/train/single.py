@@ -46,7 +46,7 @@ def train_single(
 
     Args:
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
-      task: Name, kind and metric.
+      task: The task, with its name, kind and metric.
       data: ``train`` and ``dev`` rows from ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a
         dictionary of columns) with the columns that the task names. Without ``dev``, some of the train rows are used as
         dev rows; see ``TaskConfig.dev_share``.
@@ -60,7 +60,7 @@ def train_single(
       The model with the parameters of the best evaluation, and their dev metrics.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
