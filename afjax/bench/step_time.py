@@ -37,8 +37,8 @@ class Prepared:
 
     Attributes:
       run: Runs one step and waits for its result.
-      compile_s: Seconds that tracing and compiling took.
-      flops: Floating-point operations of the compiled program, by XLA's own count.
+      compile_s: Seconds spent on tracing and compiling.
+      flops: Floating-point operations of the compiled program, as counted by XLA; NaN if XLA does not report them.
     """
 
     run: Callable[[], None]
@@ -51,11 +51,11 @@ class Case:
     """A step to time.
 
     Attributes:
-      trunk: A size's name (``bert-base``) or a folder with a config.json.
+      trunk: Name of a size (``bert-base``), or a folder with a config.json.
       method: ``adapter`` (one Pfeiffer adapter), ``fusion`` (of ``num_adapters`` Pfeiffer adapters), or ``full``
         fine-tuning.
       mode: ``train`` (forward, backward, update, with dropout) or ``eval`` (forward, without dropout).
-      num_adapters: The number of fused adapters.
+      num_adapters: Number of fused adapters.
       batch_size: Rows per step.
       max_length: Tokens per row.
       scan_layers: Whether to compile one loop over the layers.
@@ -76,7 +76,7 @@ def prepare(case: Case) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
     Raises:
-      UserError: An unknown size, or impossible numbers.
+      UserError: The size is unknown, or a number is out of range.
     """
     config = trunk_size(case.trunk)
     if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:
@@ -151,8 +151,8 @@ def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str,
     """Times ``num_steps`` steps after one warm-up.
 
     Returns:
-      ``median_step_s``, ``min_step_s``, ``examples_per_s`` (of the median), ``compile_s``, ``flops`` (a step), and
-      ``peak_memory_gb``: of the accelerator where it tells, else the process's largest resident size; 10**9 bytes.
+      ``median_step_s``, ``min_step_s``, ``examples_per_s`` (from the median), ``compile_s``, ``flops`` (per step) and
+      ``peak_memory_gb`` (in 10**9 bytes; see :func:`peak_memory_bytes`).
     """
     prepared.run()
     seconds = []
@@ -172,7 +172,10 @@ def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str,
 
 
 def peak_memory_bytes() -> int:
-    """Peak bytes in use on the first device, or the process's largest resident size where the device tells none."""
+    """Returns the peak bytes in use on the first device.
+
+    If the device does not report them, this is the process's peak resident size.
+    """
     statistics_ = jax.devices()[0].memory_stats()
     if statistics_ and "peak_bytes_in_use" in statistics_:
         return statistics_["peak_bytes_in_use"]

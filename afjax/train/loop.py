@@ -29,15 +29,15 @@ from afjax.trees import Tree
 
 
 class Run(Protocol):
-    """What the loop trains.
+    """A run that the loop can train.
 
     Attributes:
       mesh: The devices.
-      start: The state before the first step; the run's steps donate it.
-      num_steps: The number of steps of the whole run.
+      start: The state before the first step. The run's steps donate it.
+      num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric that early stopping follows.
-      shown_metrics: The metrics in the line of an evaluation, the main metric among them.
+      shown_metrics: The metrics to print after an evaluation, including the main metric.
     """
 
     mesh: Mesh
@@ -48,19 +48,19 @@ class Run(Protocol):
     shown_metrics: tuple[str, ...]
 
     def batches(self, step: int) -> Iterator[Batch]:
-        """The batches from a step on. The loop asks again when they end."""
+        """Yields batches starting at a step. The loop calls this again when the iterator ends."""
         ...
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        """Runs one compiled step, as ``make_train_step`` makes it."""
+        """Runs one compiled step; see ``make_train_step``."""
         ...
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
-        """Every dev metric of a trained tree."""
+        """Returns every dev metric of a trained tree."""
         ...
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:
-        """What to log about a batch besides loss, gradient norm and learning rate."""
+        """Returns a batch's metrics to log in addition to loss, gradient norm and learning rate."""
         ...
 
 
@@ -70,7 +70,7 @@ class LoopResult:
 
     Attributes:
       trained: The trained tree with the best dev metric.
-      metrics: Every dev metric of that tree, and ``step``, after which it was evaluated.
+      metrics: Every dev metric of that tree, and ``step``, the number of steps before that evaluation.
     """
 
     trained: Tree
@@ -91,21 +91,21 @@ class _PendingStep:
 def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str) -> LoopResult:
     """Trains a run and keeps the parameters with the best dev metric.
 
-    The same arguments on the same machine give the same bits, however often the run was killed and resumed. On several
-    hosts, each calls this with the same arguments, and the first one logs.
+    The same arguments on the same machine give bit-identical results, however often the run is killed and resumed. All
+    hosts call this with the same arguments; only the first host logs.
 
     Args:
-      run: What to train.
+      run: The run to train.
       config: The schedule, patience and checkpoint interval.
-      inputs: ``{input: digest}`` of what the run begins with. Checkpoints of other inputs are refused.
-      folder: The run's folder: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. An unfinished run in
-        it is resumed.
-      title: The name in the progress bar and in messages.
+      inputs: ``{input: digest}`` of the run's inputs. Checkpoints with other inputs are refused.
+      folder: The run's folder, for checkpoints, ``metrics.jsonl``, TensorBoard files and ``usage.json``. An unfinished
+        run in it is resumed.
+      title: The name to show in the progress bar and in messages.
 
     Raises:
-      UserError: A loss or gradient that is not finite, a checkpoint that cannot be read or belongs to another run, or a
-        folder that cannot be written.
-      PreemptionError: A host got SIGTERM. Every finished step is in the checkpoint.
+      UserError: The loss or a gradient is not finite, a checkpoint cannot be read or belongs to another run, or the
+        folder cannot be written.
+      PreemptionError: A host received SIGTERM. The last checkpoint contains every finished step.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,12 +119,12 @@ def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder
 
 
 class _Loop:
-    """The loop of :func:`run_loop`, in a folder that belongs to this process."""
+    """The loop of :func:`run_loop`. The caller holds the folder's lock."""
 
     def __init__(
         self, run: Run, config: TrainConfig, inputs: Mapping[str, str], folder: epath.Path, title: str
     ) -> None:
-        # The run gives up its start; otherwise a resumed run would hold two states.
+        # Remove the run's reference to its initial state; otherwise a resumed run would hold two states in memory.
         state, run.start = run.start, {}
         self.run, self.config, self.folder, self.title = run, config, folder, title
         self.checkpoint_every = config.checkpoint_every or run.eval_every
@@ -139,7 +139,7 @@ class _Loop:
         self.preempted = False
 
     def train(self) -> LoopResult:
-        """Runs all steps that are left."""
+        """Runs all remaining steps."""
         run, progress = self.run, self.progress
         if self.finished:
             note(
@@ -177,11 +177,11 @@ class _Loop:
         return self.step >= self.run.num_steps or self.progress.stopped
 
     def _start_step(self, batch: Batch) -> None:
-        """Starts a step on the device, then finishes the one before it."""
+        """Starts a step on the device, then finishes the previous step."""
         rate = learning_rate(self.config, self.step, self.run.num_steps)
         shape = batch["tokens"].shape
         if shape in self.compiled:
-            # The host builds the next batch while the device computes this step.
+            # Returns before the step is done, so the host builds the next batch while the device computes.
             self.state, scalars = self.run.step(self.state, batch, rate)
         else:
             with self.log.during(f"compiling for {shape[-1]} tokens"):
@@ -195,7 +195,7 @@ class _Loop:
         """Waits for the step that the device is computing, and logs it.
 
         Raises:
-          UserError: Its loss or gradient is not finite.
+          UserError: The step's loss or gradient is not finite.
         """
         if self.pending is None:
             return
@@ -212,7 +212,7 @@ class _Loop:
         run, progress, step = self.run, self.progress, self.step
         try:
             scores = run.evaluate(self.state["trained"])
-        except UserError as error:  # The last update made the dev rows' outputs NaN or infinite.
+        except UserError as error:  # The outputs for the dev rows are NaN or infinite after the last update.
             raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
         self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})
         progress.record(step, scores, self.state["trained"])
@@ -236,7 +236,7 @@ def _shapes_digest(state: State) -> str:
 
 
 def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folder: epath.Path) -> UserError:
-    """Saves the state before the failed step and the numbers of its rows; returns the error."""
+    """Saves the state before the failed step and its batch's row numbers; returns the error to raise."""
     import orbax.checkpoint as ocp
 
     loss = float(done.scalars["loss"])

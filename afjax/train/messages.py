@@ -1,4 +1,4 @@
-"""What a recipe prints before it trains."""
+"""Messages that a recipe prints before training."""
 
 import sys
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ def tell_run(
     total: int,
     dev_rows: int,
 ) -> None:
-    """Prints the summary of a run before it trains.
+    """Prints a run's summary before training.
 
     Args:
       name: The run's name.
-      trunk: The trunk that it begins with.
-      run: The run: its devices and its numbers of steps.
+      trunk: The initial trunk.
+      run: The run. Its devices and step counts are printed.
       trained: Number of trained parameters.
       total: Number of all parameters.
-      dev_rows: Rows of the dev split, or of all dev splits.
+      dev_rows: Number of rows in all dev splits.
     """
     if not is_first_host():
         return
@@ -50,7 +50,7 @@ def tell_run(
 
 
 def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
-    """Prints how well the padded lengths fit the rows."""
+    """Prints the share of truncated rows and of padding tokens."""
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths)

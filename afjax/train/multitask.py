@@ -1,4 +1,4 @@
-"""The multi-task recipe: one trunk, a head and perhaps an adapter for each task, one task per step."""
+"""The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. A step trains one task."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,18 +51,18 @@ def train_multitask(
 
     Args:
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
-      tasks: At least one, of distinct names.
-      data: Each task's splits by its name, each as in :func:`afjax.train_single`.
-      workdir: The run's folder, used as in :func:`afjax.train_single`.
-      method: What is trained, the architectures, the same for all tasks, and which task a step trains.
-      config: Optimizer, schedule, batches. ``epochs`` counts the epochs of ``method.sampling``.
+      tasks: At least one task. Names must be distinct.
+      data: ``{task's name: splits}``, each as in :func:`afjax.train_single`.
+      workdir: The run's folder, as in :func:`afjax.train_single`.
+      method: The partition to train, the architectures (the same for all tasks), and the task sampling.
+      config: Optimizer, schedule and batches. ``epochs`` counts the epochs of ``method.sampling``.
       options: As in :func:`afjax.train_single`.
 
     Returns:
-      ``{task's name: its model}``; their trunks are one.
+      ``{task's name: its model}``. All models share one trunk.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
     Reference:
       Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4.
@@ -146,7 +146,7 @@ def train_multitask(
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=new_trunk,
-            # Predictions have no backward pass.
+            # remat is left out because predictions have no backward pass.
             model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
             params={
                 "adapters": {name: tree["adapters"][DRAWN]} if method.has_adapter else {},
@@ -172,7 +172,7 @@ def _spec(
     config: TrainConfig,
     options: RunOptions,
 ) -> RunSpec:
-    """Everything that the run's result depends on."""
+    """Returns everything that the run's result depends on."""
     return RunSpec(
         settings={
             "recipe": "multitask",
@@ -194,18 +194,18 @@ def _spec(
 
 
 def _own_params(setup: Setup, key: jax.Array, trunk: Trunk) -> Tree:
-    """The adapter and the head of one task at the start, under the name that the step gives them."""
+    """Returns one task's initial adapter and head, under the name that the step uses."""
     params, name = setup.init(key, trunk.params), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Raises UserError unless there are tasks, of distinct names."""
+    """Raises UserError unless there is at least one task and all names are distinct."""
     if not names or len(set(names)) != len(names):
         raise UserError(f"The tasks are {', '.join(names) or '(none)'}; give at least one, each with its own name.")
 
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
-    """The dev metrics of one task, and the step they are from."""
+    """Returns the dev metrics of one task, and the ``step`` of the evaluation."""
     own = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
     return {**own, "step": scores["step"]}

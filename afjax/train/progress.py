@@ -1,4 +1,4 @@
-"""The bookkeeping of one run: its best parameters, and whether it stops early.
+"""Keeps track of a run's best parameters and of early stopping.
 
 A loop that trains several runs in one program has one :class:`RunProgress` per run.
 """
@@ -16,15 +16,15 @@ from afjax.trees import Tree
 
 @dataclasses.dataclass
 class RunProgress:
-    """How far a run has come, besides its training state.
+    """The progress of a run, in addition to its training state.
 
     Attributes:
       main_metric: The dev metric that decides which parameters are best.
-      patience: The number of evaluations without a better score after which the run stops; 0 for never.
+      patience: Number of evaluations without improvement after which the run stops. 0 disables early stopping.
       best_params: The trained tree with the best score so far.
-      best_scores: Every dev metric of that tree, and ``step``, after which it was evaluated; empty before the first
-        evaluation.
-      evals_since_best: The number of evaluations since then.
+      best_scores: Every dev metric of that tree, and ``step``, the number of steps before that evaluation. Empty before
+        the first evaluation.
+      evals_since_best: Number of evaluations since the best one.
       stopped: Whether the run stops early.
     """
 
@@ -36,12 +36,12 @@ class RunProgress:
     stopped: bool = False
 
     def record(self, step: int, scores: Mapping[str, float], params: Tree) -> None:
-        """Takes an evaluation into account.
+        """Records an evaluation.
 
         Args:
-          step: The number of finished steps.
+          step: Number of finished steps.
           scores: Every dev metric.
-          params: The trained tree. It is copied if it is the best, because the next step donates its buffers.
+          params: The trained tree. The best one is copied, because the next step donates its buffers.
         """
         if not self.best_scores or scores[self.main_metric] > self.best_scores[self.main_metric]:
             self.best_params = copy_tree(params)
@@ -51,19 +51,19 @@ class RunProgress:
             self.stopped = 0 < self.patience <= self.evals_since_best
 
     def to_json(self) -> dict[str, Any]:
-        """The progress without the parameters, as checkpoints store it."""
+        """Returns the progress without the parameters, for a checkpoint."""
         return {"best": self.best_scores, "looks_since_best": self.evals_since_best, "stopped": self.stopped}
 
     def restore(self, values: Mapping[str, Any], best_params: Tree, where: str) -> None:
-        """Continues from a checkpoint.
+        """Restores the progress from a checkpoint.
 
         Args:
-          values: What :meth:`to_json` returned.
-          best_params: The best parameters at that time.
+          values: The checkpoint's result of :meth:`to_json`.
+          best_params: The checkpoint's best parameters.
           where: The checkpoints' folder, for error messages.
 
         Raises:
-          UserError: The values are not what :meth:`to_json` returns.
+          UserError: ``values`` does not have the form of :meth:`to_json`.
         """
         best = values.get("best")
         valid = (
@@ -84,5 +84,5 @@ class RunProgress:
 
 
 def copy_tree(tree: Tree) -> Tree:
-    """The same tree in buffers of its own."""
+    """Copies a tree into new buffers."""
     return jax.tree.map(jnp.copy, tree)

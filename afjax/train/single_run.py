@@ -1,4 +1,4 @@
-"""A run on one task: what the loop needs to train one partition of a model."""
+"""A run on one task, which trains one partition of a model."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -38,15 +38,15 @@ class SingleRun:
     """Trains a setup on one task.
 
     Args:
-      setup: The model, and what of it is trained.
-      params: The tree with four roots at the start.
-      data: ``train`` and ``dev``.
-      task: Its kind, scale and main metric.
-      config: Optimizer, schedule, batches.
-      seed: Of the data's order and of dropout.
+      setup: The model and its trained partition.
+      params: The initial tree with its four roots.
+      data: ``train`` and ``dev`` rows.
+      task: The task, with its kind, scale and main metric.
+      config: Optimizer, schedule and batches.
+      seed: Seed of the order of the rows and of dropout.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with; None: they are chosen from the rows.
-      class_loss: Class weights and label smoothing; None for a run without them.
+      lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
+      class_loss: Class weights and label smoothing; None if the run has none.
     """
 
     def __init__(
@@ -118,7 +118,10 @@ class SingleRun:
 
 
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
-    """The trained and the frozen tree, in the form that trains fastest; what is frozen of the trunk has its dtype."""
+    """Splits parameters into the trained and the frozen tree, in the layout that trains fastest.
+
+    The frozen leaves of the trunk are cast to the model's dtype.
+    """
     model = setup.model
     params = map_layers(params, functools.partial(fastest_form, scan=model.scan_layers))
     trained, frozen = setup.split(params)
@@ -130,22 +133,22 @@ def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
-    """Applies a function to the trunk's stacked (or unstacked) layers, where the tree has them."""
+    """Applies a function to the trunk's stacked (or unstacked) layers, if the tree has them."""
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params
 
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """What a step sees of a batch, on the mesh."""
+    """Places a batch on the mesh, without its row numbers."""
     return place_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
 
 
 def scale_labels(batch: Batch, task: TaskConfig) -> Batch:
-    """The batch as the loss sees it: a regression task's labels divided by its scale."""
+    """Divides a regression task's labels by the task's scale, as the loss expects."""
     return batch if task.scale == 1.0 else {**batch, "labels": batch["labels"] / np.float32(task.scale)}
 
 
 def dev_scores(logits: np.ndarray, dev: TokenisedRows, task: TaskConfig) -> dict[str, float]:
-    """Every metric of a dev split, from a model's logits."""
+    """Computes every metric of a dev split from a model's logits."""
     return split_scores(logits if task.scale == 1.0 else logits * task.scale, dev, task)
