@@ -1,4 +1,4 @@
-"""How many parameters a run's trunk has, and how many of these the run trains."""
+"""Numbers of parameters: all parameters of a run's trunk, and those that the run trains."""
 
 import functools
 import math
@@ -19,9 +19,10 @@ from afjax.trunk.sizes import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
-    """How many of a trunk's parameters a run trains, by the rules that training itself goes by; None: unknown.
+    """The number of a trunk's parameters that a run trains, or None if the architecture is unknown.
 
-    The rest of what is trained is what the store holds of the run: adapters or a fusion, and the head.
+    It is counted with the partition rules of training. The run's other trained parameters (adapters or a fusion, and
+    the head) are in the store.
     """
     return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
 
@@ -45,7 +46,11 @@ def _size(architecture: TrunkConfig) -> int:
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
-    """The architecture of a trunk: of the trained one that a workdir keeps, of a known size, or of a local folder."""
+    """The architecture of a trunk, or None if it is unknown.
+
+    It is read from the trained trunk that a workdir keeps (``kept``), else from a local folder, else from the known
+    sizes.
+    """
     folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
     for folder in folders:
         if (folder / "config.json").is_file():
