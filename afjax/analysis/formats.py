@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV, with one line per cell and numbers at full precision. Gaps are empty."""
+    """A table as CSV, with one line per number, at full precision. Gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 
