@@ -20,7 +20,7 @@ def method_of(config: ExperimentConfig) -> str:
       *BERT and PALs*), or ``sequential-`` if they are trained one after the other.
     * Fusions: ``fusion`` for Pfeiffer's adapters, otherwise ``fusion-`` and the name of the adapters' architecture.
 
-    :func:`collect` adds the suffix ``-mt`` to runs on a trunk that was trained jointly on several tasks, as in
+    :func:`collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on several tasks, as in
     ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
     """
     if config.recipe == "fusion":

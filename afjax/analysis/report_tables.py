@@ -92,7 +92,7 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked])
 
 
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
-    """Scores of runs on the same tasks, with one row per setting and task, over its seeds. The best setting is first."""
+    """Scores of runs on the same tasks over seeds, one row per setting and task. The best setting is first."""
     sides = [experiment.settings for experiment in experiments]
     varying = differing_settings(sides, NO_MATTER)
 

@@ -32,7 +32,7 @@ class RunRecord:
       shared_parameters: The number of parameters trained for all tasks of the run together.
       inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
       trunk: SHA-256 of the pretrained trunk.
-      origin: If another run trained the trunk jointly on several tasks, that run's settings and the pretrained trunk's
+      origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
         digest; otherwise empty.
       trunk_name: The pretrained trunk's name.
       trunk_parameters: Its number of parameters, or None if unknown.
