@@ -95,7 +95,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Shelf:
-    """The given stores, which records the artefacts that belong to runs read from workdirs.
+    """The given stores, with a record of which artefacts belong to runs read from workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
