@@ -44,7 +44,7 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
     Args:
       found: The activations of fusions from one store. Adapters that a fusion does not have are gaps.
       output: The files' common name.
-      layers: Layers of the trunk, in the order in which they are shown. Empty for all.
+      layers: Layers of the trunk, in the order of the figure. Empty for all.
 
     Returns:
       The paths of the files.

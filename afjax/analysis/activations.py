@@ -51,7 +51,7 @@ class TokenActivations:
 
     Attributes:
       fusion, adapters: As in :class:`Activations`.
-      tokens: The text's tokens, as they are fed to the trunk.
+      tokens: The tokens that are fed to the trunk.
       num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
         in training.
       weights: ``{slot: [num_layers, num_tokens, num_adapters]}``. NaN if a layer does not have the adapter.

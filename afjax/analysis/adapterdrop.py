@@ -25,7 +25,7 @@ class Point:
     """One model of a curve.
 
     Attributes:
-      what: A description of what was left out.
+      what: A description of the dropped adapters.
       kept: The fraction of the adapters (times layers) that is left.
       scores: Every metric over the rows.
       rows_per_second: Throughput of the fastest of three passes, without tokenization and compilation.

@@ -32,7 +32,7 @@ class Cell:
       task, method: The names of the task and the method.
       records: The runs of the chosen setting, one per seed, in the order of their seeds.
       scores: The runs' scores in points (times 100).
-      num_settings: The number of settings from which the best on dev was chosen.
+      num_settings: The number of settings that were tried; the best on dev was chosen.
       num_runs: The number of runs of all these settings.
       repeated: Folders of runs that repeat another run but have a different score. They do not count.
     """
@@ -93,7 +93,7 @@ def make_cells(
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
-    """The metric by which the runs of each task are compared: ``{task: metric}``.
+    """The metric for comparing the runs of each task: ``{task: metric}``.
 
     Raises:
       UserError: Runs on one task follow different metrics, or no run has the metric.

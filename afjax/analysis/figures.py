@@ -158,7 +158,7 @@ def draw_spread(
 
 
 def note_one_seed(figure: "Figure") -> None:
-    """Adds a note below the axes about points for which :func:`draw_spread` draws nothing."""
+    """Adds a note below the axes: points without a band or bar have a single seed."""
     figure.supxlabel("Points without a band or bar have one seed", fontsize=7, color="0.35")
 
 

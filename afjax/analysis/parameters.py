@@ -1,4 +1,4 @@
-"""Numbers of parameters: all parameters of a run's trunk, and those that the run trains."""
+"""The number of parameters in a run's trunk, and how many of them the run trains."""
 
 import functools
 import math

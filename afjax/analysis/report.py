@@ -196,7 +196,7 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """A sentence on which task the page is about and why, if the runs are on several tasks."""
+    """A sentence that names the task of the page and says why, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []

@@ -120,8 +120,8 @@ def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
 def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
     """The dev metrics to plot.
 
-    With several tasks these are the mean and each task's main metric. Otherwise they are all metrics for which higher
-    is better, the main metric first.
+    With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
+    squared error, with the main metric first.
     """
     names = list(dict.fromkeys(name for look in run.looks for name in look if name not in ("step", "mse")))
     if "mean" in names:

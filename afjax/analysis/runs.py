@@ -30,7 +30,7 @@ from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
-# The depth to which the given folders are searched. The runs of a sweep are two levels below its folder.
+# How deep the given folders are searched. The runs of a sweep are two levels below its folder.
 _DEPTH = 4
 
 
@@ -95,7 +95,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Shelf:
-    """The given stores, with a record of which artefacts belong to runs read from workdirs.
+    """The given stores. It marks the artefacts that belong to runs read from workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.

@@ -42,7 +42,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The cells of a table, from which every layout is made.
+    """The cells of a table. Every layout is made from them.
 
     Attributes:
       collection: The runs.

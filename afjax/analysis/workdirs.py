@@ -21,10 +21,10 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
-# Settings in which repetitions of an experiment may differ: the seed, the name, and settings that do not affect results.
+# Repetitions of an experiment may differ in these settings: the seed, the name, and settings that do not affect results.
 NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
-# The depth to which a given folder is searched, as in ``afjax table``.
+# How deep a given folder is searched, as in ``afjax table``.
 _DEPTH = 4
 
 
@@ -130,7 +130,7 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
-    """The experiment with the best dev score, among those on the task with most experiments (the first such task)."""
+    """The experiment with the best dev score on the task that has most experiments (the first such task)."""
     most = max(by_tasks(finished).values(), key=len)
     return max(most, key=lambda experiment: experiment.score)
 
@@ -151,7 +151,7 @@ def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, 
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """The current store and trunk of a run. Empty for those that the workdir records."""
+    """The current store and trunk of a run. Empty if they are still where the workdir says."""
 
     store_folder: str = ""
     trunk: str = ""
