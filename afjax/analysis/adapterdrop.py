@@ -1,6 +1,7 @@
-"""Score and speed as adapters are dropped layer by layer, or as fusions are pruned to their most used adapters.
+"""Score and speed of models with dropped adapters or pruned fusions.
 
-The authors of AdapterFusion name both as future work. Dropping adapters from layers is AdapterDrop (Rücklé 2021).
+Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. The authors of
+AdapterFusion name both as future work. Dropping adapters from layers is AdapterDrop (Rücklé 2021).
 """
 
 import dataclasses
@@ -42,12 +43,12 @@ class Point:
 def adapterdrop_curve(
     task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
 ) -> Iterator[Point]:
-    """Evaluates a model with the adapters of more and more layers dropped, from the bottom up or from the top down.
+    """Evaluates a model while dropping the adapters of more and more layers.
 
     Args:
       task_model: A model with an adapter or a fusion.
       rows: Labelled rows.
-      from_top: Whether the last layers are dropped first.
+      from_top: Whether to drop the adapters of the last layers first, instead of the first layers.
       batch_size: Rows per step.
 
     Yields:

@@ -122,7 +122,13 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
 
 
 def mean_activations(predictions: Predictions) -> dict[str, np.ndarray]:
-    """The mean over rows of each row's attention over adapters, without padding: ``{slot: [layers, adapters]}``."""
+    """The mean over rows of each row's attention over adapters.
+
+    A row's attention is its mean over tokens, without padding.
+
+    Returns:
+      ``{slot: [layers, adapters]}``, empty without a fusion.
+    """
     return {slot: of_rows.mean(0, dtype=np.float64) for slot, of_rows in predictions.fusion_attention.items()}
 
 

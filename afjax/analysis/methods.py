@@ -34,9 +34,9 @@ def method_of(config: ExperimentConfig) -> str:
 
 
 def architecture_name(adapter: Adapter) -> str:
-    """The preset with an adapter's architecture, such as ``pfeiffer`` or ``houlsby``; otherwise the adapter's kind.
+    """The name of an adapter's architecture: its preset's name, or its kind.
 
-    Sizes, activation and initialization do not matter.
+    Presets are compared without their sizes, activation and initialization.
     """
     same = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
     return same[0] if same else adapter.kind

@@ -1,4 +1,4 @@
-"""Commands for runs that a table lacks: the command of the most similar finished run, with overrides."""
+"""Commands that train the runs that a table lacks, as variations of similar finished runs."""
 
 import ast
 import dataclasses
@@ -17,7 +17,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder
 
-# The methods of configs/baselines.py. These need no finished run as a template.
+# The methods of configs/baselines.py, in addition to top-K. They do not need a finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 
 

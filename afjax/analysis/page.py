@@ -55,13 +55,16 @@ def section(identifier: str, title: str, *content: Content) -> Markup:
 
 
 def image(svg: bytes, alternative: str, caption: Content) -> Markup:
-    """An SVG embedded as a data URI, so that it cannot load anything and its ids do not clash with the page's."""
+    """A figure with an SVG as a data URI.
+
+    Embedded this way, the SVG cannot load anything and its ids do not clash with the ids of the page.
+    """
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return tag("figure", tag("img", src=source, alt=alternative), tag("figcaption", caption))
 
 
 def page(title: str, *content: Content) -> str:
-    """A complete, self-contained HTML page. Its content security policy forbids any request."""
+    """A complete, self-contained HTML page. Its content security policy forbids all requests."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = tag(
         "head",

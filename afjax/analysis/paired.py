@@ -97,10 +97,11 @@ def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
 def paired_bootstrap(
     pairs: Sequence[tuple[Weighted, Weighted]], num_rows: int, *, num_resamples: int = 10_000, seed: int = 0
 ) -> dict[str, Paired]:
-    """Compares two models, or several pairs of their runs (such as runs with the same seeds), on the same rows.
+    """Compares two models, or several pairs of their runs, on the same rows.
 
-    A resample's difference is the mean of the pairs' differences. The interval and the p-value describe the uncertainty
-    over similar rows for these runs. They do not cover other seeds; ``spread`` shows the variation over seeds.
+    The runs of a pair have, for example, the same seed. A resample's difference is the mean of the pairs' differences.
+    The interval and the p-value describe the uncertainty over similar rows for these runs. They do not cover other
+    seeds; ``spread`` shows the variation over seeds.
 
     Args:
       pairs: Both models' scores for each pair of runs, as returned by :func:`class_scores`, :func:`mean_scores` or
@@ -133,7 +134,11 @@ def paired_bootstrap(
 
 
 def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Draws resamples as counts of each row, in blocks of float64 [some resamples, num_rows]."""
+    """Draws resamples, as the number of times that each row was drawn.
+
+    Yields:
+      Blocks of float64 [some resamples, num_rows], with ``num_resamples`` resamples in total.
+    """
     random = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_rows)
     for begin in range(0, num_resamples, size):

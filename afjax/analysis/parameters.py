@@ -48,8 +48,9 @@ def _size(architecture: TrunkConfig) -> int:
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
     """The architecture of a trunk, or None if it is unknown.
 
-    It is read from the trained trunk that a workdir keeps (``kept``), else from a local folder, else from the known
-    sizes.
+    Args:
+      name: A local folder, or the name of a known trunk.
+      kept: The folder of the trained trunk in a workdir, which takes precedence, or None.
     """
     folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
     for folder in folders:
@@ -59,5 +60,11 @@ def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None
 
 
 def trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
+    """The number of parameters of a trunk, or None if its architecture is unknown.
+
+    Args:
+      name: The name of the trunk.
+      architecture: The trunk's architecture, or None to find it by name.
+    """
     architecture = architecture or trunk_architecture(name, None)
     return None if architecture is None else _size(architecture)

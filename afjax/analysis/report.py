@@ -1,4 +1,4 @@
-"""Reports of workdirs: one HTML page with the records of the runs and an evaluation of the best run on its dev rows."""
+"""HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -228,7 +228,7 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
 
 
 def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[Markup]]) -> list[Markup]:
-    """Renders each result with ``show``, or the reason why its model was not evaluated."""
+    """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
     parts: list[Markup] = []
     for each in looked:
         parts += [tag("h3", each.result.name)] if len(looked) > 1 else []

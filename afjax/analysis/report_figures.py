@@ -85,7 +85,7 @@ def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure
 
 
 def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.ndarray) -> "Figure":
-    """Draws a heatmap of the mean attention of each layer's fusion over its adapters, float [layers, adapters]."""
+    """Draws a heatmap of each layer's mean attention over a fusion's adapters, float [layers, adapters]."""
     num_layers, num_members = means.shape
     names = [plain(name) for name in members]
     width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers

@@ -35,6 +35,7 @@ class Looked:
 
 
 def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: Sequence[Manifest]) -> Markup:
+    """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
     known = {id(each.result): each.parameters for each in looked}
@@ -97,7 +98,7 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     varying = differing_settings(sides, NO_MATTER)
 
     def telling(name: str) -> tuple[bool, bool, int]:
-        """Sorts settings that all runs have first, then top-level ones such as ``recipe``, then by number of values."""
+        """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then those with most values."""
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
     shown = sorted(varying, key=telling)[:_SETTINGS]

@@ -59,9 +59,9 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """Score minus full fine-tuning's score against trained parameters (Houlsby 2019, figures 1 and 3).
+    """The trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
 
-    Only tasks with a run of full fine-tuning count.
+    Scores are relative to full fine-tuning. Tasks without a run of full fine-tuning are left out.
 
     Args:
       grid: A grid made with ``by_size``.
@@ -98,7 +98,10 @@ def task_points(grid: Grid, task: str) -> list[Point]:
 
 
 def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
-    """Makes the x axis logarithmic, with labels such as ``200 k`` and ``1 M`` that fit for any number of decades."""
+    """Makes the x axis logarithmic, with labels such as ``200 k`` and ``1 M``.
+
+    The spacing of the labels adapts to the number of decades.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -153,7 +156,9 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 
 @style()
 def draw_differences(grid: Grid, output: Path) -> list[Path]:
-    """Draws bars of every method's difference to full fine-tuning, grouped by task (AdapterFusion, figure 3).
+    """Draws every method's difference to full fine-tuning (AdapterFusion, figure 3).
+
+    The differences are bars, grouped by task.
 
     Raises:
       UserError: There is no run of full fine-tuning, or no run of another method on the same task.

@@ -95,7 +95,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Shelf:
-    """The given stores. It marks the artefacts that belong to runs read from workdirs.
+    """A collection of stores that marks artefacts of runs that were read from workdirs.
 
     Attributes:
       trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
@@ -271,10 +271,10 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """Traces records on trunks that other runs have trained back to the pretrained trunk.
+    """Finds the pretrained trunk of each record whose trunk was trained by another run.
 
-    Such a record gets the name, digest and size of the pretrained trunk, the settings of the run that trained its trunk
-    as ``origin``, and another method name.
+    The record gets the name, digest and size of the pretrained trunk, the settings of the other run as ``origin``, and
+    a method name with ``mt``.
 
     Raises:
       UserError: The runs started from different pretrained trunks.

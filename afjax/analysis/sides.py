@@ -20,7 +20,7 @@ _MODEL = re.compile(r"(adapter|fusion|head):([^:]+)(?::([^:]+))?")
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One run, or one stored model, of a side of a comparison.
+    """A run or a stored model on one side of a comparison.
 
     Attributes:
       title: The name as given, or the workdir.
@@ -46,8 +46,8 @@ def open_sides(
 
     Args:
       text: Comma-separated names. A name is a stored model (``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``,
-        optionally followed by ``:HEAD``) or a workdir. A sweep over seeds only gives its runs in the order of their
-        seeds.
+        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep that varies only the seed is replaced by
+        its runs, sorted by seed.
       load_trunk: Loads a trunk by name, as ``afjax.load_trunk`` does. It is called repeatedly with the same name.
       store_folder: The store. For workdirs, empty means their own stores.
       trunk: The name of the trunk. Empty means the trunk recorded in the store or the workdir.
@@ -73,7 +73,10 @@ def open_sides(
 
 
 def split_words(text: str) -> list[str]:
-    """Splits text at commas, except in the paths of existing folders: a sweep's runs have commas in their names."""
+    """Splits text at commas, except within paths of existing folders.
+
+    The folders of a sweep's runs have commas in their names.
+    """
     pieces, words = text.split(","), []
     while pieces:
         ends = range(len(pieces), 0, -1)

@@ -24,8 +24,8 @@ from afjax.tasks.scores import split_scores
 from afjax.trees import Tree
 
 # The number of rows per step is limited so that the hidden states of all masks together have about this many tokens.
-# This keeps an accelerator busy and needs 0.1 GB for the widest activations of BERT-base. On CPUs, more tokens are a
-# third slower.
+# This keeps an accelerator busy and needs 0.1 GB for the widest activations of BERT-base. On CPUs, larger steps are
+# a third slower.
 TOKENS_A_STEP = 8192
 
 
@@ -47,7 +47,7 @@ class SpanScores:
         """``(without - whole) / |whole|`` of a metric: ``[first layer, last layer]``, NaN where last < first.
 
         Raises:
-          UserError: The score with all adapters is 0.
+          UserError: The score with all adapters is 0 or not finite.
         """
         whole = self.whole[metric]
         if not whole or not np.isfinite(whole):
@@ -109,7 +109,9 @@ def _step_under_masks(
 
 
 def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = "") -> list[Path]:
-    """Draws the relative change of a metric without each span, and writes every metric of every span as CSV.
+    """Draws the relative change of a metric without the adapters of each span.
+
+    Every metric of every span is written as CSV.
 
     Args:
       scores: The result of :func:`score_spans`.

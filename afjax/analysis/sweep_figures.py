@@ -69,10 +69,10 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores by each swept setting of ``SETTINGS``, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+    """Scores by swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
 
-    For each task, the runs of a group differ only in that setting and the seed. If there are several groups, the group
-    with the most values counts. Ties are broken by the best mean score.
+    For each task and each of ``SETTINGS``, runs are grouped so that they differ only in that setting and the seed. The
+    group with the most values counts. Ties are broken by the best mean score.
 
     Raises:
       UserError: No setting has two values.
@@ -102,9 +102,9 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
 
 @style()
 def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
-    """Draws the scores of :func:`robustness`, with one panel per setting and one line per task.
+    """Draws the scores of :func:`robustness`.
 
-    Bands show the standard deviation over seeds.
+    There is one panel per setting and one line per task. Bands show the standard deviation over seeds.
     """
     settings = [setting for setting in SETTINGS if any(score.setting == setting for score in scores)]
     tasks = list(dict.fromkeys(score.task for score in scores))
@@ -136,10 +136,10 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
 
 
 def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores of the steps of the architecture search, for each task (AdapterFusion, appendix A.2, figures 7 to 9).
+    """Scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
 
-    The score of an option at a reduction factor (or size) is its best mean over seeds among all other settings. Each
-    step uses only runs with the options that the previous steps have chosen.
+    Each task has its own search. An option's score at a reduction factor (or size) is its best mean over seeds among
+    all other settings. Each step uses only runs with the options that the previous steps have chosen.
 
     Raises:
       UserError: No runs of single adapters differ in a step's setting, or the options of a step do not share a
@@ -182,9 +182,10 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
 
 @style()
 def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
-    """Draws the scores of :func:`search`, with one row of panels per task, one panel per step and one line per option.
+    """Draws the scores of :func:`search`.
 
-    The best score of each panel is circled.
+    There is one row of panels per task, one panel per step and one line per option. The best score of each panel is
+    circled.
     """
     tasks = list(dict.fromkeys(score.task for score in scores))
     steps = [step for step in STEPS if any(score.setting == step for score in scores)]

@@ -220,7 +220,7 @@ def task_difference(grid: Grid, task: str, method: str) -> float | None:
 
 
 def pals(grid: Grid) -> Table:
-    """Methods, with the samplers of multi-task runs, by tasks (Stickland & Murray 2019, tables 2 and 3)."""
+    """Methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
     rows, sizes = [], {}
     for method in grid.methods:
         cells, total = grid.row(method), _relative(grid, method)
@@ -270,7 +270,7 @@ _PARAMETERS = (
 
 
 def houlsby(grid: Grid) -> Table:
-    """Methods by tasks, with total parameters and parameters trained per task (Houlsby 2019, tables 1 and 2)."""
+    """Methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
     rows, columns = [], {}
     for method in grid.methods:
         total, trained = _relative(grid, method), _trained_share(grid, method)

@@ -21,7 +21,7 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
-# Repetitions of an experiment may differ in these settings: the seed, the name, and settings that do not affect results.
+# Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
 NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
 # How deep a given folder is searched, as in ``afjax table``.
@@ -98,9 +98,9 @@ class ExperimentRecord:
 
 
 def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
-    """Reads the experiment of a workdir, or all experiments in a folder such as a sweep's, sorted by path.
+    """Reads the experiment of a workdir, or all experiments in a folder.
 
-    Unfinished experiments are included.
+    The folder of a sweep has several experiments. They are sorted by path. Unfinished experiments are included.
 
     Raises:
       UserError: No experiment is finished, or a file of an experiment is damaged.
