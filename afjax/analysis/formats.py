@@ -7,7 +7,7 @@ from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.writing import csv_text
 
-# What LaTeX reads as commands, and signs that its default fonts lack.
+# Characters that LaTeX reads as commands, or that its default fonts lack.
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -26,7 +26,7 @@ _LATEX = {
 
 
 def to_text(table: Table) -> str:
-    """Columns side by side, and notes and commands below."""
+    """A table as aligned plain text, followed by its notes and commands."""
     lines = [table.title, "", *table_lines([table.header, *table.rows]), "", *table.notes]
     if table.commands:
         lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
@@ -34,7 +34,7 @@ def to_text(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A table in GitHub's Markdown, aligned in the source too."""
+    """A table in GitHub's Markdown. Its source is aligned too."""
     rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
     # The second row makes each column wide enough for its rule, and is then replaced by the rules.
     header, rule, *others = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
@@ -48,7 +48,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A ``tabular`` with booktabs' rules; notes and commands are comments."""
+    r"""A ``tabular`` with booktabs rules. Notes and commands are comments."""
     rows = [[_latex(cell) for cell in row] for row in (table.header, *table.rows)]
     lines = [f"{line} \\\\" for line in table_lines(rows, separator=" & ")]
     lines = [
@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """CSV with one line per number, at full precision; gaps are empty."""
+    """A table as CSV, with one line per number, at full precision. Gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 
@@ -80,10 +80,10 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {
 
 
 def write(table: Table, form: str) -> str:
-    """The table in one of the ``FORMATS``.
+    """Formats a table in one of the ``FORMATS``.
 
     Raises:
-      UserError: There is no such format.
+      UserError: The format is unknown.
     """
     check_choice(form, FORMATS, "format")
     return FORMATS[form](table)
@@ -101,7 +101,7 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    # What would end a cell, or begin emphasis, code, a link or a tag.
+    # Escapes characters that would end a cell, or begin emphasis, code, a link or a tag.
     return "".join(f"\\{sign}" if sign in "\\|*_`[]<>" else sign for sign in _one_line(text))
 
 

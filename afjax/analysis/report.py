@@ -1,4 +1,4 @@
-"""A report of a workdir: one page with all that is known of its runs, and what the best of them does on dev rows."""
+"""HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,17 +60,17 @@ def write_report(
     """Writes the report of a workdir as one HTML file.
 
     Args:
-      workdir: Of an experiment, of a sweep, or a folder with several workdirs in it.
-      output: The file; its folder is made where it is missing.
-      rows_of: The labelled dev rows of a model's task.
-      load_trunk: Loads the trunk of a name that a config has, often the same one.
-      moved: Where the runs' store and trunk are now, if they were moved.
-      num_mistakes: How many of the rows that a model got wrong to show.
-      batch_size: Rows a step.
+      workdir: The workdir of an experiment, the folder of a sweep, or a folder of workdirs.
+      output: The HTML file. A missing folder is created.
+      rows_of: Returns the labelled dev rows of a model's task.
+      load_trunk: Loads a trunk by the name in a config. It is called repeatedly with the same name.
+      moved: The current store and trunk of the runs, if they were moved.
+      num_mistakes: The maximum number of misclassified rows to show per model.
+      batch_size: Rows per step.
 
     Raises:
-      UserError: No finished run, a store that was given and is not there, or a file that cannot be written. Rows,
-        trunks and artefacts that are no longer there are told of in the page.
+      UserError: There is no finished run, the given store does not exist, or the file cannot be written. Missing rows,
+        trunks and artefacts are not errors: the page reports them.
     """
     check_output(output, make_folder=True)
     if moved.store_folder and not open_path(moved.store_folder).is_dir():
@@ -93,7 +93,7 @@ def make_page(
     looked: Sequence[Looked],
     store_folder: str,
 ) -> str:
-    """The page, from all that was found."""
+    """Makes the HTML page from the records and evaluations."""
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
     on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
@@ -148,7 +148,7 @@ def _looked(
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
-    """How many parameters a model has that were trained with it, and how many in all."""
+    """The numbers of trained and of all parameters of a model."""
     config = experiment.config
     name = "fusion" if model.model.fusion_name else config["partition"]
     head = model.model.head if model.model.reads == "pooled" else HeadConfig()
@@ -159,7 +159,10 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """Of what the experiment's runs saved, and of what its fusions use; what is not there or another's is left out."""
+    """The manifests of the artefacts that the experiment's runs saved and that its fusions use.
+
+    Artefacts that are missing or belong to another run are left out.
+    """
     found: dict[tuple[str, str], Manifest] = {}
 
     def read(kind: str, name: str) -> Manifest | None:
@@ -170,7 +173,7 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
 
     for run in experiment.runs:
         source = run.title != TARGET
-        # Of a sequence's results on a task, the last is of what was saved.
+        # In a sequence, the last result on a task belongs to the saved artefacts.
         for result in run.results if source else experiment.results.values():
             for kind in ("adapters", "fusion", "heads"):
                 manifest = read(kind, result.name)
@@ -193,7 +196,7 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """Of runs on several tasks, which of these the page is about and why."""
+    """A sentence that names the task of the page and says why, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []
@@ -214,7 +217,7 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
     on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
     of = f" of the best run{on}" if len(finished) > 1 else ""
     pairs = [(f"dev {mean}{what}{of}", score(best.score))]
-    # Of several tasks each has its own, in the table below.
+    # With several tasks the numbers differ per task, and the table below has them.
     if len(looked) == 1 and looked[0].parameters:
         trained, total = looked[0].parameters
         pairs += [("trained parameters", f"{trained:,}"), ("of all parameters", f"{trained / total:.2%}")]
@@ -225,7 +228,7 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
 
 
 def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[Markup]]) -> list[Markup]:
-    """What there is to show of each result, or why there is nothing."""
+    """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
     parts: list[Markup] = []
     for each in looked:
         parts += [tag("h3", each.result.name)] if len(looked) > 1 else []

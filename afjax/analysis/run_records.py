@@ -23,19 +23,21 @@ class RunRecord:
       method: See :func:`method_of`.
       seed: The run's seed.
       metrics: Dev metrics that are finite.
-      config: The experiment that trains it; for a source of a fusion, the experiment that would train it alone. None
-        if only its artefacts were found, in a store.
+      config: The experiment of the run; for a source of a fusion, the experiment that would train only the source. None
+        if only the run's artefacts were found, in a store.
       adapter: The adapters' architecture, or None without adapters.
-      adapters: ``{digest: parameters}`` of the frozen adapters that it needs besides its own leaves.
+      adapters: ``{digest: number of parameters}`` of the frozen adapters that a fusion needs in addition to its own
+        parameters.
       own_parameters: The number of parameters trained for this task only, or None if its artefacts were not found.
       shared_parameters: The number of parameters trained for all tasks of the run together.
       inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
       trunk: SHA-256 of the pretrained trunk.
-      origin: For a trunk that a multi-task run has trained, the run's settings and the pretrained trunk's digest.
+      origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
+        digest; otherwise empty.
       trunk_name: The pretrained trunk's name.
       trunk_parameters: Its number of parameters, or None if unknown.
       folder: The workdir, or the store.
-      store: Where its artefacts are; empty if they were not found.
+      store: The store with the run's artefacts, or an empty string if they were not found.
     """
 
     task_config: TaskConfig

@@ -1,7 +1,8 @@
-"""Finished runs as plain records, read from workdirs, folders of sweeps, and stores.
+"""Records of finished runs, read from workdirs, folders of sweeps, and stores.
 
-What a run's record says is what its workdir (``config.json``, ``inputs.json``, ``result.json``) and the manifests of
-its artefacts say; see :func:`method_of` and :func:`trained_in_trunk` for what follows from them by a rule.
+A record has the contents of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) and of its artefacts'
+manifests. The method and the number of parameters trained in the trunk are derived from them, see :func:`method_of` and
+:func:`trained_in_trunk`.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
-# Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
+# How deep the given folders are searched. The runs of a sweep are two levels below its folder.
 _DEPTH = 4
 
 
@@ -40,8 +41,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       folders: Workdirs, folders of sweeps, stores, or folders of any of these; local or ``gs://``.
 
     Raises:
-      UserError: A folder that is not there or without a finished run; a damaged file; a task none of whose runs has a
-        dev score; runs that began with different trunks.
+      UserError: A folder does not exist, there is no finished run, a file is damaged, a task has no run with a dev
+        score, or the runs started from different pretrained trunks.
     """
     workdirs: dict[str, epath.Path] = {}
     stores: dict[str, epath.Path] = {}
@@ -72,7 +73,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
 
 
-# Where they are
+# Finding workdirs and stores
 
 
 def _identity(folder: epath.Path) -> str:
@@ -80,7 +81,7 @@ def _identity(folder: epath.Path) -> str:
 
 
 def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
-    """The workdirs (True) and stores (False) in a folder; it may be one itself."""
+    """Yields ``(is_workdir, folder)`` for the workdirs and stores in a folder, which may be one itself."""
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         yield True, folder
         if (folder / "store").is_dir():
@@ -94,10 +95,10 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Shelf:
-    """The stores, and which of their artefacts belong to runs that were read.
+    """A collection of stores that marks artefacts of runs that were read from workdirs.
 
     Attributes:
-      trained: ``{digest: record}`` of trunks that runs on several tasks have trained.
+      trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
     """
 
     def __init__(self, stores: Sequence[epath.Path]) -> None:
@@ -108,9 +109,13 @@ class _Shelf:
     def find(
         self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
-        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has.
+        """Finds a run's artefacts.
 
-        The run's own may be none of the shelf's: what else it has is then not asked for.
+        The run's ``own`` store is searched first. It need not be one of the given stores; in that case its other
+        artefacts are ignored.
+
+        Returns:
+          The store and the manifests of the artefacts, both empty if no store has them.
         """
         found: tuple[str, list[Manifest]] = ("", [])
         same = [folder for folder in self._stores if _identity(folder) == _identity(own)]
@@ -119,19 +124,19 @@ class _Shelf:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
-                    # A store may have been copied: a run's artefacts are no other's.
+                    # A store may have been copied. Mark every copy, so that it does not count as another run.
                     self._taken.update((str(folder), kind, name) for kind in kinds)
                     found = found if found[0] else (str(folder), manifests)
         return found
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
-        """``{digest: parameters}`` of what a fusion fuses, as far as the store has it."""
+        """``{digest: number of parameters}`` of the adapters of a fusion that the store has."""
         there = store.names(folder, "adapters")
         found = [store.read_manifest(folder, "adapters", of["name"]) for of in manifest.adapters if of["name"] in there]
         return {of.digest: of.num_parameters for of in found}
 
     def left(self) -> list[RunRecord]:
-        """Records of the adapters and fusions that belong to no workdir."""
+        """Records of the adapters and fusions that do not belong to a workdir."""
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
@@ -171,7 +176,7 @@ class _Shelf:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """A store that a workdir names: scores can do without it."""
+    """The store that a workdir names, or nothing if it cannot be read: scores do not depend on it."""
     try:
         store.names(folder, "heads")
     except UserError:
@@ -179,11 +184,11 @@ def _readable(folder: epath.Path) -> list[epath.Path]:
     return [folder]
 
 
-# A workdir
+# Reading a workdir
 
 
 def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
-    """The runs of one workdir: that of the target (on each of its tasks), and those of a fusion's sources."""
+    """Reads the runs of one workdir: the target run on each of its tasks, and the runs of a fusion's sources."""
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
     if not isinstance(inputs.get("the trunk"), str):
@@ -200,7 +205,7 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
             of_run = {"method": method_of(each), "seed": each.seed, "folder": workdir, "trunk": inputs["the trunk"]}
             unfinished += [Unfinished(task=task.name, **of_run) for task in tasks]
             continue
-        # Of a sequence's scores of a task, the last counts.
+        # In a sequence, the last result on a task counts.
         results = {result.task: result for result in read_results(folder)}
         for task in tasks:
             if task.name not in results:
@@ -213,7 +218,7 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
     try:
         return from_dict(ExperimentConfig, _read_json(path), str(path))
     except UserError as error:
-        # What a config says against itself names no file.
+        # Errors about contradictions within a config do not name the file.
         told = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise UserError(told) from None
 
@@ -266,10 +271,13 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """The records, with those on jointly trained trunks as of the trunk that these began with.
+    """Finds the pretrained trunk of each record whose trunk was trained by another run.
+
+    The record gets the name, digest and size of the pretrained trunk, the settings of the other run as ``origin``, and
+    a method name with ``mt``.
 
     Raises:
-      UserError: They began with different trunks.
+      UserError: The runs started from different pretrained trunks.
     """
     found = []
     for record in records:
@@ -281,7 +289,7 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
             settings = ""
             for before in reversed(chain[1:]):
                 settings = dataclasses.replace(before, origin=settings).settings
-            # Of a store alone, adapters on such a trunk are taken for those that were trained with it.
+            # Without a workdir, adapters on such a trunk are assumed to have been trained jointly with it.
             alone = record.config is None and not record.method.startswith("fusion")
             method = f"mt-{record.method}" if alone else f"{record.method}-mt"
             record = dataclasses.replace(
