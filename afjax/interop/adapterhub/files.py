@@ -260,7 +260,7 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
     """Reads the ``dropout_prob`` of a head or a fusion.
 
     Raises:
-      UserError: It is not a number from 0 to 1 (1 excluded).
+      UserError: It is not a number in [0, 1).
     """
     rate = settings.get("dropout_prob")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
