@@ -100,7 +100,10 @@ def is_uncased(tokens: list[str]) -> bool:
 
 
 def check_output(output: AnyPath, *, overwrite: bool) -> None:
-    """Raises UserError if ``output`` is a file, or a non-empty folder and ``overwrite`` is False."""
+    """Raises UserError if a trunk cannot be written to the folder ``output``.
+
+    The folder must be new or empty, unless ``overwrite`` is True.
+    """
     folder = open_path(output).expanduser()
     if is_remote(folder):
         check_readable(folder, "trunk's folder")
