@@ -109,7 +109,7 @@ class PalsFiles:
       checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
       config: The config that it was trained with, as ``pals_config.json``.
       vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
-      case: Whether the tokenizer lowercases; None for what the vocabulary implies.
+      case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
     """
 
     checkpoint: AnyPath
@@ -132,7 +132,7 @@ def import_bert_n_pals(
 
     Args:
       files: The model's files.
-      tasks: The tasks, in the order in which they were trained.
+      tasks: The tasks, in the order of the checkpoint's output layers (the order of training).
       output: The folder for the trunk, local or ``gs://``.
       store_folder: The store, local or ``gs://``.
       name: Prefix of the names in the store: ``NAME-TASK``. Empty for ``TASK``.

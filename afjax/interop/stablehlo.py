@@ -1,7 +1,7 @@
 """Exports a task model to one file that JAX runs without afjax: a serialized ``jax.export`` function.
 
 The function takes ``tokens``, ``types`` and ``mask`` and returns the logits. Batch size, length and number of choices
-are symbolic: one file serves all shapes, and JAX compiles it for each of them. The weights are constants of the
+are symbolic: one file serves all shapes, and JAX compiles it once per shape. The weights are constants of the
 program, so there is only one file to copy and no tree to restore. The drawback is that each compiled program contains a
 copy of the weights.
 """
@@ -52,7 +52,7 @@ def export_stablehlo(
 
     Args:
       task_model: The model. A fusion is folded with its adapters, as for prediction.
-      path: The file to write. The path of its description is :func:`description_path`.
+      path: The file to write. Its description is written to :func:`description_path`.
       max_length: Maximum number of tokens per row.
       platforms: The platforms to export for, from ``PLATFORMS``. They need not be available on this machine.
 

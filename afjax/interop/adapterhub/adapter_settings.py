@@ -227,7 +227,11 @@ def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_
 
 
 def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str) -> dict[int, int]:
-    """Returns ``{layer: bottleneck size}``. Left-out layers for which no factor is given are omitted."""
+    """Computes each layer's bottleneck size. Left-out layers without a factor are omitted.
+
+    Raises:
+      UserError: A layer has no valid reduction factor.
+    """
     given, left_out = settings["reduction_factor"], settings["leave_out"] or ()
     sizes = {}
     for layer in range(trunk.num_layers):

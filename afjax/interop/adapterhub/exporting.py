@@ -84,7 +84,7 @@ def export_adapterhub(
     try:
         writer = _Writer(store_folder, new, weights, num_choices)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
-        # mkdtemp creates folders that only their owner can access.
+        # mkdtemp creates folders with mode 0700.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
     except OSError as error:
@@ -184,7 +184,10 @@ class _Writer:
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
-        """Whether there is a head of the same name that, as far as is recorded, was trained with the artefact."""
+        """Whether there is a head of the same name that was trained with this adapter or fusion.
+
+        A head without a record of its training counts if its trunk matches.
+        """
         if name not in store.names(self.store_folder, "heads"):
             return False
         main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))

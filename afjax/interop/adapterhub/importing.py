@@ -61,8 +61,8 @@ def import_adapterhub(
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
         its id on the Hugging Face hub.
       store_folder: The store.
-      name: New name of the adapter, fusion and head in a folder. In a setup it renames the fusion, or the adapter if
-        there is no fusion. Empty to keep the names.
+      name: New name of the adapter, fusion and head in a folder. In a setup it renames the fusion, or the adapter of a
+        setup without a fusion. Empty to keep the names.
       trunk: The trunk that they were trained on. Defaults to the trunk that the files name.
       overwrite: Whether existing artefacts may be replaced.
 
