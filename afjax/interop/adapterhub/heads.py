@@ -61,7 +61,7 @@ class ReadHead:
 
 
 def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
-    """Reads a head. ``name`` is used as its task's name, unless afjax wrote the part and recorded the task.
+    """Reads a head. ``name`` becomes its task's name, unless afjax wrote the part and recorded the task.
 
     Raises:
       UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.

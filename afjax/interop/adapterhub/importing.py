@@ -67,7 +67,7 @@ def import_adapterhub(
       overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The imported artefacts.
+      The imported artefacts, including those that the store already had.
 
     Raises:
       UserError: The folder has another format, a file is damaged, afjax does not support a setting, the trunk does not
