@@ -8,7 +8,7 @@ from afjax.trunk.family import EncoderFamily
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrunkConfig:
-    """The architecture of a trunk. Each field has the meaning of one in Hugging Face's ``config.json``.
+    """The architecture of a trunk. Each field corresponds to one in Hugging Face's ``config.json``.
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.

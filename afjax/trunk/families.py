@@ -1,4 +1,4 @@
-"""The table of encoder families: one module per family, one line here."""
+"""The table of encoder families. Each family is a module; add it here."""
 
 from collections.abc import Mapping
 
