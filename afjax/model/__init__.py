@@ -1,1 +1,1 @@
-"""A trunk with adapters, a fusion and a head as one model, and what is trained of it."""
+"""Models of a trunk, adapters, a fusion and a head: setup, inference, editing, loading and saving."""
