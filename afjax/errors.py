@@ -1,4 +1,4 @@
-"""Exceptions for mistakes that the user can correct and for preempted runs, and the exit codes of commands."""
+"""Exceptions for user errors and preempted runs, and the exit codes of commands."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ HOST_LOST = 76
 
 
 class PreemptionError(Exception):
-    """A run was preempted after saving everything it needs to resume; the message says so."""
+    """A run was preempted, after it saved everything that it needs to resume."""
 
 
 class UserError(ValueError):
     """A mistake in a file, flag, config or argument.
 
-    The message says what was given, what is allowed and what to do. If a file is at fault, it names the file and the
-    line. Commands print the message and exit with code 2.
+    The message states the given value, the allowed values and a remedy. If a file is at fault, it names the file and
+    the line. Commands print the message and exit with code 2.
     """
 
 

@@ -39,7 +39,7 @@ def load_task_model(
     """Loads a head, and the adapter or the fusion below it, from a store.
 
     A head's manifest records the digest of the adapter, fusion or trunk that the head was trained with. Heads from
-    older stores and imported heads have no such record; a line on stderr says so.
+    older stores and imported heads have no such record, and loading them prints a warning on stderr.
 
     Args:
       store_folder: The store.
@@ -143,8 +143,8 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
     """Pops ``text_columns`` from a stored head's config.
 
     Heads of earlier versions and of AdapterHub do not record it. It is then derived from the task, if the task names
-    its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise returns None, and a
-    line on stderr says so.
+    its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise returns None and
+    prints a warning on stderr.
     """
     if "text_columns" in values:
         text_columns = values.pop("text_columns")

@@ -17,7 +17,7 @@ from afjax.trees import Tree
 def load_adapter(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[Adapter, Tree]:
-    """Loads an adapter from a store. The adapter is checked: it is exactly as it was saved.
+    """Loads an adapter from a store, and verifies that it is unchanged since it was saved.
 
     Args:
       store_folder: The store, local or ``gs://``.

@@ -35,7 +35,7 @@ class TrunkConfig:
 
     @property
     def max_length(self) -> int:
-        """The number of tokens for which the trunk has position embeddings."""
+        """The maximum number of tokens per row, limited by the position embeddings."""
         return self.max_positions - self.encoder_family.first_position(self.pad_id)
 
     @property

@@ -134,7 +134,7 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     """Converts the values of a Hugging Face config to a ``TrunkConfig``, and checks each of them.
 
     Args:
-      values: The contents of ``config.json``. Fields that do not change what an encoder computes are ignored.
+      values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
       where: The file's name, for error messages.
 
     Raises:
@@ -298,7 +298,7 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
 
     Args:
       config: The architecture.
-      layers: The indices of the layers for which the file has tensors.
+      layers: The indices of the layers that have tensors in the file.
       where: The file's name, for error messages.
 
     Raises:

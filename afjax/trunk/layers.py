@@ -1,4 +1,4 @@
-"""The forms in which a tree can store the encoder's layers.
+"""Forms of a tree with the encoder's layers: stacked, unstacked or looped.
 
 Stored and newly initialized trees stack all layers: leaves have a leading axis of size ``num_layers``. Compiled
 programs run faster with one of two other forms, each with its own type:

@@ -61,8 +61,8 @@ class Trunk:
       folder: The folder with the tokenizer. None for random trunks.
       dtype: The dtype of frozen weights and of activations, ``float32`` or ``bfloat16``. The digest is the same for
         both.
-      trained: Whether a run has trained this trunk. If so, ``name`` is the folder in which it will be stored:
-        :func:`write_if_trained` writes it there when an adapter or a head that was trained on it is saved to a store.
+      trained: Whether a run has trained this trunk. If so, ``name`` is its folder: :func:`write_if_trained` writes it
+        there when an adapter or a head that was trained on it is saved to a store.
     """
 
     name: str
@@ -283,7 +283,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     Args:
       folder: The folder to write, local or ``gs://``. It gets config.json, model.safetensors (float32), and the
-        tokenizer and pooling files of the folder from which the trunk was loaded.
+        tokenizer and pooling files from ``trunk.folder``.
       trunk: A trunk that was loaded, or trained from a loaded one.
 
     Raises:
