@@ -59,7 +59,10 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 
 def merge(*trees: Mapping[str, Any]) -> Tree:
-    """Joins trees that have no leaf in common. A subtree that several trees share must have the same type in each."""
+    """Joins trees that have no leaf in common.
+
+    A subtree that several trees have must have the same type in each.
+    """
     joined: Any = {}
     for tree in trees:
         joined = _merge_two(joined, tree, "")

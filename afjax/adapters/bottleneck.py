@@ -91,7 +91,7 @@ def adapter_input(
 
 
 def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: Callable[[Array], Array]) -> Array:
-    """Computes the slot's output: applies the trunk's residual and LayerNorm after the adapter, if configured."""
+    """Computes the slot's output: adds the residual and applies the trunk's LayerNorm, if configured."""
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 

@@ -1,4 +1,7 @@
-"""The interface of a kind of adapter. Each module of this package with a ``KIND`` defines one kind."""
+"""The interface of a kind of adapter.
+
+Each module of this package with a ``KIND`` defines one kind.
+"""
 
 import dataclasses
 from typing import Any, Protocol
@@ -59,7 +62,9 @@ class OnEncoder(Protocol):
         key: Array | None,
         first_token_only: bool = True,
     ) -> Array:
-        """Returns the hidden states for heads, ``[batch, length, d]``, or ``[batch, 1, d]`` for the first token only.
+        """Returns the hidden states for heads.
+
+        Their shape is ``[batch, length, d]``, or ``[batch, 1, d]`` for the first token only.
 
         Args:
           params: The tree under ``top``.
@@ -74,7 +79,9 @@ class OnEncoder(Protocol):
 
 
 class MacCounter(Protocol):
-    """Counts the multiply-adds of matrix products. A value is live if it depends on a trained parameter.
+    """Counts the multiply-adds of matrix products.
+
+    A value is live if it depends on a trained parameter.
 
     Attributes:
       rows: Rows of the batch.
@@ -89,7 +96,7 @@ class MacCounter(Protocol):
         ...
 
     def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Adds attention: query, key and value matrices of ``size²``, scores, contexts. Returns whether it is live."""
+        """Adds query, key and value matrices of ``size²``, scores and contexts; returns whether the result is live."""
         ...
 
 

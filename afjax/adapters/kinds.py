@@ -1,4 +1,4 @@
-"""The table of adapter kinds, and functions for all kinds: layers, initialization, and running an adapter in a slot.
+"""The table of adapter kinds, and functions that work for all kinds.
 
 To add a kind, write its config in :mod:`afjax.config.adapters` and a module with a ``KIND`` in this package, and add
 the module to :data:`KINDS`.
@@ -92,7 +92,9 @@ def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
 
 
 def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
-    """Selects one layer's parameters, for :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal`.
+    """Selects one layer's parameters of an adapter or a fusion.
+
+    :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal` accept them.
 
     Args:
       tree: The tree of an adapter or a fusion, with leaves stacked over its layers. A fusion has the same layers as its

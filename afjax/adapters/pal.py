@@ -41,10 +41,11 @@ def _linear(key: Array, config: PalConfig, name: str, shape: tuple[int, ...]) ->
 def pal(
     params: Tree, x: Array, mask: Array, config: PalConfig, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """Computes a projected attention layer (PAL), to be added before the encoder layer's last LayerNorm.
+    """Computes a projected attention layer (PAL).
 
-    A pure function (Stickland & Murray 2019, section 3.3) that does not need an afjax model. With ``h`` the output of
-    the encoder layer's attention block and ``f`` the output of its FFN, the layer becomes ``LN2(h + f + pal(...))``.
+    A pure function (Stickland & Murray 2019, section 3.3) that does not need an afjax model. The output is added before
+    the encoder layer's last LayerNorm: with ``h`` the output of the layer's attention block and ``f`` the output of its
+    FFN, the layer becomes ``LN2(h + f + pal(...))``.
 
     Args:
       params: One layer's ``{"encode", "attention", "decode"}``, as returned by :func:`afjax.layer_params`.

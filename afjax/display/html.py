@@ -46,7 +46,9 @@ def text(words: str) -> str:
 def table(
     header: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: Sequence[int] = (), caption: Content = ""
 ) -> Markup:
-    """Makes a table with its own scroll bar if it is too wide. The first cell of each row is its header.
+    """Makes a table, which scrolls horizontally if it is too wide.
+
+    The first cell of each row is its header.
 
     Args:
       header: Column titles.
@@ -64,7 +66,10 @@ def table(
 
 
 def scrolling(wide: Markup, caption: Content = "") -> Markup:
-    """Wraps wide content so that it scrolls by itself, also with the keyboard. The caption does not scroll."""
+    """Wraps wide content so that it scrolls by itself, also with the keyboard.
+
+    The caption does not scroll.
+    """
     scrolled = tag("div", wide, class_="scroll", tabindex="0")
     return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
 

@@ -13,9 +13,10 @@ from afjax.nn.layers import dense, dropout, softmax
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...]) -> Array:
-    """Weights inner activations by their adapters' attention and applies a matrix: ``[..., R]`` to ``[..., d]``.
+    """Weights inner activations by their adapters' attention and applies a matrix.
 
-    The backward pass rematerializes the weighted activations, so a loop over the layers does not save them.
+    Maps ``[..., R]`` to ``[..., d]``. The backward pass rematerializes the weighted activations, so a loop over the
+    layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 

@@ -1,4 +1,7 @@
-"""The bank: a fusion's adapters, concatenated so that one matmul computes all of their inner activations."""
+"""The bank: a fusion's adapters, concatenated.
+
+One matmul computes the inner activations of all adapters.
+"""
 
 import dataclasses
 import itertools

@@ -10,7 +10,10 @@ from afjax.errors import UserError
 
 
 def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
-    """Raises UserError unless the adapters have the same family, slots, layers and position relative to LayerNorms."""
+    """Raises UserError unless the adapters can be fused.
+
+    They must be of the same family, in the same slots and layers, and at the same position relative to LayerNorms.
+    """
     (first, reference), *others = configs.items()
     for name, config in configs.items():
         if isinstance(config, OnTop):

@@ -12,7 +12,10 @@ FOLDING_TOKENS = 2048
 
 
 def num_tokens(z: Array) -> int:
-    """The number of tokens of ``[..., d]`` per device. Each device multiplies the matrices for its own tokens."""
+    """The number of tokens of ``[..., d]`` per device.
+
+    Every device multiplies the matrices itself, for its own tokens.
+    """
     return z.size // z.shape[-1] // num_parts()
 
 

@@ -1,4 +1,7 @@
-"""The folded form of a fusion: adjacent matrices are multiplied first; see :mod:`afjax.fusion.factored`."""
+"""The folded form of a fusion, which multiplies adjacent matrices first.
+
+See :mod:`afjax.fusion.factored`.
+"""
 
 import jax
 from jax import Array

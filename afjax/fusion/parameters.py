@@ -11,7 +11,10 @@ from afjax.trees import Tree, named_key
 
 
 def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int) -> Tree:
-    """Initializes a fusion, float32: Q, K ~ N(0, init_scale), V = I + N(0, value_init_scale), biases 0."""
+    """Initializes a fusion's parameters, float32.
+
+    Q, K ~ N(0, init_scale), V = I + N(0, value_init_scale), biases 0.
+    """
     depth = len(adapter_layers(adapter, num_layers))
     shape = (depth, hidden_size, hidden_size)
     tree: Tree = {}

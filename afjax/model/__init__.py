@@ -1,1 +1,1 @@
-"""Models of a trunk, adapters, a fusion and a head: setup, inference, editing, loading and saving."""
+"""Models of trunk, adapters, fusion and head: setup, inference, storage."""

@@ -16,7 +16,7 @@ from afjax.trees import Tree
 
 
 def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple[Model, Tree]:
-    """Removes the adapter, or the fusion and its adapters, from some of the trunk's layers (AdapterDrop).
+    """Drops adapters, and the fusion if there is one, from some layers (AdapterDrop).
 
     Raises:
       UserError: The model has no adapter, one of the layers has none, or no layer would be left.

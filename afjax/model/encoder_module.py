@@ -16,10 +16,11 @@ _FUSION = "fusion"
 
 
 class Encoder(nn.Module):
-    """A BERT-family encoder as a Linen module. Its parameters are the trunk; adapters and a fusion are arguments.
+    """A BERT-family encoder as a Linen module.
 
-    Optimizers and checkpoints of the surrounding module therefore treat the trunk as the module's parameters. The
-    caller decides where adapters come from, and whether to compute gradients with respect to them.
+    The module's parameters are the trunk; adapters and a fusion are arguments. Optimizers and checkpoints of the
+    surrounding module therefore see the trunk. The caller decides where adapters come from, and whether to compute
+    gradients with respect to them.
 
     Attributes:
       config: The trunk's architecture.

@@ -112,7 +112,7 @@ def load_task_model(
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """Adds the head's record to the model. If the two contradict each other, raises unless that is allowed."""
+    """Adds the head's record to the model; raises if they contradict each other, unless that is allowed."""
     head = model.model.head_name
     if not record:
         if is_first_host():

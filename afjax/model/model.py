@@ -44,7 +44,9 @@ from afjax.trunk.slots import FilledSlots, Slot, Sublayer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model without its parameters. Hashable, so that it can be a static argument of jitted functions.
+    """A model without its parameters.
+
+    Hashable, so that it can be a static argument of jitted functions.
 
     Attributes:
       trunk: The encoder's architecture.
@@ -238,9 +240,10 @@ class Model:
         return Outputs(_mask_missing_choices(logits, batch)[:, 0], attention)
 
     def fold(self, params: Tree) -> Tree:
-        """Converts parameters for inference: merges a fusion and its adapters into one :class:`FoldedFusion`.
+        """Folds a fusion and its adapters for inference.
 
-        The model computes the same outputs, but faster. Folded parameters cannot be trained.
+        They become one :class:`FoldedFusion`, from which the model computes the same outputs faster. Folded parameters
+        cannot be trained.
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.
@@ -260,10 +263,10 @@ class Model:
         return FoldedFusion({"layers": fold_fusion(fusion, bank["layers"], bank["shared"]), "shared": bank["shared"]})
 
     def with_bank(self, params: Tree) -> Tree:
-        """Converts parameters for training a fusion of frozen adapters: replaces ``adapters`` by a ``bank``.
+        """Replaces ``adapters`` by a ``bank``, to train a fusion of frozen adapters.
 
-        The bank holds the adapters side by side. The model computes the same outputs from it. Given ``adapters``, it
-        would build the bank in every step, and keep both in memory.
+        The bank holds the concatenated adapters; the model computes the same outputs from it. Given ``adapters``, the
+        model would build the bank in every step, and keep both in memory.
         """
         bank = self._stacked_bank(params)
         others = {root: tree for root, tree in params.items() if root != "adapters"}
@@ -397,7 +400,10 @@ def _with_norms(layers: Tree, norms: Tree) -> Tree:
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies a trunk's LayerNorms ``{embeddings, attention, ffn}``, the initial ``layer_norms`` of an adapter."""
+    """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``.
+
+    An adapter's ``layer_norms`` start as these copies.
+    """
     norms = {"embeddings": trunk["embeddings"]["norm"]}
     norms.update({block: params["norm"] for block, params in trunk["layers"].items()})
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

@@ -24,10 +24,13 @@ class Outputs:
     fusion_attention: dict[str, Array]
 
     def row_attention(self, mask: Array) -> dict[str, Array]:
-        """Averages the attention over adapters over each row's tokens, ``{slot: [batch, layers, num_adapters]}``.
+        """Averages the attention over adapters over each row's tokens.
 
         Args:
           mask: The batch's ``mask``, False at padding.
+
+        Returns:
+          ``{slot: [batch, layers, num_adapters]}``.
         """
         tokens = mask.reshape(mask.shape[0], -1)  # all choices of a multiple-choice row
         present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)

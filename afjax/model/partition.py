@@ -1,4 +1,4 @@
-"""Selects the leaves to train: rules over paths, presets, and the split into a trained and a frozen tree.
+"""Selects the leaves to train, by rules over paths, and splits trees accordingly.
 
 Gradients are computed with respect to the trained tree only, and the optimizer never sees the frozen tree. Therefore
 frozen leaves have no gradients and no optimizer state, and stay bit-identical.
@@ -87,7 +87,9 @@ def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
 
 
 def split_layers(trunk: Tree, top_k: int) -> Tree:
-    """Moves the upper ``top_k`` layers from ``layers`` to ``top_layers``, so that only these can be trained.
+    """Moves the upper ``top_k`` layers from ``layers`` to ``top_layers``.
+
+    This allows a preset to train only these layers.
 
     Raises:
       UserError: ``top_k`` is not between 1 and the trunk's number of layers.

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 def save_models(
     store_folder: str | Path, models: "Sequence[TaskModel]", *, overwrite: bool = False, run: str = ""
 ) -> None:
-    """Saves models that were trained together: either all of their adapters, fusions and heads, or none.
+    """Saves models that were trained together.
 
-    A trained trunk is written to its folder first, because the store only records its name. The adapters of a fusion
-    are not saved, because they are already in the store.
+    Either all of their adapters, fusions and heads are saved, or none. A trained trunk is written to its folder
+    first, because the store only records its name. The adapters of a fusion are not saved, because they are already in
+    the store.
 
     Args:
       store_folder: The store.

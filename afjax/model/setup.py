@@ -1,4 +1,4 @@
-"""Sets up a training method on a trunk: the model, its initial parameters, and which of them are trained."""
+"""Sets up a method on a trunk: model, initial parameters, trained leaves."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Loads stored adapters and fusions as plain trees with their architectures, for use in any model."""
+"""Loads stored adapters and fusions as plain trees, for use in any model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -68,7 +68,10 @@ def load_fusion(
 def load_unpruned_fusion(
     store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """:func:`load_fusion` with all adapters under their names; ``config.kept`` says which of them each layer fuses."""
+    """Like :func:`load_fusion`, but returns all adapters, under their names.
+
+    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses.
+    """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
     changed = store.adapter_problems(store_folder, loaded.manifest)

@@ -1,4 +1,4 @@
-"""Task models: a trunk with trained adapters and a head for one task. Training returns them, and stores hold them."""
+"""Task models: a trunk with adapters and a head for one task, after training."""
 
 import dataclasses
 import functools
@@ -46,7 +46,9 @@ ModelStep = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskModel:
-    """A trunk with a head for one task, and with an adapter or a fusion of adapters if the model has any.
+    """A trained model for one task: a trunk, a head, and optional adapters.
+
+    The model has no adapter, one adapter, or a fusion of several.
 
     Attributes:
       trunk: The encoder.
@@ -277,7 +279,9 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """Computes embeddings of texts or text pairs with the encoder and its adapter or fusion, without the head.
+        """Computes embeddings of texts or text pairs.
+
+        Uses the encoder with its adapter or fusion, without the head.
 
         Args:
           texts: Strings, or pairs of strings.
@@ -304,7 +308,10 @@ class TaskModel:
         )
 
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
-        """Computes the logits of every row (for span, of every window). For regression, in the units of the labels."""
+        """Computes the logits of every row; for span, of every window.
+
+        For regression, logits are in the units of the labels.
+        """
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
@@ -335,7 +342,9 @@ class TaskModel:
     def over_rows(
         self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
     ) -> Any:
-        """Runs ``step(model, params, batch)`` over all rows; see :func:`afjax.data.over_rows.over_rows`.
+        """Runs ``step(model, params, batch)`` over all rows.
+
+        See :func:`afjax.data.over_rows.over_rows`.
 
         Args:
           step: A compiled function, with a static model. The model it receives has numbers instead of names, and a
@@ -355,7 +364,9 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> Any:
-        """Sums the results of a step over the batches of all rows; see :func:`afjax.data.over_rows.sum_over_rows`.
+        """Sums the results of a step over all batches.
+
+        See :func:`afjax.data.over_rows.sum_over_rows`.
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
@@ -376,9 +387,10 @@ class TaskModel:
         return {"batching": Batching(batch_size, lengths, self.model.trunk.pad_id), "mesh": self._mesh}
 
     def for_inference(self) -> tuple[Model, Tree]:
-        """Returns the model and all its parameters on the host, including the trunk's, with a folded fusion.
+        """Returns the model and all its parameters for inference, on the host.
 
-        For regression, multiply the logits by the task's ``scale``.
+        The parameters include the trunk's, and a fusion is folded. For regression, multiply the logits by the task's
+        ``scale``.
         """
         return self._nameless, jax.device_get(self._device_params)
 

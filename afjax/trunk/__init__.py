@@ -1,1 +1,1 @@
-"""Pretrained encoders: the modules and their slots, importing weights, identities, and embeddings."""
+"""Pretrained encoders: modules with slots, weights, identities, embeddings."""

@@ -1,4 +1,4 @@
-"""Text embeddings: one vector per row, pooled as the files of a sentence-transformers model specify."""
+"""Text embeddings: one vector per row, pooled as in sentence-transformers."""
 
 import dataclasses
 import functools

@@ -92,7 +92,10 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
 def embed(
     trunk: Tree, config: TrunkConfig, batch: Mapping[str, Array], *, key: Array | None = None, dtype: str | None = None
 ) -> Array:
-    """Computes the first layer's input ``[batch, length, hidden_size]``; arguments and errors as in :func:`encode`."""
+    """Computes the first layer's input, ``[batch, length, hidden_size]``.
+
+    Arguments and errors are as in :func:`encode`.
+    """
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT and RoBERTa checkpoints: config.json, weights, and the mapping of tensor names."""
+"""Hugging Face's BERT and RoBERTa checkpoints: config, weights, tensor names."""
 
 import dataclasses
 import importlib.util
@@ -192,7 +192,9 @@ def _shown(value: Any) -> str:
 def read_tensors(
     folder: Path, *, safetensors: str = "model.safetensors", pickled: str = "pytorch_model.bin"
 ) -> dict[str, np.ndarray]:
-    """Reads a folder's tensors by name, from its safetensors file or else from its pickled PyTorch file.
+    """Reads a folder's tensors by name.
+
+    Prefers the safetensors file to the pickled PyTorch file.
 
     Raises:
       UserError: The folder has neither file, or the file cannot be read.
@@ -294,7 +296,9 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
 
 
 def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
-    """Refuses a config with more layers than the weights have, before anything is allocated per layer.
+    """Refuses a config with more layers than the weights have.
+
+    Called before anything is allocated per layer.
 
     Args:
       config: The architecture.
@@ -312,7 +316,10 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
 
 
 def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
-    """Raises UserError if weights contain NaN or infinity, which would turn every prediction into NaN."""
+    """Raises UserError if weights contain NaN or infinity.
+
+    They would turn every prediction into NaN.
+    """
     for path, leaf in leaves.items():
         if not np.isfinite(leaf).all():
             raise UserError(

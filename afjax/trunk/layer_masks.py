@@ -1,4 +1,4 @@
-"""Runs the encoder with several masks over its layers at once, and shares the computation of common prefixes.
+"""Runs the encoder with several layer masks at once, sharing common prefixes.
 
 A mask turns the slots of each layer on or off. Masks that agree on the first layers give the same hidden states there,
 so each layer runs once per distinct prefix of the masks. Example: with all adapters, and without the adapters of each

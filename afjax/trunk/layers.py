@@ -25,7 +25,10 @@ class UnstackedLayers(Node):
 
 @register_node
 class LoopedLayers(Node):
-    """``{"looped": stack, "last": stack}``: all layers except the last, and the last. One layer has only ``last``."""
+    """``{"looped": stack, "last": stack}``: all layers except the last, and the last.
+
+    If there is only one layer, there is only ``last``.
+    """
 
 
 # A plain tree has stacked layers.

