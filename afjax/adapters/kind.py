@@ -139,8 +139,8 @@ class SlotKind:
       attends: Whether a token's output depends on other tokens.
       family: Name of a group of kinds. Adapters of one family can be fused if they agree in the fields of ``layout``.
       layout: The config fields that must be equal for all adapters of a fusion.
-      units: Computes the inner activations ``[batch, queries, size]`` for a fusion. The output must be linear in them.
-        None if there are none, or if a fusion computes the inner activations of all adapters in one matmul.
+      units: Computes the inner activations ``[batch, queries, size]`` for a factored fusion, if the output is linear in
+        them. None if there are none, or if a fusion computes the inner activations of all adapters in one matmul.
       output: Computes the adapter's output ``[batch, queries, d]`` before it is added to the layer's output. None if a
         fusion never needs it.
       size: The number of inner activations per token, from the config and the hidden size.

@@ -19,7 +19,7 @@ activations ``a_n`` (of size r), so an equivalent form is::
     output  = V (sum_n attention_n (W_n a_n + c_n))
 
 With the N adapters concatenated into one matrix, the factored form takes ``3 d² + 3 N r d`` multiply-adds per token
-instead of ``d² + 2 N d² + 2 N r d``, and saves nothing of size N·d for the backward pass.
+instead of ``d² + 2 N d² + 2 N r d``, and stores nothing of size N·d for the backward pass.
 
 The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` first. It takes ``3 N r d`` multiply-adds per
 token and ``3 N r d²`` once. Inference always uses it; training uses it if that saves work (:func:`folding_pays`).
@@ -177,7 +177,7 @@ def fuse_outputs(
     *,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
-    """The paper's formula, from the adapters' outputs ``[..., N, d]`` of any kind.
+    """Computes the paper's formula from the outputs ``[..., N, d]`` of adapters of any kind.
 
     Scores are computed as ``(Kᵀ query) · u_n``, which projects one vector instead of N.
     """

@@ -242,8 +242,7 @@ class Model:
     def fold(self, params: Tree) -> Tree:
         """Folds a fusion and its adapters for inference.
 
-        They become one :class:`FoldedFusion`, from which the model computes the same outputs faster. Folded parameters
-        cannot be trained.
+        They become one :class:`FoldedFusion`. The model then computes the same outputs faster, but cannot be trained.
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.

@@ -174,7 +174,7 @@ class TaskModel:
     def predict_rows(
         self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
     ) -> Predictions:
-        """:meth:`predict` for rows that a file gave."""
+        """Like :meth:`predict`, for rows from ``load_split`` or ``rows_from_lists``."""
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         if isinstance(data, TokenisedSpans):

@@ -104,7 +104,7 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
 
 
 class Encoder(Protocol):
-    """Computes hidden states: a trunk, with or without adapters. Hashable; does not hold parameters."""
+    """An encoder without its parameters: a trunk, with or without adapters. Hashable."""
 
     @property
     def trunk(self) -> TrunkConfig:

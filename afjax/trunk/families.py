@@ -1,4 +1,7 @@
-"""The table of encoder families. Each family is a module; add it here."""
+"""The table of encoder families.
+
+To add a family, write a module with a ``FAMILY`` in this package, and add the module here.
+"""
 
 from collections.abc import Mapping
 
