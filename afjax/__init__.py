@@ -1,6 +1,6 @@
 """Adapters on BERT-family encoders in JAX.
 
-The names below are the public ones; each is loaded when it is first used, so ``import afjax`` costs little.
+The public names are listed below. Each is imported on first use, so ``import afjax`` is fast.
 """
 
 import importlib

@@ -11,8 +11,7 @@ def table_lines(rows: Sequence[Sequence[str]], *, separator: str = "  ", num_tex
     Args:
       rows: Cells, the header first. Every row has the same number of cells.
       separator: The text between columns.
-      num_texts: The number of columns from the left that have text and are aligned left. The others have numbers and
-        are aligned right.
+      num_texts: Number of leading columns with text, aligned left. The other columns hold numbers, aligned right.
 
     Example:
       >>> table_lines([("label", "rows"), ("yes", "12")])

@@ -1,22 +1,22 @@
-"""Progress bars, lines and durations on a terminal."""
+"""Progress bars, messages and durations on a terminal."""
 
 import sys
 from typing import Any
 
 
 def shows_bars() -> bool:
-    """Whether stderr shows progress bars: it is a terminal or a notebook, not a file or a pipe."""
+    """Whether stderr can show progress bars: it is a terminal or a notebook, not a file or a pipe."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: bool = False) -> Any:
-    """Returns a tqdm bar on stderr. It prints nothing where bars are not shown.
+    """Returns a tqdm bar on stderr, which prints nothing unless :func:`shows_bars`.
 
     Args:
       title: Text before the bar.
-      total: Units of the whole work.
+      total: Total number of units.
       unit: Name of one unit.
-      done: Units that are done already.
+      done: Number of units that are already done.
       scale: Whether to abbreviate large numbers (k, M, G).
     """
     import tqdm
@@ -35,14 +35,14 @@ def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: boo
 
 
 def print_line(line: str) -> None:
-    """Prints a line on stderr; progress bars stay intact below it."""
+    """Prints a line on stderr, above any progress bars."""
     import tqdm
 
     tqdm.tqdm.write(line, file=sys.stderr)
 
 
 def duration(seconds: float) -> str:
-    """Returns a time in its two largest units.
+    """Formats a duration in its two largest units.
 
     Example:
       >>> duration(3725)

@@ -1,4 +1,4 @@
-"""The softmax over adapters, and sums weighted by it."""
+"""The softmax over adapters, and the weighted sum of their outputs."""
 
 import dataclasses
 import functools
@@ -13,22 +13,23 @@ from afjax.nn.layers import dense, dropout, softmax
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...]) -> Array:
-    """The units, weighted by their adapters' attention, through a matrix: ``[..., R]`` to ``[..., d]``.
+    """Weights inner activations by their adapters' attention and applies a matrix.
 
-    A loop over the layers keeps none of the weighted units for its backward pass, which makes them again.
+    Maps ``[..., R]`` to ``[..., d]``. The backward pass rematerializes the weighted activations, so a loop over the
+    layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """What happens to the scores of adapters before the softmax.
+    """Options for the scores of adapters before the softmax.
 
     Attributes:
       temperature: Divides the scores.
-      dropout_rate: The dropout rate of the scores; acts only with a key.
-      key: The key of dropout, or None for no dropout.
-      drawn: bool ``[N]``, the adapters that take part; None for all.
+      dropout_rate: The dropout rate of the scores; only used with a key.
+      key: The dropout key, or None for no dropout.
+      drawn: bool ``[N]``, the adapters to fuse; None for all.
     """
 
     temperature: float = 1.0
@@ -46,14 +47,14 @@ def attention_over_adapters(scores: Array, options: ScoreOptions) -> Array:
 
     Args:
       scores: ``[..., N]``.
-      options: Temperature, dropout and the adapters that take part.
+      options: Temperature, dropout and the adapters to fuse.
 
     Returns:
-      ``[..., N]`` of the scores' dtype; each row sums to 1.
+      ``[..., N]`` in the scores' dtype; sums to 1 over the adapters.
     """
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     wide = dropout(options.key, wide, options.dropout_rate) / options.temperature
     if options.drawn is not None:
-        # A sum, because the backward pass of jnp.where(drawn, wide, -inf) would keep a mask and zeros for every token.
+        # A sum, because jnp.where(drawn, wide, -inf) would save a mask and zeros for every token for its backward pass.
         wide = wide + jnp.where(options.drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)

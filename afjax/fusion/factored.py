@@ -1,33 +1,33 @@
 """AdapterFusion (Pfeiffer 2021, section 3.2), computed in a factored form.
 
-A fusion's tree; every leaf is stacked over the layers that have it::
+A fusion's tree. Every leaf is stacked over the layers that have the fusion::
 
     <slot>/query/{kernel [d, d], bias [d]}
     <slot>/key/{kernel [d, d], bias [d]}
-    <slot>/value/{kernel [d, d]}            only with a value matrix
+    <slot>/value/{kernel [d, d]}            only if the fusion has a value matrix
 
 With ``z`` the adapters' input and ``u_n`` the output of adapter n before its residual, the paper computes::
 
     score_n = (Q z + bq) · (K u_n + bk)        attention = softmax(dropout(score) / T)
     output  = sum_n attention_n V u_n
 
-which projects N vectors of size d through K and V. But ``u_n = W_n a_n + c_n`` is linear in the adapter's inner
-activations ``a_n`` (of size r), so the same numbers come from
+This projects N vectors of size d through K and V. But ``u_n = W_n a_n + c_n`` is linear in the adapter's inner
+activations ``a_n`` (of size r), so an equivalent form is::
 
     qk      = Kᵀ (Q z + bq)
     score_n = (W_nᵀ qk) · a_n + qk · c_n + (Q z + bq) · bk
     output  = V (sum_n attention_n (W_n a_n + c_n))
 
-with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-adds a token in place of
-``d² + 2 N d² + 2 N r d``, and nothing of size N·d kept for the backward pass.
+With the N adapters concatenated into one matrix, the factored form takes ``3 d² + 3 N r d`` multiply-adds per token
+instead of ``d² + 2 N d² + 2 N r d``, and stores nothing of size N·d for the backward pass.
 
-The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
-``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`); where it does not,
-``Kᵀ Q`` alone may be multiplied first (:func:`joining_pays`).
+The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` first. It takes ``3 N r d`` multiply-adds per
+token and ``3 N r d²`` once. Inference always uses it; training uses it if that saves work (:func:`folding_pays`).
+Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
 Modules of whole layers (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
-activations, ``W_n`` the decoder, and ``z`` the layer's output without them. If an output is not linear (LHUC, an
-activation after the decoder), the paper's formula is computed from the N outputs.
+activations, ``W_n`` is the decoder, and ``z`` is the layer's output without them. If an output is not linear in inner
+activations (LHUC, an activation after the decoder), the paper's formula is computed from the N outputs.
 """
 
 from collections.abc import Sequence
@@ -56,27 +56,27 @@ def fuse(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """AdapterFusion of bottleneck adapters in one layer's slot.
+    """Fuses bottleneck adapters in one layer's slot (AdapterFusion).
 
-    A pure function (Pfeiffer 2021, section 3.2) that needs no model of afjax's, computed in the factored form of
-    :mod:`afjax.fusion.factored`. The adapters are laid side by side first, once a call, which is one copy of them.
+    A pure function (Pfeiffer 2021, section 3.2) that does not need an afjax model, computed in the factored form of
+    :mod:`afjax.fusion.factored`. Each call first concatenates the adapters, which copies them once.
 
     Args:
-      params: ``{"query", "key"[, "value"]}`` of that layer and slot, as :func:`afjax.layer_params` gives.
-      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, of the same layer and slot.
-      z: The adapters' input and the query, ``[..., hidden_size]``, of any float dtype; matrices are applied in that
-        dtype.
-      configs: The adapters' architectures, in the same order (activation, size, scaling and LayerNorm are read).
-      config: The fusion's (temperature and dropout are read).
-      dropout_rate: Of the scores, where the fusion has no rate of its own; acts only with a key.
-      key: Dropout's key; None: no dropout.
+      params: ``{"query", "key"[, "value"]}`` of the layer and slot, as returned by :func:`afjax.layer_params`.
+      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, for the same layer and slot.
+      z: The adapters' input, which is also the query: ``[..., hidden_size]``, of any float dtype. Matrices are applied
+        in that dtype.
+      configs: The adapters' architectures, in the same order. Activation, size, scaling and LayerNorm are used.
+      config: The fusion's architecture. Temperature and dropout are used.
+      dropout_rate: Dropout rate of the scores, unless ``config.dropout`` is set; only used with a key.
+      key: The dropout key, or None for no dropout.
 
     Returns:
       The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``.
 
     Raises:
-      UserError: No adapters, not as many as architectures, adapters of another kind, parameters of several layers, of
-        something else, or for another hidden size.
+      UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck, or
+        parameters are for several layers, for another module or for another hidden size.
     """
     if not adapters or len(adapters) != len(configs):
         raise UserError(
@@ -109,14 +109,14 @@ def fuse_bank(
     layout: BankLayout,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
-    """:func:`fuse` of a bank, which is laid once for all layers.
+    """:func:`fuse` for a bank, which is made once for all layers.
 
     Args:
-      params: ``{"query", "key"[, "value"]}`` of that layer and slot.
-      bank: ``{"down", "up"}`` of that layer and slot, of :func:`make_bank`.
+      params: ``{"query", "key"[, "value"]}`` of the layer and slot.
+      bank: ``{"down", "up"}`` of the layer and slot, from :func:`make_bank`.
       z: The adapters' input ``[..., d]``.
-      layout: Of :func:`bank_layout`.
-      options: Temperature, dropout and the adapters that take part.
+      layout: The bank's layout, from :func:`bank_layout`.
+      options: Temperature, dropout and the adapters to fuse.
 
     Returns:
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
@@ -145,10 +145,10 @@ def fuse_units(
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.
-      up: ``{"kernel" [R, d], "bias" [N, d]}``: what maps inner activations to the adapters' outputs.
+      up: ``{"kernel" [R, d], "bias" [N, d]}``, the map from inner activations to the adapters' outputs.
       z: The query ``[..., d]``.
-      inner: The adapters' inner activations side by side, ``[..., R]``.
-      sizes: How many of them each adapter has.
+      inner: The adapters' inner activations, concatenated: ``[..., R]``.
+      sizes: Number of inner activations of each adapter.
       options: As in :func:`fuse_bank`.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
@@ -163,7 +163,7 @@ def fuse_units(
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
     if options.has_dropout:
-        # The same for every adapter: the softmax would ignore it, dropout does not.
+        # The constant is the same for every adapter, so it only matters with dropout: the softmax ignores it.
         scores = scores + constant
     attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(up["kernel"], attention, inner, sizes) + dense({"kernel": up["bias"]}, attention)
@@ -177,9 +177,9 @@ def fuse_outputs(
     *,
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
-    """:func:`fuse_bank` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
+    """Computes the paper's formula from the outputs ``[..., N, d]`` of adapters of any kind.
 
-    Of its projections only that of the keys is turned round, as ``(Kᵀ query) · u``: N vectors fewer to project.
+    Scores are computed as ``(Kᵀ query) · u_n``, which projects one vector instead of N.
     """
     projected, constant = _project_query(params, z)
     scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
@@ -191,7 +191,7 @@ def fuse_outputs(
 
 
 def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
-    """``Kᵀ(Q z + bq)`` ``[..., d]``, which meets the adapters' outputs in scores; ``(Q z + bq) · bk`` ``[..., 1]``."""
+    """Computes the parts of the scores: ``Kᵀ (Q z + bq)`` ``[..., d]`` and ``(Q z + bq) · bk`` ``[..., 1]``."""
     query, key = params["query"], params["key"]
     if not joining_pays(num_tokens(z), z.shape[-1]):
         projected = dense(query, z)

@@ -1,4 +1,7 @@
-"""Fusion from products of matrices that no activation separates; see :mod:`afjax.fusion.factored`."""
+"""The folded form of a fusion, which multiplies adjacent matrices first.
+
+See :mod:`afjax.fusion.factored`.
+"""
 
 import jax
 from jax import Array
@@ -11,16 +14,16 @@ from afjax.trees import Node, Tree, register_node
 
 @register_node
 class FoldedFusion(Node):
-    """A fusion and its adapters for inference: ``{"layers": contents of slots, "shared": leaves of all layers}``."""
+    """A folded fusion with its adapters: ``{"layers": contents of slots, "shared": leaves that all layers share}``."""
 
 
 @register_node
 class FoldedMatrices(Node):
-    """One slot's products, in place of the fusion's own matrices: :func:`fold_layer`."""
+    """The matrix products of one slot, made by :func:`fold_layer`. They replace the fusion's own matrices."""
 
 
 def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
-    """A bank's stacked contents of slots for inference: :class:`FoldedMatrices` replace ``up`` and the fusion."""
+    """Folds a bank's stacked slots for inference: :class:`FoldedMatrices` replace ``up`` and the fusion."""
     folded = {}
     for slot, tree in bank.items():
         if "up" in tree:
@@ -32,16 +35,18 @@ def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
 
 
 def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
-    """Multiplies the matrices of one layer's slot that no activation separates, for :func:`fuse_folded`.
+    """Multiplies the adjacent matrices of one layer's slot, for :func:`fuse_folded`.
+
+    Adjacent matrices have no activation between them.
 
     Returns:
       ``{"score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
-      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. The key's bias, which matters under dropout,
-      is in ``constant_score``.
+      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. ``constant_score`` includes the key's bias,
+      which only matters with dropout.
     """
     matrix, constants, query = up["kernel"], up["bias"], params["query"]
     key_up = keep(params["key"]["kernel"].T @ matrix.T)  # [d, R]
-    # The same addend for every adapter: the softmax would ignore it, dropout does not.
+    # The key's bias adds the same number to every adapter's score. The softmax ignores it, but dropout does not.
     key_constants = keep(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
     if "value" in params:
         matrix, constants = (keep(left @ params["value"]["kernel"]) for left in (matrix, constants))

@@ -1,4 +1,4 @@
-"""A slot of the encoder that holds a fusion."""
+"""The encoder slot for a fusion."""
 
 from collections.abc import Sequence
 
@@ -30,18 +30,18 @@ def fused_slot(
     key: Array | None,
     drawn: Array | None = None,
 ) -> tuple[Array, Array]:
-    """A slot that holds a fusion.
+    """Runs a slot that holds a fusion.
 
     Args:
-      params: One layer's slot of a bank (with the leaves that all layers share), and ``"fusion"``: the layer's fusion
-        or its :class:`FoldedMatrices`.
+      params: One layer's slot of a bank, including the leaves that all layers share, and ``"fusion"``: the layer's
+        fusion or its :class:`FoldedMatrices`.
       configs: The adapters' architectures, in order.
-      config: The fusion's.
-      sublayer: Where the slot is.
-      dropout_rate: The trunk's attention dropout: of the scores, and of modules with attention, where they have no
-        rate of their own.
-      key: Dropout's key; None: no dropout.
-      drawn: bool ``[N]``: the adapters that take part in this step; None: all.
+      config: The fusion's architecture.
+      sublayer: The slot's inputs.
+      dropout_rate: The trunk's attention dropout. It is used for the scores and for modules with attention, if these do
+        not have their own rate.
+      key: The dropout key, or None for no dropout.
+      drawn: bool ``[N]``, the adapters to fuse in this step, or None for all.
 
     Returns:
       The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.

@@ -1,6 +1,7 @@
-"""The same model with other adapters: fewer layers, fewer or more members of a fusion, another name.
+"""Edits trained models: drops layers, adds or removes adapters of a fusion, renames.
 
-Functions take a model and its trees ``{"adapters", "fusion", "heads"}`` and return both.
+Functions take a model and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``, and return the
+edited ones.
 """
 
 import dataclasses
@@ -15,10 +16,10 @@ from afjax.trees import Tree
 
 
 def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple[Model, Tree]:
-    """The model without the adapter, or the fusion and its adapters, of some of the trunk's layers (AdapterDrop).
+    """Drops adapters, and the fusion if there is one, from some layers (AdapterDrop).
 
     Raises:
-      UserError: No adapter in the model, or in such a layer; or none left.
+      UserError: The model has no adapter, one of the layers has none, or no layer would be left.
     """
     if not model.adapters:
         raise UserError(f'The head "{model.head_name}" is used without adapters: there are no layers to drop.')
@@ -38,10 +39,10 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
 
 
 def without_adapters(model: Model, names: Collection[str]) -> Model:
-    """The model whose fusion has fewer adapters; the remaining ones share each layer's attention.
+    """Removes adapters from the fusion. The remaining ones share each layer's attention.
 
     Raises:
-      UserError: No fusion, a name that is not fused, no adapter left, or a fusion that has been pruned.
+      UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been pruned.
     """
     members = fused_adapters(model)
     if unknown := sorted(set(names) - set(members)):
@@ -57,10 +58,11 @@ def without_adapters(model: Model, names: Collection[str]) -> Model:
 
 
 def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]]) -> tuple[Model, Tree]:
-    """The model whose fusion has more adapters, which :func:`load_adapters` loads; the fusion is not trained again.
+    """Adds adapters, loaded by :func:`load_adapters`, to the fusion. The fusion is not trained again.
 
     Raises:
-      UserError: No fusion, one that has been pruned, a name that is fused already, or adapters that do not fit.
+      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot be
+        fused with the others.
     """
     members = fused_adapters(model)
     if twice := sorted(set(added) & set(members)):
@@ -73,17 +75,17 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
 
 
 def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Model:
-    """The model whose fusion keeps some adapters in each layer; see ``FusionConfig.kept``.
+    """Prunes the fusion so that each layer keeps only some adapters; see ``FusionConfig.kept``.
 
     Raises:
-      UserError: No fusion, or numbers that do not fit it.
+      UserError: The model has no fusion, or ``kept`` does not fit it.
     """
     fused_adapters(model)
     return dataclasses.replace(model, fusion=dataclasses.replace(model.fusion, kept=kept))
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
-    """The model with another name for its head, and for its fusion or its adapter. Fused adapters keep their names."""
+    """Renames the head, and the fusion or the adapter. Fused adapters keep their names."""
     params = {**params, "heads": {name: params["heads"][model.head_name]}}
     changes: dict[str, Any] = {"head_name": name}
     if model.fusion_name:
@@ -97,7 +99,7 @@ def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
 
 
 def fused_adapters(model: Model) -> list[str]:
-    """The names of a fusion's adapters.
+    """Returns the names of a fusion's adapters.
 
     Raises:
       UserError: The model has no fusion.

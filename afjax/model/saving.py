@@ -1,4 +1,4 @@
-"""Saves task models: the adapters, fusions and heads that a store gets."""
+"""Saves the adapters, fusions and heads of task models to a store."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 def save_models(
     store_folder: str | Path, models: "Sequence[TaskModel]", *, overwrite: bool = False, run: str = ""
 ) -> None:
-    """Saves models that were trained together: all of their adapters, fusions and heads, or none.
+    """Saves models that were trained together.
 
-    A trunk that the run has trained is written to its workdir first, because the store only records its name. The
-    adapters of a fusion are not saved again, because they are in the store.
+    Either all of their adapters, fusions and heads are saved, or none. A trained trunk is written to its folder
+    first, because the store only records its name. The adapters of a fusion are not saved, because they are already in
+    the store.
 
     Args:
       store_folder: The store.
-      models: The models, of distinct names.
-      overwrite: Whether any artefact of these names may be replaced.
-      run: Identifier of the training run that saves them, see :func:`afjax.store.save_all`.
+      models: The models, with distinct names.
+      overwrite: Whether existing artefacts with these names may be replaced.
+      run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
 
     Raises:
-      UserError: The store holds one of these names (and not ``overwrite``), has other adapters of a fusion's than
-        these (as without some layers), or cannot be written.
+      UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ from
+        the stored ones (for example because layers were dropped), or the store cannot be written.
     """
     for trunk in {model.trunk.sha256: model.trunk for model in models}.values():
         write_if_trained(trunk)
@@ -39,10 +40,10 @@ def save_models(
 
 
 def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
-    """The artefacts that ``TaskModel.save`` writes.
+    """Returns the artefacts that ``TaskModel.save`` writes.
 
     Raises:
-      UserError: The store has other adapters of a fusion's than these (as without some layers).
+      UserError: The fusion's adapters differ from the stored ones, for example because layers were dropped.
     """
     shared: dict[str, Any] = {
         "trunk": model.trunk.identity(),
@@ -80,7 +81,7 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
 
 
 def beneath_head(model: "TaskModel") -> dict[str, str]:
-    """The fusion or adapter below a model's head, or else its trunk, as ``Manifest.trained_with`` records it."""
+    """Returns the record for ``Manifest.trained_with``: the fusion or adapter below the head, or else the trunk."""
     if model.model.fusion_name:
         kind, name = "fusion", model.model.fusion_name
     elif model.model.adapters:
@@ -91,7 +92,7 @@ def beneath_head(model: "TaskModel") -> dict[str, str]:
 
 
 def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
-    """``(kind, name)`` of the artefacts that ``TaskModel.save`` writes."""
+    """Returns ``(kind, name)`` of each artefact that ``TaskModel.save`` writes."""
     head = [("heads", model.model.head_name)]
     if model.model.fusion_name:
         return [("fusion", model.model.fusion_name), *head]
@@ -99,7 +100,7 @@ def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
 
 
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
-    """Raises UserError if a store has other adapters under the names of a fusion's."""
+    """Raises UserError if adapters of a fusion differ from the adapters with these names in the store."""
     there = store.names(store_folder, "adapters")
     for name, digest in ((member["name"], member["sha256"]) for member in members):
         if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:

@@ -1,4 +1,4 @@
-"""A trunk with everything that makes it do one task: what training gives and the store holds."""
+"""Task models: a trunk with adapters and a head for one task, after training."""
 
 import dataclasses
 import functools
@@ -40,27 +40,29 @@ from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
 from afjax.trunk.pretrained import Trunk, check_length
 
-# ``step(model, parameters, batch)``.
+# ``step(model, params, batch)``.
 ModelStep = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskModel:
-    """A trunk, the adapters and perhaps the fusion in it, and a head.
+    """A trained model for one task: a trunk, a head, and optional adapters.
+
+    The model has no adapter, one adapter, or a fusion of several.
 
     Attributes:
       trunk: The encoder.
-      model: What is computed.
-      params: ``{"adapters", "fusion", "heads"}``: trees by name, on the host. The trunk has its own.
-      task: The task it does.
-      labels: Label names in the order of the outputs, or of choices; empty for regression and span.
+      model: The model, without its parameters.
+      params: ``{"adapters", "fusion", "heads"}``, trees by name, on the host. The trunk's parameters are in ``trunk``.
+      task: The task.
+      labels: Names of the labels, in the order of the outputs, or of the choices. Empty for regression and span.
       metrics: Dev metrics of the training run.
-      seed: Of that run.
-      max_length: Tokens a row in that run.
-      head_record: What the head was trained with, as ``Manifest.trained_with`` has it, if that is not what is in this
-        model; empty if it is not known; None if the head was trained with what is in this model.
-      text_columns: The form of the rows in that run, 1 for single texts and 2 for pairs (see ``Rows.text_columns``);
-        rows of another form are refused. None if it is not known.
+      seed: Random seed of the training run.
+      max_length: Tokens per row in the training run.
+      head_record: None if the head was trained with this model's adapter, fusion or trunk. Otherwise the record of what
+        it was trained with, as in ``Manifest.trained_with``; empty if unknown.
+      text_columns: The form of the rows in the training run, 1 for single texts and 2 for pairs (see
+        ``Rows.text_columns``). Rows of another form are refused. None if unknown.
     """
 
     trunk: Trunk
@@ -78,19 +80,19 @@ class TaskModel:
     def from_params(
         cls, model: Model, params: Tree, trunk: Trunk, task: TaskConfig, rows: AnyRows, *, max_length: int
     ) -> "TaskModel":
-        """Makes a task model of parameters that your own code trained.
+        """Makes a task model from parameters that your own code trained.
 
         Args:
-          model: What is computed, as ``Setup.model``.
-          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``, and perhaps ``trunk``.
+          model: The model, for example ``Setup.model``.
+          params: The tree with the roots ``adapters``, ``fusion`` and ``heads``, and optionally ``trunk``.
           trunk: The encoder. If your code trained it, write it with ``save_trunk`` and load it with ``load_trunk``.
           task: The task.
-          rows: The rows that it was trained on: their label names and their form are recorded.
+          rows: The training rows. Their label names and their form are recorded.
           max_length: Tokens per row in training.
 
         Raises:
-          UserError: The parameters have another trunk than ``trunk``, or the head has another number of outputs than
-            the rows have labels.
+          UserError: The trunk in ``params`` differs from ``trunk``, or the head's number of outputs does not match the
+            rows' labels.
         """
         if "trunk" in params and tree_digest(partition.join_layers(params["trunk"])) != trunk.sha256:
             raise UserError(
@@ -145,18 +147,18 @@ class TaskModel:
         max_length: int | None = None,
         fusion_attention: bool = False,
     ) -> Predictions:
-        """Predicts texts, or pairs of texts.
+        """Predicts labels, values or answers for texts or text pairs.
 
         Args:
-          texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
-            pairs of a question and its context. Or a table, with the columns that the model's task names.
-          batch_size: Rows a step.
-          max_length: Tokens a row, longer ones are cut; None: as in training.
+          texts: Strings, or pairs of strings. For multiple choice, pairs of a context and a list of choices. For span,
+            pairs of a question and a context. Alternatively a table with the columns that the model's task names.
+          batch_size: Rows per step.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           fusion_attention: Whether to return the attention over adapters.
 
         Raises:
-          UserError: Not a list of texts, a length the trunk cannot take, no rows a step, or a model whose outputs are
-            NaN or infinite.
+          UserError: ``texts`` has the wrong form, ``batch_size`` is less than 1, the trunk does not support
+            ``max_length``, or the model's outputs are NaN or infinite.
         """
         if is_table(texts):
             rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
@@ -172,7 +174,7 @@ class TaskModel:
     def predict_rows(
         self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
     ) -> Predictions:
-        """:meth:`predict` for rows that a file gave."""
+        """Like :meth:`predict`, for rows from ``load_split`` or ``rows_from_lists``."""
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         if isinstance(data, TokenisedSpans):
@@ -186,7 +188,7 @@ class TaskModel:
         return self._with_names(predictions) if attention else predictions
 
     def _with_names(self, predictions: Predictions) -> Predictions:
-        """The predictions with the names of the adapters and layers of their attention."""
+        """Adds the names of the adapters and the layers to predictions with attention."""
         members, first = editing.fused_adapters(self.model), self.model.adapters[0][1]
         layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
         slots = first.slots
@@ -215,18 +217,18 @@ class TaskModel:
     def evaluate(
         self, rows: Any, *, batch_size: int = 32, max_length: int | None = None, confusion: bool = False
     ) -> dict[str, Any]:
-        """Every metric of the task over labelled rows.
+        """Computes every metric of the task over labelled rows.
 
         Args:
-          rows: Rows of ``load_split`` or ``rows_from_lists``; or a table (a DataFrame, or a dictionary of columns),
-            with the columns that the model's task names.
+          rows: Rows from ``load_split`` or ``rows_from_lists``. Alternatively a table (a DataFrame or a dictionary of
+            columns) with the columns that the model's task names.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. None: as in training.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           confusion: Whether to add ``confusion``, a :class:`afjax.tasks.metrics.ConfusionMatrix`, to the metrics.
 
         Raises:
-          UserError: The rows have no labels, or other label names than the head; or a confusion matrix of another
-            task than a classification task.
+          UserError: The rows have no labels, or other label names than the head, or a confusion matrix was requested
+            for a task other than classification.
         """
         if not isinstance(rows, AnyRows):
             # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
@@ -245,7 +247,7 @@ class TaskModel:
         return scores
 
     def check_labels(self, rows: AnyRows) -> None:
-        """Raises UserError where rows have no labels, or other label names than the head."""
+        """Raises UserError if rows have no labels, or other label names than the head."""
         if rows.labels is None:
             raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
         if self.task.kind == "classification" and rows.label_names != self.labels:
@@ -255,12 +257,12 @@ class TaskModel:
             )
 
     def check_form(self, rows: AnyRows) -> None:
-        """Raises UserError if the head was trained on pairs and the rows are single texts, or the reverse."""
+        """Raises UserError if the head was trained on pairs and the rows are single texts, or vice versa."""
         head = f'The rows that the head "{self.model.head_name}" was trained on'
         check_same_form(self.text_columns, head, rows, "these rows", "give rows of the form that it was trained on")
 
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
-        """Rows as :meth:`logits` takes them; ``max_length`` as in :meth:`predict`."""
+        """Tokenises rows for :meth:`logits`; ``max_length`` as in :meth:`predict`."""
         if not len(rows):
             raise UserError("The split is empty; give at least one row.")
         self.check_form(rows)
@@ -277,19 +279,22 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """Embeds texts, or pairs of texts, with the encoder and its adapter or fusion; the head is not used.
+        """Computes embeddings of texts or text pairs.
+
+        Uses the encoder with its adapter or fusion, without the head.
 
         Args:
           texts: Strings, or pairs of strings.
-          pooling, normalize: As in :meth:`afjax.Trunk.embed`; None for the trunk's own.
+          pooling, normalize: As in :meth:`afjax.Trunk.embed`; default to the trunk's settings.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. None: as in training.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+          UserError: No texts, embedding settings in the trunk's files that are damaged or not supported, or a length
+            that the trunk does not support.
         """
         max_length = self.max_length if max_length is None else max_length
         return embed_texts(
@@ -303,17 +308,20 @@ class TaskModel:
         )
 
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
-        """The model's logits of every row (of span: of every window); for regression in the units of the labels."""
+        """Computes the logits of every row; for span, of every window.
+
+        For regression, logits are in the units of the labels.
+        """
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
-        """Floating-point operations that predict a row of ``max_length`` tokens, by XLA's count."""
+        """Floating-point operations to predict one row of ``max_length`` tokens, as counted by XLA."""
         batch = {
             "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
         }
-        # Layers in straight-line code: XLA counts a loop's body once.
+        # Straight-line code, because XLA counts a loop's body only once.
         model = dataclasses.replace(self._nameless, scan_layers=False)
         analysis: Any = _predict_step.lower(model, False, self._device_params, batch).cost_analysis()
         return float(analysis["flops"])
@@ -334,11 +342,14 @@ class TaskModel:
     def over_rows(
         self, step: ModelStep, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None
     ) -> Any:
-        """What ``step(model, params, batch)`` gives for every row, in order: :func:`afjax.data.over_rows.over_rows`.
+        """Runs ``step(model, params, batch)`` over all rows.
+
+        See :func:`afjax.data.over_rows.over_rows`.
 
         Args:
-          step: Compiled, the model being static. It is given the model without its names, and a fusion folded.
-          data: Of :meth:`tokenised`.
+          step: A compiled function, with a static model. The model it receives has numbers instead of names, and a
+            fusion is folded.
+          data: The result of :meth:`tokenised`.
           batch_size, max_length: As in :meth:`predict`.
         """
         step = functools.partial(step, self._nameless)
@@ -353,17 +364,19 @@ class TaskModel:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> Any:
-        """The sum of what a step gives for the batches of all rows: :func:`afjax.data.over_rows.sum_over_rows`.
+        """Sums the results of a step over all batches.
+
+        See :func:`afjax.data.over_rows.sum_over_rows`.
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
-          weights: ``[rows, n]`` (of span: of windows), of which the step finds its batch's beside the tokens.
+          weights: ``[rows, n]``, for span ``[windows, n]``. Each batch contains its rows' weights as ``weights``.
         """
         step = functools.partial(step, self._nameless)
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
     def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
-        """Returns the arguments from which :mod:`afjax.data.over_rows` makes batches."""
+        """Returns the batching arguments for the functions of :mod:`afjax.data.over_rows`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         devices = self._mesh.size
@@ -374,30 +387,31 @@ class TaskModel:
         return {"batching": Batching(batch_size, lengths, self.model.trunk.pad_id), "mesh": self._mesh}
 
     def for_inference(self) -> tuple[Model, Tree]:
-        """What predicts: the model and all its parameters on the host, the trunk's included and a fusion folded.
+        """Returns the model and all its parameters for inference, on the host.
 
-        Of regression its logits are to be multiplied by the task's ``scale``.
+        The parameters include the trunk's, and a fusion is folded. For regression, multiply the logits by the task's
+        ``scale``.
         """
         return self._nameless, jax.device_get(self._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
-        """The same model without the adapters of some of the trunk's layers: :func:`editing.without_layers`."""
+        """Returns the model without the adapters of some of the trunk's layers; see :func:`editing.without_layers`."""
         return self._edited(*editing.without_layers(self.model, self.params, layers))
 
     def without_adapters(self, names: Collection[str]) -> "TaskModel":
-        """The same fusion over fewer adapters: :func:`editing.without_adapters`."""
+        """Returns the model with fewer fused adapters; see :func:`editing.without_adapters`."""
         return self._edited(editing.without_adapters(self.model, names), self.params)
 
     def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
-        """The same fusion over more adapters: :func:`editing.with_adapters`."""
+        """Returns the model with more fused adapters; see :func:`editing.with_adapters`."""
         return self._edited(*editing.with_adapters(self.model, self.params, added))
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
-        """The same fusion with some adapters left in each layer: :func:`editing.with_kept`."""
+        """Returns the model with only some fused adapters in each layer; see :func:`editing.with_kept`."""
         return self._edited(editing.with_kept(self.model, kept), self.params)
 
     def renamed(self, name: str) -> "TaskModel":
-        """The same model under another name: :func:`editing.renamed`."""
+        """Returns the model under another name; see :func:`editing.renamed`."""
         return self._edited(*editing.renamed(self.model, self.params, name))
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
@@ -413,7 +427,7 @@ class TaskModel:
 
     @functools.cached_property
     def _device_params(self) -> Tree:
-        """All parameters on this host's devices, in the form that predicts fastest."""
+        """All parameters on this host's devices, in the fastest form for inference."""
         trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
         mixed, head = self.model.fusion_name, self.model.head_name
@@ -426,10 +440,10 @@ class TaskModel:
 
     @functools.cached_property
     def _nameless(self) -> Model:
-        """The model with numbers for names: models that differ in nothing else share their compiled programs."""
+        """The model with numbers instead of names, so that models that differ only in names share compiled programs."""
         adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
         mixed = "fusion" if self.model.fusion_name else ""
-        # The trunk's weights are of its dtype already, and there is no backward pass.
+        # The trunk's weights already have its dtype, and inference has no backward pass to rematerialize for.
         return dataclasses.replace(
             self.model, head_name="head", adapters=adapters, fusion_name=mixed, dtype=None, remat="none"
         )
@@ -443,7 +457,7 @@ class TaskModel:
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 
-# Compiled once for a model and a shape, however many calls and copies of the TaskModel there are.
+# At module level, so that all copies of a TaskModel share the compiled programs.
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict_step(
     model: Model, fusion_attention: bool, params: Tree, batch: Mapping[str, Any]

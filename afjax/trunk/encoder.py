@@ -1,6 +1,6 @@
-"""Runs BERT-family encoders, with slots for adapters.
+"""BERT-family encoders with slots for adapters.
 
-The trunk's tree, with the layers' leaves stacked on a leading axis of ``num_layers``::
+The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
     embeddings/{word, position, type}       [entries, hidden_size]
     embeddings/norm/{scale, bias}
@@ -35,12 +35,12 @@ from afjax.trunk.slots import NO_SLOTS, FilledSlots
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """How to run an encoder; the results are the same up to rounding.
+    """How to run an encoder. The options change the results only by rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: What the backward pass rematerializes.
+      remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
     """
 
     dtype: str | None = None
@@ -49,12 +49,12 @@ class EncoderOptions:
 
 
 def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree:
-    """A trunk with random weights, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
+    """Initializes a trunk at random, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
 
     Args:
       key: The random key.
       config: The architecture.
-      stacked: Whether layers are stacked; otherwise they are :class:`UnstackedLayers`.
+      stacked: Whether to stack the layers; otherwise they are :class:`UnstackedLayers`.
     """
     tokens = jnp.zeros((1, 2), jnp.int32)
     mask = jnp.ones((1, 2), bool)
@@ -77,9 +77,9 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
-    """The trunk with weights, and thus activations, of another dtype (``float32``, ``bfloat16``).
+    """Casts a trunk's weights, and therefore its activations, to a dtype (``float32``, ``bfloat16``).
 
-    LayerNorms and the pooler keep theirs, because they compute in float32.
+    LayerNorms and the pooler keep their dtype, because they compute in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
@@ -92,7 +92,10 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
 def embed(
     trunk: Tree, config: TrunkConfig, batch: Mapping[str, Array], *, key: Array | None = None, dtype: str | None = None
 ) -> Array:
-    """The first layer's input, ``[batch, length, hidden_size]``; arguments and errors as in :func:`encode`."""
+    """Computes the first layer's input, ``[batch, length, hidden_size]``.
+
+    Arguments and errors are as in :func:`encode`.
+    """
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
         raise UserError(
@@ -116,25 +119,26 @@ def encode(
     """Runs the encoder.
 
     Args:
-      trunk: The trunk's tree. Its upper layers can be separate, under ``top_layers``. The backward pass with respect
-        to them stops where they begin.
-      config: Its architecture.
+      trunk: The trunk's tree. Its upper layers can be separate, under ``top_layers``. If only these are trained, the
+        backward pass does not reach the layers below.
+      config: The trunk's architecture.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
-      slots: What is in the slots.
-      key: Dropout's key, or None for no dropout.
+      slots: The contents of the slots.
+      key: The dropout key, or None for no dropout.
       options: Dtype, loop and rematerialization.
-      first_token_only: Whether only the first token's last hidden state is needed. The last layer then computes no
-        more than that (after the loop, if there is one), and no attention over adapters is returned.
+      first_token_only: Whether only the first token's last hidden state is needed. The last layer is then computed for
+        that token only (after the loop, if there is one), and no attention over adapters is returned.
 
     Returns:
-      The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and the attention
-      over adapters of every slot with a fusion, ``[len(slots.layers), batch, length, num_adapters]``.
+      The last hidden state ``[batch, length, hidden_size]`` (length 1 with ``first_token_only``), and for every slot
+      with a fusion the attention over adapters, ``[len(slots.layers), batch, length, num_adapters]``.
 
     Raises:
-      UserError: Rows longer than the trunk has positions for.
+      UserError: The rows have more tokens than the trunk has positions.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    # Split for all layers at once; otherwise the code of the loop and of the last layer would each have the generator.
+    # The key is split for all layers at once. Otherwise the loop's code and the last layer's code would each contain
+    # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
     of_all = (batch["mask"], slots.shared)
@@ -196,7 +200,7 @@ def encode(
 
 
 def _keys_of_layers(keys: Array) -> LayerKeys:
-    """Every layer's keys, stacked, from one key per layer."""
+    """Derives every layer's keys, stacked, from one key per layer."""
 
     def keys_of_layer(key: Array) -> LayerKeys:
         trunk_key, slots_key = split_key(key, 2)
@@ -206,24 +210,25 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
 
 
 def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
-    """The same function, parts of which the backward pass rematerializes."""
+    """Wraps a layer's function so that the backward pass rematerializes parts of it."""
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
     policy = policies.save_only_these_names(KEPT) if remat == "matmuls" else policies.nothing_saveable
-    # In straight-line code the compiler would undo rematerialization; a loop keeps the forward pass apart.
+    # In straight-line code common subexpression elimination would undo the rematerialization. A loop prevents that,
+    # because the forward and the backward pass are separate loops.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 
 def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Cuts ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
+    """Splits ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
     return [(begin, end, begin in filled) for begin, end in itertools.pairwise(cuts)]
 
 
 def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
-    """The layers ``[begin:end]``, unstacked or stacked."""
+    """Returns the layers ``[begin:end]``, unstacked or stacked."""
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layers[str(begin + index)] for index in range(end - begin)})
     assert not isinstance(layers, LoopedLayers), "contents of slots are stacked or unstacked"
@@ -232,7 +237,7 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
 
 
 def _take(tree: Any, begin: int, end: int) -> Any:
-    """Leaves ``[begin:end]``; the leaves themselves if that is all of them."""
+    """Slices every leaf ``[begin:end]``; returns the leaf itself if the slice is the full leaf."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 
 

@@ -1,4 +1,4 @@
-"""Architectures by name, for benchmarks and compilation without weights."""
+"""Named architectures, for benchmarks and for compilation without weights."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,10 +44,10 @@ SIZES: Mapping[str, TrunkConfig] = {
 
 
 def trunk_size(name: str) -> TrunkConfig:
-    """The architecture of a named size, or of a local folder's ``config.json``.
+    """Returns the architecture of a named size, or of a local folder's ``config.json``.
 
     Raises:
-      UserError: Neither.
+      UserError: The name is neither a known size nor a folder.
     """
     if name in SIZES:
         return SIZES[name]

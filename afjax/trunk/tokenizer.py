@@ -1,4 +1,4 @@
-"""A trunk's tokenizer: loading it, and the digests that identify it."""
+"""Loads a trunk's tokenizer and computes the digests that identify it."""
 
 import hashlib
 import json
@@ -21,22 +21,22 @@ TOKENIZER_FILES = (
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a trunk's folder has the files of a tokenizer."""
+    """Whether a trunk's folder has a complete set of tokenizer files."""
     complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
     return any(all((folder / name).exists() for name in names) for names in complete)
 
 
 def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
-    """Digests of the parts of a tokenizer that decide which token ids a text gets.
+    """Computes digests of the parts of a tokenizer that determine a text's token ids.
 
-    Settings of padding and truncation are left out, because they change at run time, and so is the decoder.
+    Padding and truncation settings are excluded because they change at run time. The decoder is excluded too.
 
     Args:
       tokenizer: A fast tokenizer of transformers.
 
     Returns:
-      SHA-256 (hex) of ``vocabulary`` (with merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
-      ``post_processor`` (with whether it gives token types) and ``added_tokens``.
+      SHA-256 (hex) of ``vocabulary`` (including merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
+      ``post_processor`` (including whether it returns token types) and ``added_tokens``.
 
     Raises:
       UserError: The tokenizer is not a fast one.
@@ -58,17 +58,18 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
 
 
 def _without_unset(value: Any) -> Any:
-    """``value`` without null settings, so that an optional setting of a later tokenizers release changes no digest."""
+    """Removes null settings, so that new optional settings of later tokenizers releases do not change digests."""
     if isinstance(value, dict):
         return {key: _without_unset(item) for key, item in value.items() if item is not None}
     return [_without_unset(item) for item in value] if isinstance(value, list) else value
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Any:
-    """The fast tokenizer of a trunk's folder.
+    """Loads the fast tokenizer of a trunk's folder.
 
     Raises:
-      UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
+      UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
+        embeddings.
     """
     transformers = _import_transformers()
     if not has_tokenizer(folder):
@@ -77,11 +78,11 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
         )
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
+    except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
     vocabulary = tokenizer.get_vocab()
-    # transformers makes a tokenizer of special tokens only if the files have no vocabulary.
+    # If the files have no vocabulary, transformers returns a tokenizer that only has special tokens.
     if not vocabulary.keys() - set(tokenizer.all_special_tokens):
         raise UserError(f"The tokenizer in {folder} has special tokens but no vocabulary; fetch it again.")
     highest = max(vocabulary.values(), default=0)
@@ -91,15 +92,15 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             f"{vocab_size} embeddings; they belong to different models."
         )
     try:
-        # A word that no vocabulary has, so that the token for unknown words is needed.
+        # A word that is in no vocabulary, to test that the tokenizer can encode unknown words.
         tokenizer("a\u4e2d\u0416\u3042")
-    except Exception as error:  # tokenizers raises plain exceptions.
+    except Exception as error:  # tokenizers raises bare Exceptions.
         raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
     return tokenizer
 
 
 def _import_transformers() -> Any:
-    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
+    """Imports transformers without its warning that PyTorch is missing; afjax does not need PyTorch."""
     variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     before = os.environ.get(variable)
     os.environ[variable] = "1"
