@@ -73,7 +73,8 @@ class RunRecord:
     @property
     def replaces_trunk(self) -> bool:
         """Whether the task has its own trunk and does not need the pretrained one."""
-        return self.method == "full"
+        method = self.method.removesuffix("-mt")
+        return method == "full" or method.endswith("-trunk")
 
     @property
     def sampler(self) -> str:

@@ -162,7 +162,7 @@ def import_bert_n_pals(
             f"{files.checkpoint} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: "
             f"{', '.join(tasks)}; name all tasks, in the order in which they were trained."
         )
-    vocab = files.vocab or fetched(files.config).parent / "vocab.txt"
+    vocab = files.vocab or open_path(files.config).parent / "vocab.txt"
     with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=files.case) as trunk:
         models = [_task_model(checkpoint, trunk, number, task, name, max_length) for number, task in enumerate(tasks)]
         _check_free(store_folder, models, overwrite)

@@ -106,13 +106,7 @@ def read_settings(part: Part) -> dict[str, Any]:
     Raises:
       UserError: A setting is missing, invalid, unknown or not supported by afjax.
     """
-    given = part.envelope.get("config")
-    if isinstance(given, str):
-        if given not in _NAMED:
-            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
-        given = _NAMED[given]
-    if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
+    given = _given_settings(part)
     if given.get("architecture"):
         raise UserError(
             f'{part.where} is of the architecture "{given["architecture"]}"; afjax takes bottleneck adapters.'
@@ -174,6 +168,18 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
     )
 
 
+def _given_settings(part: Part) -> Mapping[str, Any]:
+    """The settings in a part's file, or the settings that the file names."""
+    given = part.envelope.get("config")
+    if isinstance(given, str):
+        if given not in _NAMED:
+            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
+        given = _NAMED[given]
+    if not isinstance(given, Mapping):
+        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
+    return given
+
+
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
     """The architecture that afjax wrote into the part, or None if another program wrote the part.
 
@@ -186,8 +192,9 @@ def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
         return None
     config = from_dict(AdapterConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
     written = adapter_settings(config, part.name, hidden_size=trunk.hidden_size, num_layers=trunk.num_layers)
-    if written != part.envelope["config"]:
-        changed = [key for key in written if written[key] != part.envelope["config"].get(key)]
+    given = _given_settings(part)
+    if written != given:
+        changed = [key for key in written if written[key] != given.get(key)]
         raise UserError(
             f"{part.where}: config and {OWN}.config differ in {shortened(changed) or 'unknown settings'}; "
             f'remove "{OWN}" where config is right.'
