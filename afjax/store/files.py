@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 
 
 def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
-    """The folder that currently has the contents of ``folder``, and their manifest; None if there are no contents."""
+    """Where the contents of ``folder`` currently are (NAME or .NAME,old), and their manifest; None if in neither."""
     # A writer may swap the folders between the two reads. The next round then finds the new folder.
     for _ in range(3):
         for place in (folder, _beside(folder, "old")):
