@@ -44,10 +44,10 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """One config, built-in or a file: its docstring, its arguments with their defaults, and its file.
+    """One config (built-in or a file): its docstring, its arguments with their defaults, and its file.
 
     Raises:
-      UserError: There is no such config, or it fails.
+      UserError: The config does not exist or fails.
     """
     path, about, arguments = _described(given)
     return [*about.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]

@@ -1,4 +1,4 @@
-"""``afjax plot spans``: what is lost without the adapters of each span of layers."""
+"""``afjax plot spans``: plots the loss in score without the adapters of each span of layers."""
 
 import argparse
 from pathlib import Path
