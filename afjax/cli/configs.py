@@ -96,12 +96,18 @@ def load_experiment(
 
 
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:
-    """Adds the name to a task's settings. Anything but a mapping is returned unchanged, for ``from_dict`` to refuse."""
+    """Adds the name to a task's settings.
+
+    A value that is not a mapping is returned unchanged; ``from_dict`` refuses it later.
+    """
     return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
 def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] | None, *, needs_data: bool) -> Any:
-    """Adds the task's name to a source's settings. The data may be missing if the store has the source's adapter."""
+    """Adds the task's name to a source's settings.
+
+    The source's data may be missing if the store has its adapter.
+    """
     if not isinstance(source, Mapping):
         return source
     task = source.get("task", {})
@@ -119,10 +125,10 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
 
 
 def _found(task: Any, *, needs_data: bool) -> Any:
-    """Expands ``{"data_dir": FOLDER, ...}`` to the settings of the known task; the given settings take precedence.
+    """Expands ``{"data_dir": FOLDER, ...}`` to the settings of the known task.
 
-    The task is looked up by ``preset`` (a task's name or a TOML file) or else by its own name. If the data is missing
-    and not needed, the source is the folder in which it would be.
+    The given settings take precedence. The task is looked up by ``preset`` (a task's name or a TOML file), or else by
+    its own name. If the data is missing and not needed, the source is the folder expected to hold it.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
         return task
@@ -140,7 +146,7 @@ def _found(task: Any, *, needs_data: bool) -> Any:
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
-    """Expands ``{"preset": NAME, ...}`` to the preset's settings; the given settings take precedence."""
+    """Expands ``{"preset": NAME, ...}`` to the preset's settings; given settings win."""
     settings = dict(adapter)
     name = settings.pop("preset", None)
     if name is None:
@@ -183,7 +189,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """A config's file and its function ``get_config``; raises as :func:`run_config_file`."""
+    """A config's file and its ``get_config``; raises as :func:`run_config_file`."""
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):
@@ -234,7 +240,7 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
-    """The error to raise if a config's code fails. It names the line of the config, if known."""
+    """The error to raise if a config's code fails, with the line number if known."""
     if isinstance(error, SyntaxError):
         number = error.lineno
     else:

@@ -21,7 +21,10 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> None:
-    """Prints each point of a curve once it is measured, and writes the curve as CSV if ``output`` is given."""
+    """Prints each point of a curve once it is measured.
+
+    If ``output`` is given, the curve is also written there as CSV.
+    """
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
         if not first:

@@ -7,7 +7,10 @@ from afjax.storage.paths import client_errors
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """Returns the exit code and message for an exception that the user can correct or caused; otherwise None."""
+    """Translates an exception into an exit code and a message.
+
+    Returns None for exceptions that the user neither caused nor can correct.
+    """
     if isinstance(error, PreemptionError):
         return PREEMPTED, str(error)
     if isinstance(error, UserError):

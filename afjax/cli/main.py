@@ -87,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Makes the parser. Also returns its subparsers action, whose ``choices`` maps command names to parsers."""
+    """Makes the parser and its commands.
+
+    Returns:
+      The parser, and its subparsers action. The action's ``choices`` maps command names to parsers.
+    """
     parser = argparse.ArgumentParser(
         prog="afjax", description="Adapters on BERT-family encoders: train, fuse, store, predict.", allow_abbrev=False
     )
@@ -99,7 +103,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """The error message for an unknown command or an unknown second word (``store lst``); None for a known command."""
+    """The error message for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices
@@ -113,9 +117,10 @@ def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
-    """The error message for the first flag with an empty value, such as ``--adapter=$NAME`` with an unset variable.
+    """The error message for the first flag with an empty value, or None.
 
-    The values of settings (``--config.SETTING=``) may be empty.
+    An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
+    empty.
     """
     for word, following in zip(argv, [*argv, None][1:], strict=True):
         flag, equals, value = word.partition("=")
@@ -126,7 +131,10 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Prints each of afjax's own warnings once, on one line like an error. Other warnings keep Python's format."""
+    """Prints each of afjax's own warnings once, on one line like an error.
+
+    Other warnings keep Python's format.
+    """
     printed: set[str] = set()
     original = warnings.formatwarning
 

@@ -9,7 +9,11 @@ from afjax.errors import did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
-    """Adds a group of commands such as ``store ls``. Returns the subparsers action to add its commands to."""
+    """Adds a group of commands, such as ``store`` for ``store ls``.
+
+    Returns:
+      The subparsers action to add the group's commands to.
+    """
     parser = _add_parser(commands, name, summary, example)
     group = parser.add_subparsers(required=True, metavar=metavar)
     parser.set_defaults(actions=group.choices)
@@ -55,7 +59,10 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An argparse ``type`` that only accepts these names, and suggests the nearest name for any other word."""
+    """An argparse ``type`` that only accepts these names.
+
+    The error for any other word suggests the nearest name.
+    """
 
     def check(word: str) -> str:
         if word not in names:

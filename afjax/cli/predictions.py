@@ -27,11 +27,12 @@ def write_predictions(
     batch_size: int,
     max_length: int | None,
 ) -> None:
-    """Predicts rows and writes one line ``{"logits", "label", "probabilities"}`` per row, in order.
+    """Predicts rows and writes one line of JSON per row, in the order of the rows.
 
-    In multiple-choice tasks a row has one logit per choice. In span tasks the logits are the scores of its ``answers``,
-    a list of ``{"text", "begin", "end", "score", "probability"}``, best first. Fields kept from the input come before
-    the prediction. The file is written completely or not at all.
+    A line has ``logits``, ``label`` and ``probabilities``. In multiple-choice tasks a row has one logit per choice. In
+    span tasks the logits are the scores of its ``answers``, a list of ``{"text", "begin", "end", "score",
+    "probability"}``, best first. Fields kept from the input come before the prediction. The file is written completely
+    or not at all.
 
     Args:
       output: The file; ``-`` for the standard output.

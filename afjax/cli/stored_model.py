@@ -67,7 +67,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
 
 
 def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> Any:
-    """Loads the trunk of ``--trunk``, or the trunk that an artefact's manifest names if the flag is not given.
+    """Loads the trunk of ``--trunk``, or else the trunk that an artefact's manifest names.
 
     Args:
       given: The flag's value; empty if it was not given.
@@ -129,7 +129,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
-    """Loads the rows of ``--source`` or ``--data_dir``, or the rows of the model's own task without these flags."""
+    """Loads the rows of ``--source`` or ``--data_dir``, or else of the model's own task."""
     from afjax.tasks.load import load_split
 
     if arguments.source or arguments.data_dir:

@@ -1,4 +1,4 @@
-"""``afjax submit``: predicts a benchmark's test sets with stored models and writes the files for its server."""
+"""``afjax submit``: writes predictions on test sets as files for a benchmark's server."""
 
 import io
 import zipfile
@@ -93,7 +93,7 @@ def load_models(
 
 
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
-    """Loads a head with the fusion of the same name, or else with the adapter of the same name, if any."""
+    """Loads a head with the fusion of the same name, or else the adapter, if any."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
     return load_task_model(

@@ -1,4 +1,4 @@
-"""Plans ``afjax submit``: the files to write, their rows, and the heads that predict them."""
+"""Plans ``afjax submit``: files to write, their rows, and the heads that predict them."""
 
 import dataclasses
 import sys
@@ -42,7 +42,9 @@ class Job:
 def plan(
     benchmark: str, *, store_folder: str, data_dir: Path, names: str, tasks: str, split: str | None, partial: bool
 ) -> list[Job]:
-    """Plans the files of a submission. Reads all rows, and warns on stderr about missing files.
+    """Plans the files of a submission.
+
+    All rows are read. Warnings about missing files are printed on stderr.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
@@ -79,7 +81,10 @@ def plan(
 
 
 def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
-    """The entries of the named tasks. A task with a head selects all files that the head predicts."""
+    """The entries of the named tasks.
+
+    The name of a task that has a head selects all files that the head predicts.
+    """
     known = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
     wanted = [name.strip() for name in tasks.split(",")] if tasks else known
     for name in wanted:
@@ -126,7 +131,7 @@ def _test_jobs(
 def _warn(
     benchmark: str, jobs: Sequence[Job], absent: Sequence[Entry], name_of: Mapping[str, str], data_dir: Path
 ) -> None:
-    """Warns on stderr about files without rows, files without a head, and files that the server needs."""
+    """Warns on stderr about files without rows or without a head, and about further files that the server needs."""
     lines = [f"{entry.file} is left out: {data_dir} has no {entry.rows_file}." for entry in absent]
     lines += [
         f'{job.entry.file} says {first_label(job.entry.head)} of every row, as there is no head "'
@@ -153,7 +158,7 @@ def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
         try:
             task = find_task(entry.task, folder)
         except UserError:
-            if files:  # The folder has the task's files, so the error is not about missing data.
+            if files:  # The error is that a folder in our own format claims the task's name too.
                 raise
             continue
         others = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]

@@ -1,4 +1,4 @@
-"""Plans ``afjax sweep``: reads and checks the combinations of settings and seeds from flags and config files."""
+"""Plans ``afjax sweep``: reads and checks the combinations of settings and seeds."""
 
 import dataclasses
 import hashlib
@@ -257,7 +257,9 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
-    """Checks that a sweep only adds values and seeds to the workdir's sweep, and takes over the order of its settings.
+    """Resumes the workdir's sweep, if any: takes over the order of its settings.
+
+    The new sweep may only add values and seeds to it.
 
     Raises:
       UserError: The workdir holds another sweep or a damaged record, or is not a folder.

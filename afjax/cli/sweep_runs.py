@@ -1,8 +1,9 @@
-"""``afjax sweep``: runs a config over a grid of settings and seeds, and chooses the best setting on dev.
+"""``afjax sweep``: runs a config over a grid of settings and seeds.
 
-Every run is a separate process (``afjax train``). If a run crashes or runs out of memory, the others are not affected,
-and the sweep's own process never holds an accelerator. A sweep's folder has ``sweep.json`` (the sweep), ``runs`` (one
-folder per run), ``sweep.csv`` (one line per run) and ``summary.csv`` (one line per combination of settings).
+The best combination of settings is chosen by its mean score on dev. Every run is a separate process (``afjax train``).
+If a run crashes or runs out of memory, the others are not affected, and the sweep's own process never holds an
+accelerator. A sweep's folder has ``sweep.json`` (the sweep), ``runs`` (one folder per run), ``sweep.csv`` (one line per
+run) and ``summary.csv`` (one line per combination of settings).
 """
 
 import dataclasses
@@ -106,7 +107,11 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
 
 
 def run_command(command: Sequence[str], log: Path) -> int:
-    """Runs a command, appends its output to a file, and returns its exit code, or minus the signal that ended it."""
+    """Runs a command and appends its output to a file.
+
+    Returns:
+      The exit code, or minus the number of the signal that ended the command.
+    """
     with log.open("a", encoding="utf-8") as file:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False)
     return done.returncode
@@ -154,7 +159,11 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
 
 
 def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
-    """Trains one run in a separate process; returns its outcome, and a description of the failure (empty if none)."""
+    """Trains one run in a separate process.
+
+    Returns:
+      The outcome, and a description of the failure (empty if the run finished).
+    """
     folder = run_folder(workdir, run)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG

@@ -36,7 +36,10 @@ LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
 def list_lines(*, as_json: bool) -> list[str]:
-    """A table of the known tasks with a heading; with ``as_json`` the last line is the same as a JSON object."""
+    """A table of the known tasks with a heading.
+
+    With ``as_json`` the last line is a JSON object with the same content.
+    """
     tasks = [
         {
             "name": name,
@@ -163,7 +166,10 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
-    """The label names that occur in a split; empty if the task or its source names them, or the split has no labels."""
+    """The label names that occur in a split.
+
+    Empty if the task or its source names them, or if the split has no labels.
+    """
     source = open_source(task, split)
     if task.labels or source.label_names:
         return ()
@@ -282,6 +288,9 @@ def _entry(name: str, text: str) -> list[str]:
 
 
 def printable(text: str, most: int = TEXT) -> str:
-    """Cuts a text to ``most`` characters, and escapes unprintable characters and backslashes like Python does."""
+    """Cuts a text to ``most`` characters and makes it printable on one line.
+
+    Unprintable characters and backslashes are escaped as in Python.
+    """
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(sign if sign.isprintable() and sign != "\\" else repr(sign)[1:-1] for sign in cut)

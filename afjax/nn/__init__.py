@@ -1,1 +1,1 @@
-"""Pure functions for the parts of a Transformer, independent of any model and its config."""
+"""Pure functions for the parts of a Transformer, independent of models and configs."""

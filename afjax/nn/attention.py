@@ -1,4 +1,4 @@
-"""Multi-head self-attention over the tokens of a row, as functions of explicit parameters."""
+"""Multi-head self-attention as functions of explicit parameters."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ Attend = Callable[[Array, Array], tuple[Array, Array]]
 def attend_to_tokens(
     scores: Array, values: Array, *, mask: Array, head_size: int, dropout_rate: float, key: Array | None
 ) -> tuple[Array, Array]:
-    """Scaled dot-product attention over all tokens except padding, with dropout of the attention weights.
+    """Scaled dot-product attention over all tokens except padding, with dropout.
 
     Args:
       scores: ``[batch, heads, queries, length]``, float32 or wider.
@@ -39,7 +39,7 @@ def attend_to_tokens(
 def weighted_sum(
     scores: Array, values: Array, mask: Array, kept: Array | None, scale: float, rate: float
 ) -> tuple[Array, Array]:
-    """Computes ``dropout(softmax(scale * scores)) @ values``, and the sum of each query's weights.
+    """Computes ``dropout(softmax(scale * scores)) @ values`` and the weights' totals.
 
     The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
     for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the

@@ -1,4 +1,4 @@
-"""A compiled loop over layers that computes the gradient with respect to its input only if it is needed."""
+"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -> tuple[Array, Any]:
-    """Runs the layers one after another: a ``jax.lax.scan`` with its own backward pass.
+    """Runs the layers one after another, as a scan with its own backward pass.
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
     loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's
@@ -96,7 +96,10 @@ loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(primals: Any) -> tuple[Any, Any]:
-    """Splits a tree into leaves with and without a gradient, with None in place of the leaves of the other tree."""
+    """Splits a tree into leaves with and without a gradient.
+
+    Each of the two trees has None in place of the other tree's leaves.
+    """
 
     def those(perturbed: bool) -> Any:
         return jax.tree.map(lambda primal: primal.value if primal.perturbed == perturbed else None, primals)

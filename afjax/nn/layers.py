@@ -1,4 +1,4 @@
-"""Dense layers, LayerNorm, dropout and activations, as functions of explicit parameters."""
+"""Dense layers, LayerNorm, dropout and activations as functions of their parameters."""
 
 import functools
 import math
@@ -20,10 +20,10 @@ KEPT = "kept"
 
 
 def keep(x: Array) -> Array:
-    """Marks an array to be stored for the backward pass when the other activations are rematerialized.
+    """Marks an array to be stored for the backward pass, not rematerialized.
 
-    See ``remat`` in :mod:`afjax.trunk.encoder`. Results of matrix products and dropout masks are marked, because they
-    are small and expensive to recompute.
+    This only matters if other activations are rematerialized (``remat`` of :mod:`afjax.trunk.encoder`). Results of
+    matrix products and dropout masks are marked, because they are small and expensive to recompute.
     """
     marked: Array = checkpoint_name(x, KEPT)
     return marked
@@ -31,9 +31,9 @@ def keep(x: Array) -> Array:
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """The exact GELU, computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
+    """The exact GELU, with its own derivative rule that stores only ``x``.
 
-    Its own derivative rule stores only ``x`` for the backward pass.
+    It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * 0.5 * (1.0 + jax.lax.erf(wide * (2.0**-0.5)))).astype(x.dtype)
@@ -51,7 +51,10 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-    """``max(x, 0)``, with a derivative rule that stores only the mask ``x > 0``; JAX's rule also stores zeros."""
+    """``max(x, 0)``, with its own derivative rule that stores only the mask ``x > 0``.
+
+    JAX's rule would also store an array of zeros.
+    """
     return jnp.maximum(x, 0)
 
 
@@ -88,7 +91,10 @@ def dense(params: Tree, x: Array) -> Array:
 
 
 def check_dense(params: Tree, name: str, inputs: int) -> None:
-    """Raises UserError unless ``params[name]`` is one dense layer (not a stack) for vectors of size ``inputs``."""
+    """Raises UserError unless ``params[name]`` is a dense layer for ``inputs`` features.
+
+    A stack of layers is refused too.
+    """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
         raise UserError(
@@ -147,7 +153,7 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Array, dtype: Any) -> Array:
-    """Softmax over the last axis, computed in the dtype of ``x`` and returned as ``dtype``.
+    """Softmax over the last axis, computed in the dtype of x, returned as ``dtype``.
 
     Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
     in the dtype of ``x``.
@@ -171,21 +177,33 @@ softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
-    """LayerNorm with ``{"scale": [d], "bias": [d]}``, computed in float32 or wider and returned in the dtype of x."""
+    """Applies LayerNorm to the last axis.
+
+    Args:
+      params: ``{"scale": [d], "bias": [d]}``.
+      x: ``[..., d]``. The computation is in float32 or wider.
+      epsilon: Added to the variance.
+
+    Returns:
+      ``[..., d]`` in the dtype of ``x``.
+    """
     return _layer_norm(x, params["scale"], params["bias"], epsilon)
 
 
 def normalise(x: Array, epsilon: float) -> Array:
-    """Normalizes the last axis to zero mean and unit variance, in float32 or wider; returns the dtype of x."""
+    """Normalizes the last axis to zero mean and unit variance.
+
+    The computation is in float32 or wider. The result has the dtype of ``x``.
+    """
     return _layer_norm(x, jnp.ones(x.shape[-1]), jnp.zeros(x.shape[-1]), epsilon)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """LayerNorm with its own derivative rule, which stores x and each row's mean and inverse deviation.
+    """LayerNorm with its own derivative rule.
 
-    JAX's rule would store the normalized x in float32, and in a loop over layers also the parameters broadcast to all
-    rows.
+    The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
+    the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.
     """
     return _layer_norm_forward(x, scale, bias, epsilon)[0]
 
@@ -221,7 +239,10 @@ _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array | None:
-    """A mask that is True with probability ``1 - rate``; None (no dropout) without a key or if the rate is 0."""
+    """Draws a mask that is True with probability ``1 - rate``.
+
+    Returns None (no dropout) if the key is None or the rate is 0.
+    """
     if key is None or rate == 0.0:
         return None
     # Without the barrier the TPU compiler would draw the bits again for every use. A mask that is stored for the
@@ -232,7 +253,10 @@ def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array 
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Zeroes entries with probability ``rate`` and scales up the rest. Returns ``x`` if the key is None."""
+    """Zeroes entries with probability ``rate`` and multiplies the rest by ``1 / (1 - rate)``.
+
+    Returns ``x`` if the key is None.
+    """
     kept = dropout_mask(key, x.shape, rate)
     return x if kept is None else _keep_some(x, kept, rate)
 
@@ -255,7 +279,7 @@ _keep_some.defvjp(
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:
-    """Splits a PRNG key into ``num`` keys; without a key (no dropout) returns ``num`` times None."""
+    """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if the key is None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 

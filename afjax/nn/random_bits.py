@@ -25,7 +25,7 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
 
 
 def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, Array]:
-    """Computes the 64-bit row-major index of array entries, as a high and a low uint32.
+    """Computes the 64-bit row-major index of array entries as two uint32 words.
 
     Two words are needed because a pod's batch may have more than 2^32 attention weights.
 
@@ -51,7 +51,10 @@ def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, A
 
 
 def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
-    """The high and low words of 64-bit products of uint32 ``words`` with a uint32 factor, from 16-bit halves."""
+    """Multiplies uint32 words by a uint32 factor; returns the products' high and low words.
+
+    The products are computed from 16-bit halves.
+    """
     half = jnp.uint32(2**16 - 1)
     upper, lower = words >> 16, words & half
     factor_upper, factor_lower = jnp.uint32(factor >> 16), jnp.uint32(factor & 0xFFFF)
@@ -63,7 +66,11 @@ def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): encrypts pairs of words with a key of two words."""
+    """Encrypts pairs of words with a key of two words.
+
+    Reference:
+      Salmon et al. 2011, Threefry-2x32 with 20 rounds.
+    """
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     first, second = first + words[0], second + words[1]
     for group in range(5):

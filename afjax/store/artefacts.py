@@ -145,11 +145,12 @@ def save_all(
 
 
 def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
-    """Reserves names for a training run, so that another run with the same names is refused before it trains.
+    """Reserves the names of the artefacts that a training run will save.
 
-    A run calls this when it starts and when it resumes. A reservation is valid while the run's workdir exists and
-    belongs to the same run. Saving the artefact removes it. Object stores (``gs://``) have no locks, so two runs that
-    start within the same second may both continue; :func:`save_all` then refuses the second.
+    Another run with the same names is then refused before it trains. A run calls this when it starts and when it
+    resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artefact
+    removes it. Object stores (``gs://``) have no locks, so two runs that start within the same second may both
+    continue; :func:`save_all` then refuses the second.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
@@ -195,7 +196,10 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced artefacts just written to a store without locks."""
+    """Raises UserError if another process has replaced the artefacts just written.
+
+    This can only happen in stores without locks.
+    """
     for manifest in manifests:
         try:
             found: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
@@ -300,7 +304,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """The sorted names of the artefacts of one kind; empty if the store or the kind's folder does not exist.
+    """The sorted names of the artefacts of one kind; empty if the store does not exist.
 
     Raises:
       UserError: The store cannot be read.

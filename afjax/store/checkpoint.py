@@ -1,4 +1,7 @@
-"""Writes trees of host arrays as Orbax checkpoints and reads them strictly, without waiting for other processes."""
+"""Writes and strictly reads trees of host arrays as Orbax checkpoints.
+
+Neither function synchronizes with other processes of a multi-host run.
+"""
 
 import contextlib
 import errno
@@ -127,7 +130,7 @@ def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
 
 
 def _checkpointer() -> Any:
-    """A checkpointer with one folder per leaf, which does not synchronize with other processes of a multi-host run."""
+    """A checkpointer with one folder per leaf that does not synchronize with other processes."""
     import orbax.checkpoint as ocp
 
     this = jax.process_index()
@@ -139,7 +142,7 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Why Orbax or TensorStore failed: the system's error message if the exception has its code."""
+    """Why Orbax or TensorStore failed: the system's error message if the code is known."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
@@ -148,7 +151,10 @@ def system_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Silences Orbax's log messages within the block. Errors are raised as exceptions anyway."""
+    """Silences Orbax's log messages within the block.
+
+    Nothing important is lost, because errors are raised as exceptions.
+    """
 
     def not_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname

@@ -6,7 +6,7 @@ from afjax.store.manifest import Manifest
 
 
 def verify(store: StorePath) -> list[str]:
-    """Reads every artefact completely and returns the problems found, one sentence each."""
+    """Reads every artefact completely; returns the problems found, one sentence each."""
     return [problem for kind, name in folders(store) for problem in problems(store, kind, name)]
 
 
@@ -20,7 +20,7 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
 
 
 def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
-    """Lists a fusion's adapters that are missing from the store or differ from the ones it was trained with.
+    """Finds adapters of a fusion that are missing or have changed since it was trained.
 
     Returns:
       One sentence per adapter.

@@ -24,7 +24,11 @@ MANIFEST = "manifest.json"
 
 
 def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
-    """Where the contents of ``folder`` currently are (NAME or .NAME,old), and their manifest; None if in neither."""
+    """Finds the current contents of ``folder``: NAME, or else .NAME,old.
+
+    Returns:
+      The folder that has the contents, and their manifest; None if neither folder is complete.
+    """
     # A writer may swap the folders between the two reads. The next round then finds the new folder.
     for _ in range(3):
         for place in (folder, _beside(folder, "old")):
@@ -34,7 +38,10 @@ def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
 
 
 def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
-    """The sorted names of the complete folders in ``parent``; if ``incomplete``, the incomplete folders too."""
+    """The sorted names of the complete folders in ``parent``.
+
+    With ``incomplete``, incomplete folders are included.
+    """
     if not parent.exists():
         return []
     # .NAME,new and .NAME,old count too: during a swap a listing may show only these.
@@ -64,7 +71,7 @@ def only_writer(store: epath.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    """Yields folders to write to, which replace ``folders`` if the block ends without an error.
+    """Yields new folders, which replace ``folders`` if the block ends without an error.
 
     The caller must hold :func:`only_writer`, and the block must write each manifest last. At any time, even if the
     process is killed, ``read_current`` returns either the old or the new contents of each folder. After an error it
@@ -120,7 +127,10 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
 
 
 def _swap(folders: Sequence[epath.Path]) -> None:
-    """Renames each NAME to ``.NAME,old`` and ``.NAME,new`` to NAME. After an error all renames are undone."""
+    """Renames each NAME to ``.NAME,old`` and ``.NAME,new`` to NAME.
+
+    After an error all renames are undone.
+    """
     begun = []
     try:
         for folder in folders:

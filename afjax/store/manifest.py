@@ -1,4 +1,4 @@
-"""The contents of ``manifest.json``, and functions that write it and read it strictly."""
+"""The manifest of an artefact, ``manifest.json``, and how to write and strictly read it."""
 
 import dataclasses
 import hashlib
@@ -86,7 +86,10 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Whether this head was trained with an adapter or a fusion (and on its trunk), as far as is recorded."""
+        """Whether this head was trained with an adapter or a fusion, and on its trunk.
+
+        Records of older versions are incomplete; only the recorded parts are compared.
+        """
         if trunk_difference(self.trunk, other.trunk).differences:
             return False
         record = self.trained_with
@@ -114,7 +117,10 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to what JSON would read back: tuples to lists, NumPy to Python numbers, NaN and inf to None."""
+    """Converts a value to JSON types.
+
+    Tuples become lists, NumPy scalars become Python numbers, and floats that are not finite become None.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -160,14 +166,17 @@ def from_json(text: str, where: str) -> Manifest:
 
 
 def check_unchanged(text: str, where: str) -> None:
-    """Raises UserError if the checksum of a manifest does not match. :func:`from_json` must have accepted the text."""
+    """Raises UserError if a manifest's checksum does not match.
+
+    The text must have been accepted by :func:`from_json`.
+    """
     values = parse_json(text, where, advice=REPAIR)
     if values.pop(CHECKSUM) != _checksum(values):
         raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not fit; {REPAIR}.")
 
 
 def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
-    """Lists the differences of two sets of names: ``-name`` if a name is missing, ``+name`` if it is not expected."""
+    """Lists missing names as ``-name`` and unexpected names as ``+name``."""
     expected, found = set(expected), set(found)
     return ", ".join(
         [f"-{name}" for name in sorted(expected - found)] + [f"+{name}" for name in sorted(found - expected)]
@@ -189,7 +198,10 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 def _bad_entry(manifest: Manifest) -> str:
-    """Checks the nested values that other code reads, and describes the first problem; empty if there is none."""
+    """Describes the first invalid nested value, among values that other code reads.
+
+    Returns an empty string if all are valid.
+    """
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'

@@ -1,8 +1,9 @@
-"""Reserves names of a store for unfinished training runs, so that a second run is refused before it trains.
+"""Reserves names in a store for unfinished training runs.
 
-``STORE/.runs/KIND-NAME.json`` holds ``{"run": ..., "workdir": ...}``. The reservation is valid while
-``WORKDIR/store.json`` exists and has the same ``run``, so deleting a workdir frees its names. Saving an artefact
-removes its reservation. From then on the artefact's manifest records the run.
+A second run with the same names is refused before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
+"workdir": ...}``. The reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
+workdir frees its names. Saving an artefact removes its reservation. From then on the artefact's manifest records the
+run.
 """
 
 import os
@@ -20,7 +21,7 @@ _FOLDER = ".runs"
 
 
 def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
-    """The workdir of another unfinished run that has reserved a name; empty if the name is free.
+    """The workdir of another unfinished run that has reserved a name; may be empty.
 
     Raises:
       UserError: The reservation is damaged.
@@ -39,7 +40,9 @@ def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
 
 
 def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath) -> None:
-    """Reserves a name for a run. The caller must have checked that no other run has reserved it.
+    """Reserves a name for a run.
+
+    The caller must have checked that no other run has reserved it.
 
     Raises:
       OSError: The store cannot be written.
@@ -55,7 +58,7 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 
 
 def _run_of(workdir: str) -> str | None:
-    """The identifier of the run in a workdir; None if the folder is not a workdir or no longer exists."""
+    """The identifier of the run in a workdir; None if there is no workdir (any more)."""
     try:
         found = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # Damaged, or not a path at all.

@@ -8,7 +8,7 @@ _TRAINING_FIELDS = frozenset({"hidden_dropout_prob", "attention_probs_dropout_pr
 
 
 class TrunkComparison(NamedTuple):
-    """The result of :func:`trunk_difference`. Both lists contain phrases for error messages.
+    """The result of :func:`trunk_difference`: phrases for error messages.
 
     Attributes:
       differences: The parts that differ, with both values if they are short.
@@ -20,9 +20,10 @@ class TrunkComparison(NamedTuple):
 
 
 def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> TrunkComparison:
-    """Compares a recorded trunk with the trunk in use, in everything that affects a model's outputs at inference.
+    """Compares a recorded trunk with the trunk in use.
 
-    A resumed training run compares more, see ``train.record.trunk_inputs``.
+    Everything that affects a model's outputs at inference is compared. A resumed training run compares more, see
+    ``train.record.trunk_inputs``.
 
     Args:
       recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier

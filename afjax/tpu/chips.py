@@ -147,7 +147,7 @@ class Topology:
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """Total bandwidth in one direction of the chip with the fewest links; 0 for a single chip."""
+        """Total one-way bandwidth of the chip with the fewest links; 0 for one chip."""
         return self.links * self.chip.link_bytes_per_s
 
 
@@ -223,7 +223,10 @@ def get_topology(topology: Topology) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Hides native code's stderr (libtpu warns that there is no TPU), and prints it if the block raises."""
+    """Hides the stderr of native code, and prints it if the block raises.
+
+    libtpu would print warnings that the machine has no TPU.
+    """
     with tempfile.TemporaryFile() as kept:
         saved = os.dup(2)
         os.dup2(kept.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Parses the text of a compiled XLA program (``compiled.as_text()``): computations, instructions, shapes.
+"""Parses the text of a compiled XLA program, ``compiled.as_text()``.
 
 An instruction looks like this. Its shape may be a tuple, and every array's shape includes its memory layout::
 
@@ -85,18 +85,18 @@ class Instruction:
         return found.group(1) if found else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """The numbers of an attribute such as ``lhs_contracting_dims={1,2}``; empty if it is missing."""
+        """The numbers of an attribute such as ``lhs_contracting_dims={1,2}``, or ``()``."""
         found = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in found.group(1).split(",") if number) if found else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """The number of an attribute such as ``feature_group_count=1``, or ``default`` if it is missing."""
+        """The number of an attribute such as ``feature_group_count=1``, or ``default``."""
         found = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(found.group(1)) if found else default
 
     @property
     def op_name(self) -> str:
-        """Its origin in the JAX program, such as ``jit(step)/jvp(Encoder)/dot_general``, or an empty string."""
+        """The JAX operation it comes from: ``jit(step)/jvp(Encoder)/dot_general``; may be empty."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found.group(1) if found else ""
 
@@ -178,7 +178,7 @@ def parse_module(text: str) -> Module:
 
 
 def _parse_instruction(name: str, rest: str) -> Instruction:
-    """Parses the right-hand side of an instruction, such as ``f32[2]{0} add(%a, %b), metadata={...}``."""
+    """Parses an instruction's right-hand side: ``f32[2]{0} add(%a, %b), metadata={...}``."""
     cut = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     shape, rest = rest[:cut], rest[cut:].lstrip()
     begin = rest.index("(")

@@ -18,7 +18,10 @@ _ARITHMETIC = frozenset(
 
 
 def count_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Counts the operations of one instruction; 0 for a fusion, whose inner instructions are counted separately."""
+    """Counts the operations of one instruction.
+
+    The result is 0 for a fusion, because the instructions inside of it are counted separately.
+    """
     opcode = instruction.opcode
     size = instruction.results[0].size if instruction.results else 0
     if opcode in _ARITHMETIC:

@@ -19,9 +19,9 @@ FREE_CALLS = frozenset(
 
 
 def gather_chain(instruction: Instruction) -> str:
-    """Identifies a collective that runs asynchronously while fusions compute; empty for other instructions.
+    """The identifier of a collective that runs while fusions compute, or an empty string.
 
-    Each of these fusions repeats the collective. The identifier lets it be counted once.
+    Each of these fusions contains the collective again. The identifier allows counting it once.
     """
     found = re.search(r'chain_id="([^"]*)"', instruction.attributes)
     return f"{instruction.number('channel_id', 0)}/{found.group(1)}" if found else ""

@@ -1,4 +1,4 @@
-"""Counts the bytes that the instructions of a compiled program read from and write to memory."""
+"""Counts the bytes that a compiled program's instructions read and write in memory."""
 
 from collections.abc import Iterable
 

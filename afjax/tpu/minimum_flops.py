@@ -1,10 +1,11 @@
-"""Computes the minimum operations of a method's step from its formulas: matrix products, two operations per MAC.
+"""Computes the minimum operations of a method's training or evaluation step.
 
-A product of ``x [n, a]`` and ``W [a, b]`` takes ``n a b`` multiply-adds (MACs). Training takes the same number again
-for the gradient with respect to ``W``, if ``W`` is trained or computed from trained parameters. It takes the same
-number once more for the gradient with respect to ``x``, if ``x`` depends on trained parameters. The backward pass of a
-frozen trunk therefore computes no weight gradients and ends at the lowest trained parameters. Every function below
-walks the forward pass and tracks whether the values so far depend on trained parameters ("live").
+Only matrix products are counted, as two operations per multiply-add (MAC). A product of ``x [n, a]`` and ``W [a, b]``
+takes ``n a b`` MACs. Training takes the same number again for the gradient with respect to ``W``, if ``W`` is trained
+or computed from trained parameters. It takes the same number once more for the gradient with respect to ``x``, if ``x``
+depends on trained parameters. The backward pass of a frozen trunk therefore computes no weight gradients and ends at
+the lowest trained parameters. Every function below walks the forward pass and tracks whether the values so far depend
+on trained parameters ("live").
 
 ``d`` is the hidden size, ``n`` the number of tokens and ``T`` the number of tokens per row. Elementwise arithmetic,
 softmax, LayerNorm, embedding look-ups and the optimizer are not counted.
@@ -26,7 +27,7 @@ Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layerno
 def minimum_flops(
     model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int = 2, top_k: int = 0
 ) -> int:
-    """Computes the minimum floating-point operations of one step over all rows, in matrix products.
+    """Computes the minimum floating-point operations of one step, over all rows.
 
     If a result can be computed exactly in several ways, the cheapest known way counts: the last layer for the first
     token only (if the head reads nothing else), first-token attention without keys and values, factored or folded

@@ -1,4 +1,4 @@
-"""Describes a training run without any parameters: its model, its trained partition and its array shapes."""
+"""Describes a training run by its model, partition and array shapes, without parameters."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -101,7 +101,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodCase:
-    """A training method and the sizes of its run, for runs without an experiment config.
+    """A training method and the sizes of its run, in place of an experiment config.
 
     Attributes:
       trunk: Name of a trunk size, or a folder with a config.json.

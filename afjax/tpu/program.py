@@ -1,9 +1,9 @@
-"""Counts the operations, memory traffic, collectives and memory of a compiled program on one chip.
+"""Counts a compiled program's operations, memory traffic, collectives and memory.
 
-XLA's ``cost_analysis()`` counts the body of a loop once, and a scan over layers is a loop. This module walks the
-program's text and multiplies a loop's body by its trip count. Otherwise it follows XLA's HloCostAnalysis: a
-multiply-add is two operations, elementwise arithmetic is one operation per entry of the result, a reduction is one
-operation per addition, and functions such as ``exp`` are not counted.
+All counts are for one chip. XLA's ``cost_analysis()`` counts the body of a loop once, and a scan over layers is a loop.
+This module walks the program's text and multiplies a loop's body by its trip count. Otherwise it follows XLA's
+HloCostAnalysis: a multiply-add is two operations, elementwise arithmetic is one operation per entry of the result, a
+reduction is one operation per addition, and functions such as ``exp`` are not counted.
 """
 
 import collections
@@ -95,10 +95,11 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Total memory; a donated argument and the result that reuses its memory count once.
+        """Total memory.
 
-        The total is usually larger than ``in_use``. libtpu 0.0.42 refuses programs by their ``in_use``, so a program
-        whose ``peak`` exceeds the chip's memory may still compile.
+        A donated argument and the result that reuses its memory count once. The total is usually larger than
+        ``in_use``. libtpu 0.0.42 refuses programs by their ``in_use``, so a program whose ``peak`` exceeds the chip's
+        memory may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 

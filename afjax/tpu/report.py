@@ -1,4 +1,4 @@
-"""Estimates the cost of training a plan on a slice, as text and JSON, from the programs compiled for the slice."""
+"""Reports the cost of training a plan on a slice, from the programs compiled for it."""
 
 import dataclasses
 import math
@@ -79,7 +79,10 @@ def _row_parts(mesh: Mesh) -> int:
 
 
 def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
-    """Compiles the training step and computes its costs; None if it does not fit the chip's memory."""
+    """Compiles the training step and computes its costs.
+
+    Returns None if the step does not fit the chip's memory.
+    """
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -112,9 +115,10 @@ def _step(
 
 
 def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> int | None:
-    """Approximately the largest batch that fits, if memory is linear in rows; None if not even one row per device does.
+    """Extrapolates the largest batch that fits, assuming that memory is linear in rows.
 
-    The two points of the line are the memory of the plan's batch size and of half as many rows.
+    The two points of the line are the memory of the plan's batch size and of half as many rows. Returns None if not
+    even one row per device fits.
     """
     rows, parts, room = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
     too_many = None

@@ -64,11 +64,12 @@ def roofline(work: Work, topology: Topology) -> Roofline:
 
 
 def collective_seconds(collective: Collective, topology: Topology) -> float:
-    """Seconds per step of one collective, with all links of the chip with the fewest links fully used.
+    """Seconds per step of one collective.
 
-    For ``n`` devices and full arrays of ``bytes``, each chip of a ring sends ``2 (n - 1) / n * bytes`` for an
-    all-reduce, ``(n - 1) / n * bytes`` for an all-gather, a reduce-scatter or an all-to-all, and ``bytes`` for a
-    permutation or a broadcast. Latency (about a microsecond per hop) and hops through other chips are left out.
+    The chip with the fewest links is the bottleneck, and all its links are fully used. For ``n`` devices and full
+    arrays of ``bytes``, each chip of a ring sends ``2 (n - 1) / n * bytes`` for an all-reduce, ``(n - 1) / n * bytes``
+    for an all-gather, a reduce-scatter or an all-to-all, and ``bytes`` for a permutation or a broadcast. Latency (about
+    a microsecond per hop) and hops through other chips are left out.
     """
     n = collective.group_size
     if n < 2 or not topology.links:

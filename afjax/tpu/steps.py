@@ -1,4 +1,4 @@
-"""Compiles the training and evaluation steps of a plan. The devices may be described only, not present."""
+"""Compiles a plan's training and evaluation steps, for devices that need not be present."""
 
 import functools
 import time
@@ -54,7 +54,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
 
 
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the evaluation step; arguments and results as for :func:`compile_train_step`."""
+    """Compiles the evaluation step, like :func:`compile_train_step`."""
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)

@@ -1,4 +1,4 @@
-"""``afjax plot spans``: plots the loss in score without the adapters of each span of layers."""
+"""``afjax plot spans``: plots the drop in score without each span of layers' adapters."""
 
 import argparse
 from pathlib import Path
