@@ -146,7 +146,10 @@ def _found(task: Any, *, needs_data: bool) -> Any:
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
-    """Expands ``{"preset": NAME, ...}`` to the preset's settings; given settings win."""
+    """Expands ``{"preset": NAME, ...}`` to the preset's settings.
+
+    The given settings take precedence.
+    """
     settings = dict(adapter)
     name = settings.pop("preset", None)
     if name is None:

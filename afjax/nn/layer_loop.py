@@ -20,9 +20,9 @@ def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
     loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's
-    backward pass. Running the bottom layer before the loop would avoid it, but the compiler would have to compile
-    another layer. Here the forward loop runs all layers. The backward loop runs all layers except the bottom one, and
-    the bottom layer's remaining gradients are computed after it.
+    backward pass. Running the bottom layer before the loop would avoid it, but then the compiler would have to compile
+    its forward pass separately. Here the forward loop runs all layers. The backward loop runs all layers except the
+    bottom one, and the bottom layer's remaining gradients are computed after it.
 
     The residuals of every layer are stored. For the bottom layer these are more than its backward pass reads. Residuals
     that do not depend on the layer, such as constants or leaves of ``of_all``, are stored once per layer. Leaves of

@@ -66,10 +66,10 @@ def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Encrypts pairs of words with a key of two words.
+    """Threefry-2x32 with 20 rounds: encrypts pairs of words with a key of two words.
 
     Reference:
-      Salmon et al. 2011, Threefry-2x32 with 20 rounds.
+      Salmon et al. 2011.
     """
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     first, second = first + words[0], second + words[1]

@@ -58,7 +58,7 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 
 
 def _run_of(workdir: str) -> str | None:
-    """The identifier of the run in a workdir; None if there is no workdir (any more)."""
+    """The identifier of the run in a workdir; None if it is not a workdir or is gone."""
     try:
         found = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # Damaged, or not a path at all.

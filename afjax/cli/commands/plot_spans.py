@@ -1,4 +1,4 @@
-"""``afjax plot spans``: plots the drop in score without each span of layers' adapters."""
+"""``afjax plot spans``: plots the drop in score if a span of layers has no adapters."""
 
 import argparse
 from pathlib import Path
