@@ -1,4 +1,4 @@
-"""What the ``afjax store`` commands print."""
+"""Formats the output of the ``afjax store`` commands."""
 
 import json
 import os
@@ -15,10 +15,10 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """A table of all artefacts, one a line under a heading.
+    """A table of all artefacts with a heading, one line per artefact.
 
     Raises:
-      UserError: There is no such store.
+      UserError: The store does not exist.
     """
     rows: list[tuple[str, ...]] = [
         ("kind", "name", "task", "metric", "parameters", "size", "trunk", "digest", "created")
@@ -32,10 +32,11 @@ def list_lines(path: StorePath) -> list[str]:
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
-    """All that the manifests of the artefacts of this name say, whatever their kind.
+    """The manifests of all artefacts with a name, of any kind.
 
     Raises:
-      UserError: There is no such store, or nothing of that name (with the nearest name), or a damaged manifest.
+      UserError: The store does not exist, no artefact has the name (the message suggests the nearest name), or a
+        manifest is damaged.
     """
     artefacts = _artefacts(path)
     found = [kind for kind, other in artefacts if other == name]
@@ -52,10 +53,13 @@ def show_lines(path: StorePath, name: str) -> list[str]:
 
 
 def verify_lines(path: StorePath) -> tuple[list[str], bool]:
-    """One line per artefact, ``ok`` or its problems, and whether all is well. Reads every artefact wholly.
+    """Verifies a store; every artefact is read completely.
+
+    Returns:
+      One line per artefact (``ok`` or its problems), and whether the store has no problems.
 
     Raises:
-      UserError: There is no such store.
+      UserError: The store does not exist.
     """
     lines, all_well = [], True
     for kind, name in _artefacts(path):
@@ -66,11 +70,11 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
 
 
 def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
-    """What was packed or unpacked, and what more it takes to use it.
+    """Describes packed or unpacked artefacts, and notes if a head is missing.
 
     Args:
       where: The beginning of the sentence.
-      manifests: Of all of it, what it is about last.
+      manifests: The manifests of all artefacts, with the main artefact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
     size = _size(sum(manifest.num_bytes for manifest in manifests))
@@ -105,7 +109,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 def _main_metric(manifest: Manifest) -> str:
     try:
         metric = from_dict(TaskConfig, manifest.task).main_metric
-    except UserError:  # No task, or one of another version's settings.
+    except UserError:  # No task, or a task with the settings of another version.
         return "-"
     return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
 
@@ -147,5 +151,5 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
 
 
 def _printable(texts: Sequence[str]) -> list[str]:
-    """Texts without control characters, because others wrote the tasks and labels of shared artefacts."""
+    """Replaces control characters, because the tasks and labels of shared artefacts are untrusted."""
     return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

@@ -1,4 +1,4 @@
-"""A compiled loop over layers, whose backward pass ends above the bottom layer where nothing below it is trained."""
+"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
 
 import functools
 from collections.abc import Callable
@@ -9,32 +9,33 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-# From a layer's input, what is its own and what all layers share, to its output, of the input's shape and dtype, and
-# whatever else it gives, a tree of floats.
+# run_layer(x, layer_params, shared_params) -> (output, others). The output has the shape and dtype of x. The others are
+# a tree of floats.
 RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -> tuple[Array, Any]:
-    """Runs layer after layer: a ``jax.lax.scan`` with a backward pass of its own.
+    """Runs the layers one after another, as a scan with its own backward pass.
 
-    JAX's computes the gradient towards every layer's input. That of the bottom layer's is not asked for where all below
-    is frozen, and is most of a layer's backward pass. The bottom layer could stand in front of the loop, but the
-    compiler, which takes its time for each kind of layer, would then have one more. Here the forward loop has all
-    layers, the backward loop all but the bottom one, and behind it stands what is left of that one's backward pass.
+    JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
+    loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's
+    backward pass. Running the bottom layer before the loop would avoid it, but then the compiler would have to compile
+    its forward pass separately. Here the forward loop runs all layers. The backward loop runs all layers except the
+    bottom one, and the bottom layer's remaining gradients are computed after it.
 
-    What a layer keeps for its backward pass is kept of every layer: of the bottom one more than is read, and as often
-    as there are layers what does not depend on the layer, such as constants or leaves of ``of_all``. Leaves of
-    ``of_each`` are not kept again.
+    The residuals of every layer are stored. For the bottom layer these are more than its backward pass reads. Residuals
+    that do not depend on the layer, such as constants or leaves of ``of_all``, are stored once per layer. Leaves of
+    ``of_each`` are not copied.
 
     Args:
-      run_layer: A layer; it must not close over arrays.
+      run_layer: Runs one layer. It must not close over arrays.
       x: The bottom layer's input.
-      of_each: What each layer has for itself: a tree of leaves ``[depth, ...]``.
-      of_all: A tree that every layer is given as it is.
+      of_each: The parameters of each layer: a tree with leaves ``[depth, ...]``.
+      of_all: A tree that all layers share.
 
     Returns:
-      The top layer's output, and what else the layers give, stacked.
+      The top layer's output, and the stacked other results of the layers.
     """
     return jax.lax.scan(lambda x, of_one: run_layer(x, of_one, of_all), x, of_each)
 
@@ -52,11 +53,11 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, of_each: Any, of_all: Any)
         (x, others), backward = jax.vjp(run, x, trained_of_one, trained_of_all)
         return x, (others, backward)
 
-    # The leaves of of_each among what backward holds the scan returns as they were given.
+    # Residuals that are leaves of of_each are returned by the scan without a copy.
     x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_of_each, frozen_of_each))
     depth = jax.tree.leaves((trained_of_each, frozen_of_each))[0].shape[0]
-    # How many layers there are, and of how many the gradient towards the input is wanted, as the shape of an empty
-    # array: numbers by themselves would become arrays.
+    # The number of layers, and the number of layers whose input gradient is needed. They are stored as the shape of an
+    # empty array, because integers would become traced arrays.
     extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
     return (x_out, others), (backwards, extent)
 
@@ -85,7 +86,7 @@ def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[An
     (to_x, to_all), to_each = jax.lax.scan(step, (to_x, to_all), jnp.arange(depth - looped, depth), reverse=True)
     if looped == depth:
         return to_x, to_each, to_all
-    # The compiler drops what only the gradient towards the bottom layer's input would need.
+    # The gradient with respect to the bottom layer's input is not used, so the compiler removes its computation.
     _, to_bottom, more_to_all = gradients(0, to_x)
     to_each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), to_bottom, to_each)
     return None, to_each, jax.tree.map(jnp.add, to_all, more_to_all)
@@ -95,7 +96,10 @@ loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(primals: Any) -> tuple[Any, Any]:
-    """The leaves that a gradient is asked for, and the others; None in the place of those that the other tree has."""
+    """Splits a tree into leaves with and without a gradient.
+
+    Each of the two trees has None in place of the other tree's leaves.
+    """
 
     def those(perturbed: bool) -> Any:
         return jax.tree.map(lambda primal: primal.value if primal.perturbed == perturbed else None, primals)

@@ -18,7 +18,10 @@ _ARITHMETIC = frozenset(
 
 
 def count_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Operations of one instruction by itself: a fusion's are those of the instructions in it."""
+    """Counts the operations of one instruction.
+
+    The result is 0 for a fusion, because the instructions inside of it are counted separately.
+    """
     opcode = instruction.opcode
     size = instruction.results[0].size if instruction.results else 0
     if opcode in _ARITHMETIC:
@@ -41,20 +44,20 @@ def count_flops(module: Module, computation: Computation, instruction: Instructi
         case "sort":
             return arrays[0].size * max(arrays[0].size - 1, 0).bit_length()
         case "all-reduce" | "all-reduce-start":
-            # As XLA does: of two devices.
+            # Like XLA, count one addition per entry, as if there were two devices.
             return sum(array.size for array in arrays)
     return 0
 
 
 def _flops_of_applied(module: Module, instruction: Instruction) -> int:
-    """Of one application of the function that a reduction or a scatter is given."""
+    """Counts the operations of one application of a reduction's, map's or scatter's function."""
     applied = called(module, instruction, "to_apply")
     return sum(count_flops(module, applied, inner) for inner in applied.instructions.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class _WindowDimension:
-    """One axis of a window, as XLA has it: the input is spread out by ``base_dilation``, the window by ``dilation``."""
+    """One axis of an XLA window. ``base_dilation`` dilates the input, ``dilation`` the window."""
 
     size: int
     stride: int
@@ -64,7 +67,7 @@ class _WindowDimension:
 
 
 def _window(attributes: str, rank: int) -> list[_WindowDimension]:
-    """``window={size=2x4 stride=1x3 pad=0_0x3_3 lhs_dilate=2x4}``; ``rank`` axes of size 1 where there is none."""
+    """Parses ``window={size=2x4 stride=1x3 pad=0_0x3_3 lhs_dilate=2x4}``; if missing, ``rank`` axes of size 1."""
     found = re.search(r"\bwindow=\{([^}]*)\}", attributes)
     if not found:
         return [_WindowDimension(1, 1, 0, 1, 1)] * rank
@@ -89,10 +92,10 @@ def _window(attributes: str, rank: int) -> list[_WindowDimension]:
 
 
 def _window_reductions(instruction: Instruction, array: Array) -> int:
-    """Entries that a ``reduce-window`` adds to another.
+    """Number of times a ``reduce-window`` applies its function.
 
-    A window that holds the whole axis wherever it stands is how the TPU's compiler writes a sum that is spread over
-    the axis again, in a softmax say: the axis is summed once.
+    If the window covers the whole axis at every position, each output is the sum over the axis. The TPU compiler writes
+    a sum that is broadcast back along its axis this way, for instance in a softmax. Such an axis is summed once.
     """
     window = _window(instruction.attributes, len(array.dims))
     rows, summed = instruction.results[0].size, 1
@@ -105,12 +108,13 @@ def _window_reductions(instruction: Instruction, array: Array) -> int:
 
 
 def _convolution_multiplications(instruction: Instruction, left: Array, right: Array) -> int:
-    """Multiply-adds of a convolution, which is what the TPU's compiler makes of a matrix product.
+    """Counts the multiply-adds of a convolution.
 
-    A plain product is ``dim_labels=bf_io->bf``: batch times output features times input features. Axes that a product
-    has beyond these become window axes (``0bf_0io->0bf``), with strides and dilations so chosen that every output meets
-    its own entry of the kernel and zeros otherwise. Zeros of the padding and the dilation are not counted: of every
-    window axis those pairs of output and kernel position count that meet a true input.
+    The TPU compiler turns matrix products into convolutions. A plain product is ``dim_labels=bf_io->bf``: batch times
+    output features times input features. Further axes become window axes (``0bf_0io->0bf``). Their strides and
+    dilations are chosen such that every output position meets its own kernel entry, and otherwise zeros. Zeros from
+    padding and dilation are not counted: along every window axis, a pair of output and kernel positions counts only if
+    it reads an input entry.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     assert labels is not None, f"convolution {instruction.name} has no dim_labels"
@@ -122,14 +126,14 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
         _meeting_pairs(dimension, left.dims[inputs.index(label)], result.dims[outputs.index(label)])
         for label, dimension in zip(spatial, window, strict=True)
     )
-    # The kernel's input features are those of one group.
+    # The kernel has the input features of one group, so only the batch has to be divided by its number of groups.
     batch = left.dims[inputs.index("b")] // instruction.number("batch_group_count", 1)
     return pairs * batch * right.dims[kernel.index("i")] * right.dims[kernel.index("o")]
 
 
 @functools.cache
 def _meeting_pairs(window: _WindowDimension, input_size: int, output_size: int) -> int:
-    """Pairs of an output and a kernel position along one axis at which there is an input, and no padding."""
+    """Counts the pairs of output and kernel positions along one axis that read an input entry, not a zero."""
     outputs = np.arange(output_size) * window.stride - window.padding
     pairs = 0
     for position in range(window.size):

@@ -1,4 +1,4 @@
-"""Counts the bytes that instructions of a compiled program read from and write to memory."""
+"""Counts the bytes that a compiled program's instructions read and write in memory."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from afjax.tpu.loops import called
 
 
 def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
-    """``(array, bytes)`` that a top-level instruction reads and writes.
+    """The ``(array, bytes)`` pairs that a top-level instruction reads and writes.
 
-    Reading a slice out of an array, or writing one in place, costs the slice: a scan over layers holds the weights of
-    all layers, and a layer reads its own.
+    Reading a slice of an array, or updating it in place, counts the slice only. For instance, a scan over layers holds
+    the stacked weights of all layers, and each iteration reads the weights of one layer.
     """
     opcode = instruction.opcode
     if opcode in FREE or opcode.endswith("-done") or opcode == "async-update":
@@ -28,11 +28,11 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
         case "dynamic-update-slice":
             return [(read[1], read[1].num_bytes), (results[0], read[1].num_bytes)]
         case "scatter":
-            # The updates, the entries that they are added to, and those written.
+            # The indices and updates are read, the updated entries are read and written.
             target, places, updates = read[0], read[-2], read[-1]
             return [*_whole([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
         case "slice-start" | "dynamic-slice-start":
-            # Its results are the operand, the slice, and a flag.
+            # The results are the operand, the slice, and a flag.
             return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
         case "copy-start":
             return _whole([read[0], results[0]])
@@ -45,7 +45,8 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
             ]
             return [*reads, *zip(results, _written(module, inner), strict=True)]
     if opcode.endswith("-start"):
-        # Its results hold the operands too; the gathered ones are as much larger as there are devices.
+        # The results include the operands, so the written bytes are computed from the operands. An all-gather's result
+        # is larger by the number of devices.
         share = group_size(instruction.attributes, module.num_devices) if opcode == "all-gather-start" else 1
         return [*_whole(read), *((array, share * array.num_bytes) for array in read)]
     return _whole([*read, *results])
@@ -56,7 +57,7 @@ def _whole(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
 
 
 def _read_of(module: Module, fused: Computation, name: str) -> int:
-    """Bytes that a fusion reads of what one of its instructions gives, a parameter say."""
+    """Bytes of an instruction's result (usually a parameter's) that the other instructions of a fusion read."""
     array = fused.instructions[name].results[0]
     total = 0
     for user in fused.users[name]:
@@ -75,7 +76,7 @@ def _read_of(module: Module, fused: Computation, name: str) -> int:
                 inner = called(module, user, "calls")
                 total += sum(_read_of(module, inner, inner.parameters[number]) for number in places)
             case "tuple":
-                # Handed on as it is.
+                # Passed through without a read.
                 total += 0
             case _:
                 return array.num_bytes
@@ -95,12 +96,12 @@ def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
         return _written_of(module, fused, instruction.operands[0])
     match instruction.opcode:
         case "parameter":
-            # Handed on as it is.
+            # Passed through without a write.
             return [0 for _ in instruction.results]
         case "custom-call" if call_target(instruction) == "AsyncCollectiveStart":
             return [0 for _ in instruction.results]
         case _ if gather_chain(instruction):
-            # What it gathers is written once, and counts where it is done.
+            # The gathered array is written once, and counted at the fusion that completes the collective.
             return [0 for _ in instruction.results]
         case "fusion":
             return _written(module, called(module, instruction, "calls"))
@@ -111,7 +112,7 @@ def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
 
 
 def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
-    """Whether it is a parameter, seen another way perhaps: then it is changed where it lies."""
+    """Whether an instruction is a parameter or a view of one, so that it can be updated in place."""
     instruction = fused.instructions[name]
     if _is_view(module, instruction):
         return _is_parameter(module, fused, instruction.operands[0])
@@ -119,10 +120,10 @@ def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
 
 
 def _is_view(module: Module, instruction: Instruction) -> bool:
-    """Whether an instruction within a fusion is its operand seen another way, of which only what is used is read.
+    """Whether an instruction within a fusion is a view of its operand, so that only the used part is read.
 
-    Besides bitcasts these are fusions of one copy that is said to lie where its operand does: how the TPU's compiler
-    takes small entries, the booleans of a stack of dropout masks say, from one tiling to another.
+    Views are bitcasts, and fusions that consist of one copy and alias their operand. The TPU compiler uses such fusions
+    to change the tiling of arrays with small entries, for instance a stack of boolean dropout masks.
     """
     if instruction.opcode == "bitcast":
         return True

@@ -1,9 +1,9 @@
-"""Counts what a compiled program does on one chip: operations, memory traffic, collectives, memory.
+"""Counts a compiled program's operations, memory traffic, collectives and memory.
 
-XLA's own ``cost_analysis()`` counts the body of a loop once, and a scan over layers is a loop. Here the program's text
-is walked, loops as often as they run. Otherwise the conventions are those of XLA's HloCostAnalysis: a multiply-add is
-two operations, elementwise arithmetic one for every entry of its result, a reduction one for every entry it adds to
-another, and functions such as ``exp`` none.
+All counts are for one chip. XLA's ``cost_analysis()`` counts the body of a loop once, and a scan over layers is a loop.
+This module walks the program's text and multiplies a loop's body by its trip count. Otherwise it follows XLA's
+HloCostAnalysis: a multiply-add is two operations, elementwise arithmetic is one operation per entry of the result, a
+reduction is one operation per addition, and functions such as ``exp`` are not counted.
 """
 
 import collections
@@ -35,13 +35,13 @@ class Collective:
     """One collective operation of the program.
 
     Attributes:
-      kind: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute``.
-      dtype: Of its arrays; several are joined by ``+``.
-      num_bytes: The whole arrays' on one chip: what an all-reduce, reduce-scatter or all-to-all reads there, what an
-        all-gather gives; arrays that travel together are summed.
-      times: How often a step runs it.
-      group_size: How many devices take part in each of its groups.
-      op_name: The JAX operation it comes from, from the innermost functions on; may be empty.
+      kind: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute`` and so on.
+      dtype: The dtype of its arrays. Several dtypes are joined by ``+``.
+      num_bytes: Bytes of the full arrays on one chip: the result of an all-gather, the operands of the other kinds.
+        Arrays that are sent together are summed.
+      times: How often one step runs it.
+      group_size: Number of devices in each of its groups.
+      op_name: The JAX operation that it comes from, reduced to the innermost functions; may be empty.
     """
 
     kind: str
@@ -54,15 +54,15 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one run of the program does on one chip.
+    """The work of one run of a program on one chip.
 
     Attributes:
-      flops: All floating-point operations, and integer arithmetic, which XLA counts along.
-      matmul_flops: Those of matrix products.
-      bytes_accessed: What top-level operations read and write, the padding of arrays to the chip's tiles included.
-      hbm_bytes: What of it is in the main memory and not in the chip's vector memory.
-      collectives: In the order of the program.
-      uncounted: Targets of custom calls (hand-written kernels, say) whose operations are not in ``flops``.
+      flops: Floating-point operations. Like XLA's count, they include integer arithmetic.
+      matmul_flops: Operations of matrix products.
+      bytes_accessed: Bytes that top-level instructions read and write, including the padding of arrays to tiles.
+      hbm_bytes: The part of ``bytes_accessed`` in main memory, as opposed to the chip's vector memory.
+      collectives: The collectives, in program order.
+      uncounted: Targets of custom calls (such as hand-written kernels) whose operations are not in ``flops``.
     """
 
     flops: int
@@ -75,15 +75,15 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one chip's main memory that a program takes.
+    """A program's use of one chip's main memory, in bytes.
 
     Attributes:
-      arguments: Its inputs: parameters, optimizer state, batch.
-      outputs: Its results.
-      aliased: Results that lie where donated arguments were.
-      temporaries: The room that the compiler's layout of memory has for intermediate arrays.
+      arguments: Inputs: parameters, optimizer state, batch.
+      outputs: Results.
+      aliased: Results that reuse the memory of donated arguments.
+      temporaries: Space that the compiler allocates for intermediate arrays.
       code: The program itself.
-      in_use: The most that arrays, arguments and results included, take at a time, by the compiler's own count.
+      in_use: Maximum size of all live arrays, including arguments and results, as counted by the compiler.
     """
 
     arguments: int
@@ -95,36 +95,37 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """All of it together; donated arguments and the results in their place count once.
+        """Total memory.
 
-        Mostly more than is ``in_use`` at any time, by which libtpu 0.0.42 goes where it refuses a program: one whose
-        ``peak`` is beyond the chip's memory may compile.
+        A donated argument and the result that reuses its memory count once. The total is usually larger than
+        ``in_use``. libtpu 0.0.42 refuses programs by their ``in_use``, so a program whose ``peak`` exceeds the chip's
+        memory may still compile.
         """
         return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled program: what one run does, and the memory it takes; both of one chip."""
+    """The work and memory of a compiled program on one chip."""
 
     work: Work
     memory: Memory
 
 
 def read_program(compiled: jax.stages.Compiled) -> Program:
-    """Reads a compiled step.
+    """Reads the work and memory of a compiled step.
 
     Args:
-      compiled: Of ``jax.jit(step).lower(...).compile()``, for whatever devices.
+      compiled: The result of ``jax.jit(step).lower(...).compile()``, for any devices.
 
     Raises:
-      UserError: A loop does not say how often it runs.
+      UserError: The trip count of a loop is unknown.
     """
     return Program(count_work(compiled.as_text() or ""), read_memory(compiled))
 
 
 def read_memory(compiled: jax.stages.Compiled) -> Memory:
-    """The compiler's own account of the memory that a program takes on each device."""
+    """Reads the compiler's memory analysis, in bytes per device."""
     statistics = compiled.memory_analysis()
     assert statistics is not None, "CPU, GPU and TPU programs all have one"
     return Memory(
@@ -138,10 +139,10 @@ def read_memory(compiled: jax.stages.Compiled) -> Memory:
 
 
 def count_work(text: str) -> Work:
-    """Counts what a program does from its text, ``compiled.as_text()``.
+    """Counts the work of a program from its text, ``compiled.as_text()``.
 
     Raises:
-      UserError: The text is no program's, or a loop does not say how often it runs.
+      UserError: The text is not a compiled program, or the trip count of a loop is unknown.
     """
     module = parse_module(text)
     entry = module.computations[module.entry]
@@ -159,7 +160,7 @@ def count_work(text: str) -> Work:
 
 @dataclasses.dataclass
 class _Count:
-    """The sums of :class:`Work` so far."""
+    """Running sums of the fields of :class:`Work`."""
 
     flops: int = 0
     matmul_flops: int = 0
@@ -185,16 +186,16 @@ def _walk(
     fused: bool,
     chains: set[str] | None = None,
 ) -> None:
-    """Adds what a computation does.
+    """Adds the work of a computation to ``count``.
 
     Args:
       module: The program.
-      computation: The part of it.
-      arguments: What is known of its parameters' values: lengths of loops within loops are found from them.
-      count: Added to.
-      times: How often a step runs it.
-      fused: Whether it is the inside of a fusion, whose arrays do not go through memory.
-      chains: The collectives met so far that go on while several fusions run.
+      computation: The computation to walk.
+      arguments: The known values of its parameters. They determine the trip counts of nested loops.
+      count: The sums to add to.
+      times: How often a step runs the computation.
+      fused: Whether the computation is the body of a fusion, whose intermediate arrays do not go through memory.
+      chains: Identifiers of the asynchronous collectives counted so far (:func:`gather_chain`).
     """
     known: dict[str, Value] = {}
     chains = set() if chains is None else chains
@@ -249,7 +250,7 @@ def _walk_conditional(
     times: int,
     fused: bool,
 ) -> None:
-    """Adds the branch with the most operations; which one runs is not known before."""
+    """Adds the branch with the most operations, as the branch taken is not known at compile time."""
     listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
     if listed:
         names = re.findall(r"%?([\w.\-]+)", listed.group(1))
@@ -269,7 +270,7 @@ def _collective(
     arrays = [array for operand in computation.operands(instruction) for array in operand.results]
     size = group_size(instruction.attributes, module.num_devices)
     if kind == "all-reduce" and "reduce-scatter" in computation.name:
-        # The TPU's compiler writes a reduce-scatter as a fusion, %all-reduce-scatter, of an all-reduce and a slice.
+        # The TPU compiler writes a reduce-scatter as a fusion (%all-reduce-scatter) of an all-reduce and a slice.
         kind = "reduce-scatter"
     gathered = size if kind == "all-gather" else 1
     return Collective(
@@ -283,7 +284,7 @@ def _collective(
 
 
 def _shorten(op_name: str) -> str:
-    """The innermost parts of a path such as ``jit(step)/transpose(jvp(Encoder))/ffn/dot_general``, of 60 characters."""
+    """Shortens a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general`` to its innermost parts, 60 characters."""
     parts = op_name.split("/")
     while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
         parts = parts[1:]
@@ -291,7 +292,7 @@ def _shorten(op_name: str) -> str:
 
 
 def total_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
-    """Bytes a step of each kind of collective."""
+    """Bytes per step of each kind of collective."""
     totals: dict[str, int] = collections.defaultdict(int)
     for collective in collectives:
         totals[collective.kind] += collective.num_bytes * collective.times

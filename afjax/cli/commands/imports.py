@@ -1,4 +1,4 @@
-"""``afjax import``: brings in adapters and trunks of other code."""
+"""``afjax import``: imports adapters and trunks from other libraries."""
 
 import argparse
 from typing import TYPE_CHECKING, Any

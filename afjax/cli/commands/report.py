@@ -1,4 +1,4 @@
-"""``afjax report``: all about a workdir's runs, as one HTML page."""
+"""``afjax report``: writes an HTML page about a workdir's runs."""
 
 import argparse
 import functools

@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         split=arguments.split,
         partial=arguments.partial,
     )
-    # A plan has at least one head. If the heads belong to different trunks, loading the models refuses the others.
+    # A plan has at least one head. If another head belongs to a different trunk, loading its model fails.
     head = next(job.head for job in jobs if job.head)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
     lines = submission.write(

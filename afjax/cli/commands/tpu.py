@@ -1,4 +1,4 @@
-"""``afjax tpu``: what a run takes on a TPU slice, without one."""
+"""``afjax tpu``: estimates the cost of a run on a TPU slice, without a TPU."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ one loop, which takes less than half the time to compile, unless --unrolled is g
 is that of all chips."""
 
 
-# The defaults of --method. With --config these flags are refused, because a config has its own settings. Only a parser
-# without defaults shows whether they were given.
+# Defaults of the flags that belong to --method. With --config these flags are refused, because a config has its own
+# settings. The parser itself has no defaults, so that the command can tell whether a flag was given.
 METHOD_DEFAULTS: Mapping[str, Any] = {
     "trunk": "bert-base",
     "num_adapters": 16,

@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.train.workdir import find_store
 
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    # SIGTERM after joining, which brings a handler of JAX's own.
+    # Handle SIGTERM after joining the job, because joining installs JAX's own handler.
     with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
         with hosts.together():
             config = load_experiment(
@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print_results(config: "ExperimentConfig", results: "Sequence[Result]", store_folder: "epath.Path") -> None:
-    """Prints the table of an experiment's dev metrics, and where its artefacts are."""
+    """Prints the table of an experiment's dev metrics, and the store of its artefacts."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)
