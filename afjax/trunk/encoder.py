@@ -14,7 +14,7 @@ The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of si
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -167,33 +167,20 @@ def encode(
         return rematerialized(run, options.remat, looped=looped)
 
     attention_maps: list[dict[str, Array]] = []
-    first = num_filled = 0
-    for group in layer_groups(trunk):
-        for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
-            depth = num_layers(layers)
-            looped = options.scan_layers and depth > 1
-            params_by_layer = [] if looped else each_layer(layers)
-            for begin, end, filled in _segments(first, first + depth, slots.layers):
-                contents = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
-                num_filled += end - begin if filled else 0
-                if looped:
-                    of_each = (_take(layers, begin - first, end - first), contents, _take(keys, begin, end))
-                    run = compiled_layer(looped=True, filled=filled)
-                    x, stacked = loop_over_layers(run, x, of_each, of_all)
-                    attention_maps.append(stacked)
-                    continue
-                contents_by_layer = each_layer(contents) if filled else [{}] * (end - begin)
-                for index in range(begin, end):
-                    last = index == config.num_layers - 1
-                    run = compiled_layer(looped=False, filled=filled, first_token_only=first_token_only and last)
-                    of_layer = (
-                        params_by_layer[index - first],
-                        contents_by_layer[index - begin],
-                        jax.tree.map(lambda leaf, i=index: leaf[i], keys),
-                    )
-                    x, attention = run(x, of_layer, of_all)
-                    attention_maps.append({name: of_slot[None] for name, of_slot in attention.items()})
-            first += depth
+    for segment in _segments(trunk, slots, looped=options.scan_layers):
+        if segment.looped:
+            run = compiled_layer(looped=True, filled=segment.filled)
+            of_each = (segment.params, segment.contents, _take(keys, segment.first, segment.first + segment.depth))
+            x, stacked = loop_over_layers(run, x, of_each, of_all)
+            attention_maps.append(stacked)
+            continue
+        layers = zip(segment.params, segment.contents, strict=True)
+        for index, (params, contents) in enumerate(layers, start=segment.first):
+            last = index == config.num_layers - 1
+            run = compiled_layer(looped=False, filled=segment.filled, first_token_only=first_token_only and last)
+            layer_keys = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
+            x, attention = run(x, (params, contents, layer_keys), of_all)
+            attention_maps.append({name: of_slot[None] for name, of_slot in attention.items()})
     if first_token_only:
         return x[:, :1], {}
     return x, _concatenate(attention_maps)
@@ -220,8 +207,49 @@ def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 
-def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Splits ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
+@dataclasses.dataclass(frozen=True)
+class _Segment:
+    """Consecutive layers that run in the same way.
+
+    Attributes:
+      first: The index of the first one.
+      depth: The number of layers.
+      filled: Whether their slots are filled.
+      looped: Whether one loop runs them.
+      params, contents: The layers' parameters and the contents of their slots, stacked for a loop, else a list.
+    """
+
+    first: int
+    depth: int
+    filled: bool
+    looped: bool
+    params: Any
+    contents: Any
+
+
+def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:
+    """Cuts the encoder where slots begin or cease to be filled, and where the trunk's layers are in another tree."""
+    first = num_filled = 0
+    for group in layer_groups(trunk):
+        for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
+            depth = num_layers(layers)
+            in_loop = looped and depth > 1
+            by_layer = [] if in_loop else each_layer(layers)
+            for begin, end, filled in _runs(first, first + depth, slots.layers):
+                contents: Any = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
+                num_filled += end - begin if filled else 0
+                if in_loop:
+                    yield _Segment(
+                        begin, end - begin, filled, True, _take(layers, begin - first, end - first), contents
+                    )
+                else:
+                    held = each_layer(contents) if filled else [{}] * (end - begin)
+                    yield _Segment(begin, end - begin, filled, False, by_layer[begin - first : end - first], held)
+            first += depth
+
+
+def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
+    """Cuts ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
     return [(begin, end, begin in filled) for begin, end in itertools.pairwise(cuts)]

@@ -304,10 +304,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
+        # The old digest goes first. An interrupted save must not leave it with other weights.
+        (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         # The weights are written last and atomically, so a folder that has them is complete. The digest lets later
         # saves skip a trunk that is already written.
-        # Without the old digest first: a save that is interrupted must not leave it with other weights.
-        (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
         weights = target / "model.safetensors"
         if is_remote(target):
             weights.write_bytes(save(to_hugging_face(trunk.params)))

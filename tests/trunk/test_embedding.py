@@ -64,6 +64,7 @@ def test_files_of_sentence_transformers_are_read(files: dict, expected: Embeddin
         ({"pooling": {"pooling_mode": 3}}, "3"),
         ({"pooling": []}, "1_Pooling"),
         ({"modules": modules("Transformer", "Pooling", "Dense")}, "Dense"),
+        ({"modules": modules("Transformer", "Pooling")}, "1_Pooling"),
         ({"modules": [3]}, "modules.json"),
         ({"modules": {}}, "modules.json"),
         ({"length": {"max_seq_length": "long"}}, "max_seq_length"),
