@@ -18,7 +18,7 @@ from afjax.tasks.windows import TokenisedSpans
 # Percentiles of lengths in a summary.
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 
-# Longer than any row, and the largest value that tokenizers accept.
+# A maximum length that truncates no row and that tokenizers accept.
 UNLIMITED = 2**31 - 1
 
 
