@@ -1,4 +1,4 @@
-"""Multiple-choice rows: picked out of named columns and checked, each error with its place."""
+"""Picks and checks the columns of multiple-choice rows. Errors name the file and line."""
 
 from typing import Any
 
@@ -15,20 +15,22 @@ from afjax.errors import UserError, did_you_mean
 def pick_choices(
     task: TaskConfig, source: SplitSource, *, label_names: tuple[str, ...] = (), labelled: bool | None = None
 ) -> ChoiceRows:
-    """Picks contexts, choices and labels out of rows.
+    """Picks contexts, choices and labels from rows.
 
     Args:
-      task: Names the columns: ``text_a`` the context's (default ``context``); ``text_b`` that of a question after the
-        context (default ``question``, if the rows have it); ``choices`` a column with a list of choices, or one column
-        per choice (default ``choices``); ``label`` the column of the correct choice, its number from 0 or its name
-        among ``label_names`` (default ``label``).
+      task: The task, whose settings name the columns:
+
+        - ``text_a``: the context; default ``context``;
+        - ``text_b``: a question, which is appended to the context; default ``question``, if the rows have it;
+        - ``choices``: one column with a list of choices, or one column per choice; default ``choices``;
+        - ``label``: the correct choice, as its index or its name in ``label_names``; default ``label``.
       source: The split, with at least one row.
       label_names: The names of the first, second, ... choice.
       labelled: Whether rows need labels. If False, labels are ignored; if None, they are read if any row has one.
 
     Raises:
-      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label names none of them;
-        with the row's place.
+      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label does not match a
+        choice. The message names the row.
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
@@ -66,13 +68,13 @@ def pick_choices(
 
 
 def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    """A row's choices, of one column that holds a list, or of one column per choice."""
+    """Returns a row's choices, from one column with a list or from one column per choice."""
     values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
     return check_choices(place, values)
 
 
 def check_choices(place: str, values: Any) -> tuple[str, ...]:
-    """A row's choices, at least two strings with something in them."""
+    """Returns choices as a tuple. Raises UserError unless they are at least two strings that are not blank."""
     if not isinstance(values, (list, tuple)):
         raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
     if len(values) < 2:
@@ -88,7 +90,13 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
 
 
 def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...]) -> int:
-    """Which choice a label means: a whole number counts from 0; a string is a name or, without names, such a number."""
+    """Converts a label to the index of a choice.
+
+    An integer is an index. A string is a name or, if there are no names, an index in digits.
+
+    Raises:
+      UserError: The label does not match a choice.
+    """
     if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
         index = int(label)
     elif isinstance(label, str) and label in names:

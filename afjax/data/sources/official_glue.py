@@ -26,12 +26,12 @@ def super_glue(name: str) -> tuple[str, ...]:
 
 
 def tsv(row: RowReader) -> Table:
-    """The layout of most of GLUE."""
+    """The layout of most GLUE tasks."""
     return Table(train=("train.tsv",), dev=("dev.tsv",), test=("test.tsv",), row=row)
 
 
 def jsonl(row: RowReader) -> JsonLines:
-    """The layout of SuperGLUE."""
+    """The layout of SuperGLUE tasks."""
     return JsonLines(train=("train.jsonl",), dev=("val.jsonl",), test=("test.jsonl",), row=row)
 
 
@@ -44,7 +44,7 @@ def mnli(about: str, matched: str) -> OfficialTask:
 
 
 GLUE_TASKS: Mapping[str, OfficialTask] = {
-    # GLUE. Its tables have no quoting. Rows without labels are rows to submit predictions for.
+    # GLUE. The tables have no quoting. Test rows have no labels: their predictions are submitted to GLUE's server.
     "cola": OfficialTask(
         about="Whether a sentence is acceptable English (Warstadt 2018; GLUE).",
         folders=glue("CoLA"),
@@ -88,7 +88,7 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
                 dev=("dev.tsv",),
                 test=("test.tsv",),
                 row=fields(text_a="question1", text_b="question2", label="is_duplicate", id="id"),
-                skip_short=True,  # The published files have broken lines.
+                skip_short=True,  # The published files have malformed lines.
             ),
         ),
         labels=("not_duplicate", "duplicate"),

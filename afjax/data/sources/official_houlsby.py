@@ -1,7 +1,7 @@
-"""The additional tasks of Houlsby 2019, as their authors publish them.
+"""The additional tasks of Houlsby 2019, in their authors' formats.
 
-Their splits are not published. If a task has no official split, its texts are divided into train, dev and test
-(80/10/10) by a hash.
+Houlsby 2019's splits are not published. If a task has no official splits, a hash of each text divides the rows into
+train, dev and test (80/10/10).
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def _crowdflower(
     drop: tuple[str, ...] = (),
     rename: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, OfficialTask]:
-    """A task of CrowdFlower's "Data for Everyone", which has no splits; the labels to drop are those of no class."""
+    """A task of CrowdFlower's "Data for Everyone", which has no splits. Labels in ``drop`` are not classes."""
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
     about = f"{about} (CrowdFlower; of the additional tasks of Houlsby 2019)"
     return f"crowdflower_{name}", OfficialTask(
@@ -47,7 +47,10 @@ def _crowdflower(
 
 
 def spreadsheet(files: tuple[str, ...], row: RowReader, drop: tuple[str, ...] = ()) -> Table:
-    """A CSV file that has been through a spreadsheet: in Windows-1252 or Latin-1, with empty cells, not split."""
+    """A CSV file exported from a spreadsheet, without splits.
+
+    It can be encoded in Windows-1252 or Latin-1, and it can have empty cells.
+    """
     return Table(
         every=files,
         row=row,

@@ -1,4 +1,4 @@
-"""Multiple-choice tasks, as their authors publish them."""
+"""Multiple-choice tasks, in their authors' formats."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""A task of a benchmark's own download: where its files are, and what they hold."""
+"""The definition of a task in a benchmark's official download."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,15 +13,16 @@ class OfficialTask:
     """A task of a benchmark.
 
     Attributes:
-      about: What the task is, and its authors.
-      folders: Where its files can be, below the folder of all data. The first folder with any of them counts.
-      layouts: How its files can be laid out. Each split has the first layout whose files are there.
-      kind: The kind of its rows.
-      labels: Label names in order; for multiple choice the names of the choices. Empty for the labels that occur, in
-        alphabetical order.
-      metric: The usual dev metric; empty for accuracy, Pearson for regression, F1 for span.
+      about: A description with the authors.
+      folders: Possible folders of the task's files, relative to the data folder. The first one with any of the files is
+        used.
+      layouts: Possible file layouts. Each split uses the first layout whose files exist.
+      kind: The kind of task.
+      labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are the labels
+        that occur, in alphabetical order.
+      metric: The default dev metric. If empty, accuracy; Pearson correlation for regression, and F1 for span.
       no_answer: Whether questions can have no answer.
-      tfds: The task's name in TFDS; empty if TFDS does not have it.
+      tfds: The name of the dataset in TFDS; empty if TFDS does not have it.
     """
 
     about: str

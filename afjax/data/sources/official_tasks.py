@@ -1,7 +1,7 @@
-"""The table of tasks in the benchmarks' own downloads.
+"""The table of all tasks that can be read from official downloads.
 
-Layouts of files are in ``afjax.data.sources.layouts``. The meaning of columns, and how rows are split if a benchmark
-does not split them, is in ``afjax.data.sources.official_rows``.
+File layouts are defined in ``afjax.data.sources.layouts``. Row formats, and splits for benchmarks without splits, are
+defined in ``afjax.data.sources.official_rows``.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Other tasks of AdapterFusion (Pfeiffer 2021), as their authors publish them, and SQuAD."""
+"""SQuAD and the remaining tasks of AdapterFusion (Pfeiffer 2021), in their authors' formats."""
 
 from collections.abc import Mapping
 
@@ -35,7 +35,7 @@ def squad(about: str, version: str, folders: tuple[str, ...], *, no_answer: bool
 
 
 def scitail_table(folder: str) -> Table:
-    """Without quoting: the quotes in SciTail's texts do not come in pairs."""
+    """SciTail's TSV layout. It is read without quoting, because quotes in the texts are unbalanced."""
     train, dev, test = (f"{folder}scitail_1.0_{split}.tsv" for split in ("train", "dev", "test"))
     names = ("premise", "hypothesis", "label")
     row = fields(text_a="premise", text_b="hypothesis", label="label")
@@ -44,7 +44,7 @@ def scitail_table(folder: str) -> Table:
 
 def scitail_lines(name: str) -> JsonLines:
     train, dev, test = (name.format(split) for split in ("train", "dev", "test"))
-    # SNLI's name of the label in one of SciTail's formats.
+    # One of SciTail's formats uses SNLI's label name "entailment".
     row = fields(text_a="sentence1", text_b="sentence2", label="gold_label", rename={"entailment": "entails"})
     return JsonLines(train=(train,), dev=(dev,), test=(test,), row=row)
 
@@ -54,7 +54,6 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         about="Entailment from science questions (Khot 2018).",
         folders=("SciTailV1.1", "scitail/SciTailV1.1", "scitail", "SciTail"),
         layouts=(
-            # No quoting: the quotes in its texts do not come in pairs.
             scitail_table("tsv_format/"),
             scitail_lines("snli_format/scitail_1.0_{}.txt"),
             scitail_lines("predictor_format/scitail_1.0_structure_{}.jsonl"),
