@@ -77,7 +77,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
     if settings is None and "Pooling" in kinds:
         raise UserError(
-            f"{folder / MODULES} has a Pooling module, but {folder / POOLING} does not exist; restore the file, {_ADVICE}."
+            f"{folder / MODULES} has a Pooling module, but {folder / POOLING} does not exist; restore the file, "
+            f"{_ADVICE}."
         )
     pooling = "mean" if settings is None else _pooling(settings, folder / POOLING)
     length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
