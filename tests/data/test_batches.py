@@ -1,4 +1,4 @@
-"""Batches: every row once, few shapes, an order that depends on seed and epoch alone."""
+"""Batches: every row once, few shapes, and an order that depends only on seed and epoch."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> To
 
 
 def check(batches: list[Batch], data: TokenisedRows, batch_size: int) -> None:
-    """Shapes, contents, and every row exactly once."""
+    """Checks shapes and contents, and that every row occurs exactly once."""
     seen: list[int] = []
     for batch in batches:
         length = batch["tokens"].shape[1]
@@ -87,7 +87,7 @@ def test_eval_batches(lengths: list[int], batch_size: int) -> None:
 
 @given(row_lengths, st.integers(1, 9))
 @settings(max_examples=50, deadline=None)
-def test_padding_share_is_what_the_batches_hold(lengths: list[int], batch_size: int) -> None:
+def test_padding_share_matches_the_batches(lengths: list[int], batch_size: int) -> None:
     data = make_data(lengths)
     batches = list(train_batches(data, Batching(batch_size, LENGTHS, PAD), seed=5, epoch=0))
     counted = 1 - sum(batch["mask"].sum() for batch in batches) / sum(batch["mask"].size for batch in batches)
@@ -115,19 +115,19 @@ def test_order_does_not_depend_on_contents() -> None:
     assert rows[0] == rows[1]
 
 
-def test_rows_of_one_length_share_batches() -> None:
+def test_rows_of_equal_length_share_batches() -> None:
     data = make_data([3, 12] * 40)
     batches = list(train_batches(data, Batching(8, LENGTHS, PAD), seed=0, epoch=0))
     assert sorted(batch["tokens"].shape[1] for batch in batches) == [4] * 5 + [12] * 5
 
 
-def test_unlabelled_rows_have_zeros() -> None:
+def test_unlabelled_rows_have_zero_labels() -> None:
     (batch,) = eval_batches(make_data([3, 5]), Batching(3, LENGTHS, PAD))
     assert batch["labels"].tolist() == [0, 0, 0]
     assert batch["labels"].dtype == np.int32
 
 
-def test_no_rows_no_batches() -> None:
+def test_no_rows_give_no_batches() -> None:
     data = make_data([])
     assert not list(train_batches(data, Batching(8, LENGTHS, PAD), seed=0, epoch=0))
     assert not list(eval_batches(data, Batching(8, LENGTHS, PAD)))

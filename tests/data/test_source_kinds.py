@@ -12,7 +12,7 @@ from afjax.data.sources.kinds import SOURCE_KINDS, has_split, makes_dev, open_so
 
 
 @pytest.mark.parametrize("scheme", SOURCE_KINDS)
-def test_every_kind_has_every_part(scheme: str) -> None:
+def test_every_source_kind_is_complete(scheme: str) -> None:
     kind = SOURCE_KINDS[scheme]
     assert kind.scheme == scheme
     for part in ("open_split", "has_split", "split_files", "makes_dev", "shared_form"):
@@ -34,11 +34,11 @@ def test_every_kind_has_every_part(scheme: str) -> None:
         ("", ""),
     ],
 )
-def test_the_word_before_the_colon_decides(source: str, scheme: str) -> None:
+def test_prefix_before_the_colon_selects_the_kind(source: str, scheme: str) -> None:
     assert source_kind(source) is SOURCE_KINDS[scheme]
 
 
-def test_a_folder_and_a_builtin_task_open_alike(tmp_path: Path) -> None:
+def test_folder_and_builtin_task_share_one_interface(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "fine", "label": "yes"}\n{"text": "poor", "label": "no"}\n')
     task = TaskConfig(name="reviews", source=str(tmp_path), dev_share=0.5)
     opened = open_source(task, "train")
@@ -51,7 +51,7 @@ def test_a_folder_and_a_builtin_task_open_alike(tmp_path: Path) -> None:
     assert SOURCE_KINDS["builtin"].split_files(entail, "dev") == ["builtin:entail dev"]
 
 
-def test_shared_sources_have_no_folders_of_this_machine() -> None:
+def test_shared_sources_do_not_contain_local_folders() -> None:
     assert shared_source("builtin:entail") == "builtin:entail"
     assert shared_source("official:rte:/home/alice/DATA") == "official:rte:./DATA"
     assert shared_source("/home/alice/rte") == "./rte"
