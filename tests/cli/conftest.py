@@ -54,7 +54,7 @@ def _training(training: None) -> None:
 def trained(
     tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with ``data``, ``tiny.py`` and ``run``, the workdir in which ``tiny.py``'s fusion was trained."""
+    """A folder with ``data``, ``tiny.py`` and ``run``, the workdir of a training run of ``tiny.py`` (a fusion)."""
     folder = tmp_path_factory.mktemp("trained")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")

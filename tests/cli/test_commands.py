@@ -1,4 +1,4 @@
-"""The commands in the order in which a user runs them."""
+"""The commands in the order a user runs them."""
 
 import csv
 import dataclasses

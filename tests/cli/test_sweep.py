@@ -1,4 +1,4 @@
-"""``afjax sweep``: which runs are started or skipped, how the best is chosen, what is written and what is refused.
+"""``afjax sweep``: starting and skipping runs, choosing the best, written files and refusals.
 
 One test trains; the others replace ``afjax train`` by a stand-in.
 """

@@ -530,7 +530,7 @@ def test_every_task_has_test_files() -> None:
     assert {*TASKS, *SPREADSHEETS, *others} == set(OFFICIAL)
 
 
-def test_the_table_of_tasks() -> None:
+def test_table_of_tasks() -> None:
     for name, task in OFFICIAL.items():
         assert task.about
         assert task.folders

@@ -193,7 +193,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
     try:
         save(folder / "safetensors", True)
     except RuntimeError as error:
-        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors; users convert files.
+        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors. Users convert.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")

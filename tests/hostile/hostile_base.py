@@ -58,7 +58,7 @@ def prepare(folder: Path) -> None:
     adapter ``first`` and its head.
 
     Raises:
-      RuntimeError: A command failed, with what it printed.
+      RuntimeError: A command failed; the message has its output.
     """
     write_trunk(folder / "trunk")
     for name, rows in (("data", pair_rows()), ("single", single_rows())):

@@ -36,7 +36,7 @@ def good_cases() -> tuple[Case, ...]:
 
 
 def sample(count: int) -> tuple[Case, ...]:
-    """Draws ``count`` bad cases in turn from every family, of those that are quick and need no separate process.
+    """Draws ``count`` quick bad cases that need no separate process, in turn from every family.
 
     A family's choice depends only on its own ids, so that new cases change little.
     """

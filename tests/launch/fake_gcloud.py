@@ -1,4 +1,4 @@
-"""Stands in for gcloud: keeps one slice as a file and runs worker commands in local folders.
+"""Stands in for gcloud: keeps one slice as a file, and runs worker commands in local folders.
 
 ``FAKE_CLOUD`` names the folder: ``cloud.json`` has the cloud's state and its planned behaviour, ``calls.jsonl`` the
 arguments of every call, ``worker-N`` is the home folder of a worker, and ``bin`` has the workers' commands.

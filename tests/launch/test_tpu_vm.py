@@ -218,7 +218,7 @@ def slice_(cloud: Cloud) -> Cloud:
 
 @pytest.fixture
 def set_up(slice_: Cloud) -> Cloud:
-    """A cloud with a slice on which setup has run."""
+    """A cloud with a slice after setup."""
     for worker in (0, 1):
         job = slice_.folder / f"worker-{worker}" / "afjax-job"
         for name in ("source", "venv/bin"):
