@@ -211,7 +211,7 @@ def test_split_with_a_single_class_warns(train: list[str], data: Path, write_row
         assert main(train) == 0
 
 
-# Settings
+# Invalid settings
 
 
 def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
@@ -407,7 +407,7 @@ def test_hub_id_without_network_is_refused(
 # Paths that cannot be written
 
 
-def test_file_in_place_of_an_output_folder_is_refused(
+def test_unusable_output_paths_are_refused(
     train: list[str], model: list[str], data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     (tmp_path / "file").write_text("kept")

@@ -40,7 +40,7 @@ def test_eval_and_predict_read_trunk_and_head_from_the_store(
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
 
 
-def test_only_head_trained_with_the_adapter_is_used(
+def test_single_matching_head_is_selected(
     store: Path, data: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["eval", f"--store={store}", "--adapter=first", f"--source={data}"]

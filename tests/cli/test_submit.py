@@ -67,7 +67,7 @@ def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = Fals
 
 @pytest.fixture(scope="module")
 def heads(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a head for every task; rte also has an adapter, and qnli a fusion of it."""
+    """A store with heads for all tasks; rte also has an adapter, and qnli a fusion of that adapter."""
     folder = tmp_path_factory.mktemp("heads")
     task_model(tiny_trunk, "rte", adapter="rte").save(folder)
     task_model(tiny_trunk, "qnli", adapter="rte", fused=True).save(folder)

@@ -570,7 +570,7 @@ def test_full_disk_is_reported(
 @pytest.mark.parametrize(
     "given", [["--help"], ["--grid.train.epochs=1", "--confg.seed=1"], ["--store=x", "--grid.train.epochs=1"]]
 )
-def test_invalid_flags_are_refused(words: list[str], capsys: Capsys, given: list[str]) -> None:
+def test_help_and_unknown_flags(words: list[str], capsys: Capsys, given: list[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main([*words, *given])
     out, err = capsys.readouterr()

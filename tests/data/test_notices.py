@@ -72,7 +72,7 @@ def test_accuracy_no_better_than_the_majority_class() -> None:
     assert no_better_than_majority("head", values, {"pearson": 0.0}) == ""
 
 
-def test_sound_data_gives_no_notice() -> None:
+def test_valid_data_gives_no_notice() -> None:
     train = rows("a", "b", "c", "d", labels=["x", "y", "x", "y"])
     assert data_notices(TASK, {"train": train, "dev": rows("e", "f", labels=["x", "y"])}) == []
 

@@ -525,12 +525,12 @@ def test_rows_of_spreadsheets(tmp_path: Path, name: str) -> None:
     assert split_rows(name, tmp_path) == {(text, label) for _, text, label in rows}
 
 
-def test_every_task_has_test_files() -> None:
+def test_every_task_is_covered_by_these_tests() -> None:
     others = {"newsgroups", "sms_spam", "news_aggregator"}
     assert {*TASKS, *SPREADSHEETS, *others} == set(OFFICIAL)
 
 
-def test_table_of_tasks() -> None:
+def test_official_task_table_is_valid() -> None:
     for name, task in OFFICIAL.items():
         assert task.about
         assert task.folders

@@ -477,7 +477,7 @@ def test_babysit_stops_if_the_first_request_is_refused(cloud: Cloud) -> None:
     cloud.set(errors={"queued-resources create": ["Quota limit exceeded"]})
     done = cloud.run("babysit", *SPOT, "--", *TRAIN, code=2)
     assert "there is no quota left" in done.stderr
-    # There is no slice that could stay.
+    # No slice exists that could stay.
     assert "stay" not in done.stderr
     assert cloud.calls == ["queued-resources create"]
 
@@ -640,7 +640,7 @@ def test_unreachable_workers_are_reported(set_up: Cloud) -> None:
     assert set_up.calls == ["tpu-vm ssh status"] * 4
 
 
-def test_logs_of_one_worker(set_up: Cloud) -> None:
+def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
     assert "worker 0 has no log yet" in set_up.refused("logs")
     assert "--worker is 2; slice has the workers 0 to 1." in set_up.refused("logs", "--worker=2")
     set_up.run("run", "--", *TRAIN)

@@ -31,7 +31,7 @@ def test_metrics_are_known_and_the_main_metric_is_supported(kind: TaskKind) -> N
 
 
 @pytest.mark.parametrize("group", STEP_GROUPS)
-def test_kinds_in_a_step_group_share_their_model_inputs(group: tuple[TaskKind, ...]) -> None:
+def test_kinds_in_a_step_group_read_the_same_model_outputs(group: tuple[TaskKind, ...]) -> None:
     specs = [TASK_KINDS[kind] for kind in group]
     assert len({(spec.reads, spec.label_shape, spec.has_choices) for spec in specs}) == 1
 
