@@ -289,7 +289,7 @@ def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, bat
     adapter = map_with_path(silent, draw(init_adapter(KEY, config, TRUNK)))
     plain = Model(trunk=TRUNK, head_name="task")
     ours = model_with(config)({**params, "adapters": {"a": adapter}}, batch)
-    # Computing other tokens in the last layer changes the order of sums.
+    # The set of tokens that the last layer computes changes the order of sums.
     expected = plain(params, batch, fusion_attention=reads_all_tokens(config, 3))
     assert np.array_equal(ours.logits, expected.logits)
 
