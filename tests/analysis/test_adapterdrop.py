@@ -122,7 +122,7 @@ def test_dropping_a_layer_equals_adapters_that_add_nothing(
     assert dropped.flops_per_row() < whole.flops_per_row()
 
 
-def test_a_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, PAL, names=("a",), fused=False)
     dropped = whole.without_layers([0])
     assert dropped.params["adapters"]["a"]["shared"] is whole.params["adapters"]["a"]["shared"]

@@ -21,7 +21,7 @@ def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
     labels = RANDOM.integers(num_classes, size=23)
     labels[:15] = logits[:15].argmax(-1)
     (weights,) = resample_weights(23, 40, seed=1)
-    # Also if all rows have the same class, for which some scores are not defined.
+    # Also if all rows have the same class, so that some scores are undefined.
     weights[0] = np.where(np.arange(23) == 20, 23, 0)
     found = class_scores(logits.argmax(-1), labels, num_classes)(weights)
     slow = slow_scores(logits, labels, "classification", weights)

@@ -361,7 +361,7 @@ def test_invalid_max_length_of_a_head_is_refused(bert: Folders, tmp_path: Path, 
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
-def test_an_interrupted_import_leaves_nothing(
+def test_interrupted_import_leaves_nothing_in_the_store(
     bert: Folders, setup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, original = tmp_path / "store", checkpoint.write

@@ -1,4 +1,4 @@
-"""A head records what it was trained with, and using it with anything else requires an explicit flag."""
+"""A head records its adapter, fusion or trunk, and using it with another requires an explicit flag."""
 
 import dataclasses
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def load(saved: Path, tiny_trunk: Trunk) -> Load:
     return lambda head, **parts: load_task_model(saved, tiny_trunk, head=head, **parts)
 
 
-def test_heads_record_what_they_were_trained_with(saved: Path, tiny_trunk: Trunk) -> None:
+def test_heads_record_their_adapter_fusion_or_trunk(saved: Path, tiny_trunk: Trunk) -> None:
     def record(name: str) -> dict:
         return store.read_manifest(saved, "heads", name).trained_with
 

@@ -104,7 +104,7 @@ def test_masked_layers_with_mean_pooling_equal_separate_models(tiny_trunk: Trunk
     assert np.abs(both[:, 0] - both[:, 1]).max() > 1e-3
 
 
-def test_first_token_fusion_skips_the_other_tokens_of_the_last_layer(tiny_trunk: Trunk) -> None:
+def test_first_token_pooling_skips_the_other_tokens_of_the_last_layer(tiny_trunk: Trunk) -> None:
     def flops(pooling: Pooling) -> int:
         model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling=pooling))
         return minimum_flops(model, "nothing", batch_size=2, length=8)
@@ -136,6 +136,6 @@ def test_mean_pooling_cannot_be_exported_to_adapterhub(tiny_trunk: Trunk) -> Non
         write_head(config, head, "task", TaskConfig(name="task"), ("no", "yes"), None)
 
 
-def test_an_unknown_pooling_is_refused() -> None:
+def test_unknown_pooling_is_refused() -> None:
     with pytest.raises(UserError, match="first"):
         HeadConfig(pooling="max")  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def needs_libtpu() -> None:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Model]:
-    """Makes a tiny model, given its adapters, whether they are fused, what the head reads, and ``scan_layers``."""
+    """Makes a tiny model, given its adapters, ``fuse``, the head's ``reads``, and ``scan_layers``."""
 
     def make(
         adapters: Sequence[Adapter] = (), *, fuse: bool = False, reads: Reads = "pooled", scan_layers: bool = False

@@ -22,7 +22,7 @@ from afjax.tpu.chips import CHIPS, get_topology, parse_topology
         ("v5p:4x4x8", 128, 6, (True, True, True)),
     ],
 )
-def test_a_slice_knows_its_chips_and_links(name: str, num_chips: int, links: int, wrap: tuple[bool, ...]) -> None:
+def test_number_of_chips_and_links_of_a_slice(name: str, num_chips: int, links: int, wrap: tuple[bool, ...]) -> None:
     topology = parse_topology(name)
     assert (topology.name, topology.num_chips, topology.links, topology.wrap) == (name, num_chips, links, wrap)
     assert topology.interconnect_bytes_per_s == links * topology.chip.link_bytes_per_s

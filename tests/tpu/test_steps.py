@@ -1,4 +1,4 @@
-"""Steps from plans: their shapes and programs equal those of real runs."""
+"""Steps compiled from plans have the shapes and programs of real runs."""
 
 import dataclasses
 import json

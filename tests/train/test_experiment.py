@@ -526,6 +526,6 @@ def test_adapter_too_large_for_memory_is_refused_before_the_workdir_is_claimed(
     assert not (tmp_path / "refused").exists()
 
 
-def test_an_empty_workdir_is_refused(single: MakeConfig) -> None:
+def test_empty_workdir_is_refused(single: MakeConfig) -> None:
     with pytest.raises(UserError):
         run_experiment(single(), workdir="")  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, mod
         assert {int(count) for count in shared_counts} == {3}
     else:
         assert state["trained"]["shared"] == {}
-    # Outputs beyond those of a task's head stay zero.
+    # Padded outputs, which a task's own head does not have, stay zero.
     kernel = state["trained"]["own"]["heads"]["drawn"]["output"]["kernel"]
     assert not np.any(kernel[0][:, 2:])
     assert not np.any(kernel[2][:, 1:])

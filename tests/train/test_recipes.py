@@ -197,7 +197,7 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
         ("full", 0, False),
     ],
 )
-def test_a_trunk_in_bfloat16_trains_float32_leaves(
+def test_training_on_a_bfloat16_trunk_keeps_float32_leaves(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],

@@ -305,7 +305,7 @@ def test_settings_by_path() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "null", "[]", "{}", '{"settings": [], "inputs": {}, "lengths": []}'])
-def test_a_damaged_record_is_refused(again: Train, tmp_path: Path, text: str) -> None:
+def test_damaged_record_is_refused(again: Train, tmp_path: Path, text: str) -> None:
     (tmp_path / "run" / "run.json").write_text(text)
     with pytest.raises(UserError) as refused:
         again()

@@ -72,7 +72,7 @@ def test_second_run_is_refused_before_it_trains(start: Start, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_a_deleted_workdir_frees_its_names(start: Start, tmp_path: Path) -> None:
+def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "first")
     assert start("second", seed=1)
 

@@ -36,7 +36,7 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize(
     "text", ["[]", "null", '"bert"', "3", "", "{", "[" * 100_000, '{"a":' * 100_000, '{"vocab_size": 1e999}', b"\xff"]
 )
-def test_a_config_that_is_not_an_object_is_refused(folder: Path, text: str | bytes) -> None:
+def test_config_that_is_not_an_object_is_refused(folder: Path, text: str | bytes) -> None:
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert str(folder / "config.json") in refusal(folder)
     with pytest.raises(UserError, match=r"config\.json"):
@@ -107,7 +107,7 @@ def test_unusual_but_valid_values_are_accepted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("field", [*SIZES, "model_type"])
-def test_a_missing_field_is_named(folder: Path, field: str) -> None:
+def test_missing_field_is_named_in_the_error(folder: Path, field: str) -> None:
     values = json.loads((folder / "config.json").read_text())
     del values[field]
     (folder / "config.json").write_text(json.dumps(values))
