@@ -3,10 +3,10 @@
     python bench/tpu.py --output=tpu.csv
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
 
-The layers as a loop and as straight-line code are compiled one after the other for each method, so that their times
-compare; each in a process of its own, as ``afjax tpu`` is one, so that no time depends on what was compiled before. 32
-rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are not
-made again.
+For each method, the layers are compiled as a loop and then as straight-line code, so that their times are comparable.
+Each runs in a separate process, like ``afjax tpu``, so that no time depends on earlier compilations. There are 32 rows
+of 128 tokens per chip, and the trunk is in bfloat16. Each line is written as soon as it is known; existing lines are
+not computed again.
 """
 
 import argparse

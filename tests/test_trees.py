@@ -31,7 +31,7 @@ tree_strategy = st.dictionaries(
 
 
 @given(tree_strategy)
-def test_unflatten_undoes_flatten(tree: dict) -> None:
+def test_unflatten_inverts_flatten(tree: dict) -> None:
     assert unflatten(flatten(tree)) == tree
 
 
@@ -40,7 +40,7 @@ def test_paths_are_sorted_and_empty_subtrees_vanish() -> None:
     assert list(flatten(tree).items()) == [("a", 3), ("b/x", 2), ("b/y", 1)]
 
 
-def test_merge_joins_and_refuses_a_leaf_twice() -> None:
+def test_merge_joins_trees_and_refuses_duplicate_leaves() -> None:
     assert merge({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3}, {}) == {"a": {"x": 1, "y": 2}, "b": 3}
     with pytest.raises(AssertionError, match="a/x"):
         merge({"a": {"x": 1}}, {"a": {"x": 1}})
@@ -53,13 +53,13 @@ def test_map_with_path() -> None:
     }
 
 
-def test_select_keeps_the_leaves_that_are_asked_for() -> None:
+def test_select_keeps_the_chosen_leaves() -> None:
     tree = {"a": {"x": 1, "y": 2}, "b": {"x": 3}}
     assert select(tree, lambda path: path.endswith("y")) == {"a": {"y": 2}}
     assert select(tree, lambda path: False) == {}
 
 
-# Dicts with a type of their own
+# Dict subclasses
 
 
 @register_node
@@ -67,7 +67,7 @@ class Kept(Node):
     """A dict that only tests use."""
 
 
-def test_types_of_dicts_are_kept() -> None:
+def test_dict_types_are_preserved() -> None:
     tree = {"a": Kept({"2": 1, "10": {"x": 2}})}
     for same in (
         jax.tree.map(lambda leaf: leaf, tree),
@@ -81,14 +81,14 @@ def test_types_of_dicts_are_kept() -> None:
     assert flatten(tree) == {"a/10/x": 2, "a/2": 1}
 
 
-def test_leaves_of_typed_dicts_have_the_order_and_the_paths_of_plain_dicts() -> None:
+def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
     # The order of a global norm's sum and the names in checkpoints depend on them.
     plain = {str(index): index for index in range(12)}
     assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
     assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)
 
 
-def test_merge_refuses_different_types_of_one_subtree() -> None:
+def test_merge_refuses_different_types_for_one_subtree() -> None:
     with pytest.raises(AssertionError, match="Kept"):
         merge({"a": Kept({"x": 1})}, {"a": {"y": 2}})
 
@@ -102,18 +102,18 @@ def test_count() -> None:
 
 
 def test_digests_are_pinned() -> None:
-    # Stores and trunk identities hold them: they may never change.
+    # They are recorded in stores and trunk identities, so they may never change.
     assert array_digest(np.arange(3, dtype=np.float32)) == PINNED_ARRAY
     assert tree_digest({"b": np.arange(3, dtype=np.float32), "a": {"c": np.int32(1)}}) == PINNED_TREE
 
 
-def test_equal_values_have_equal_digests_wherever_they_lie() -> None:
+def test_digests_do_not_depend_on_memory_layout() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     for same in (jnp.asarray(array), np.asfortranarray(array), array.astype(">f4"), np.stack([array, array])[::2][0]):
         assert array_digest(same) == array_digest(array)
 
 
-def test_digests_tell_bits_shapes_dtypes_and_names_apart() -> None:
+def test_digests_distinguish_bits_shapes_dtypes_and_names() -> None:
     array = np.arange(6, dtype=np.float32)
     flipped = array.copy()
     flipped.view(np.uint32)[3] ^= 1
@@ -125,7 +125,7 @@ def test_digests_tell_bits_shapes_dtypes_and_names_apart() -> None:
     assert len({tree_digest(tree) for tree in trees}) == 4
 
 
-def test_order_of_the_keys_does_not_matter() -> None:
+def test_digests_do_not_depend_on_key_order() -> None:
     one, two = np.float32(1), np.float32(2)
     assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
 
@@ -133,7 +133,7 @@ def test_order_of_the_keys_does_not_matter() -> None:
 # Keys
 
 
-def test_named_keys_depend_on_key_and_names_alone() -> None:
+def test_named_keys_depend_only_on_key_and_names() -> None:
     def bits(seed: int, *path: str) -> tuple[int, ...]:
         return tuple(jax.random.key_data(named_key(jax.random.key(seed), *path)).tolist())
 

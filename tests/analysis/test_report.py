@@ -1,4 +1,4 @@
-"""The report's page: every section, nothing from outside, and nothing of the data that a browser takes for markup."""
+"""The report's page has every section, loads nothing external, and escapes data that looks like markup."""
 
 import base64
 import html.parser
@@ -28,7 +28,7 @@ SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 class Elements(html.parser.HTMLParser):
-    """The names, attributes and texts of a page."""
+    """The names, attributes and texts of a page's elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Elements(html.parser.HTMLParser):
 
 
 def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: str = "target") -> None:
-    """A workdir as training leaves it, of a fusion, without its store."""
+    """Writes the workdir that training a fusion leaves, without its store."""
     config = ExperimentConfig(
         recipe="fusion",
         trunk=f"no/such/trunk {HOSTILE}",
@@ -66,7 +66,7 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     steps = [{"step": step, "loss": 1 / step, "gradient_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 30)]
     looks = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
     lines = sorted([*steps, *looks], key=lambda line: line["step"])
-    # A run that was killed while it wrote leaves half a line.
+    # A run killed in the middle of a write leaves an incomplete line.
     (target / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
     (target / "usage.json").write_text(json.dumps({"step": 29, "seconds": 75.0, "starts": 2, "devices": HOSTILE}))
     metrics = {"accuracy": accuracy, "f1": 0.5, "step": 29}
@@ -123,7 +123,7 @@ def pictures(page: str) -> list[str]:
     return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)]
 
 
-def test_nothing_from_outside(page: str) -> None:
+def test_page_loads_nothing_external(page: str) -> None:
     for name, attributes in Elements(page).found:
         assert name not in ("script", "iframe", "object", "embed", "base", "form")
         assert not any(key.startswith("on") for key in attributes)
@@ -137,22 +137,22 @@ def test_nothing_from_outside(page: str) -> None:
         assert "<script" not in picture
 
 
-def test_hostile_texts_show_as_text(page: str) -> None:
+def test_hostile_texts_are_shown_as_text(page: str) -> None:
     elements = Elements(page)
     assert "<script" not in page
-    # Name, data, trunk, label, texts, digest, devices: wherever something has a say.
+    # In the name, data, trunk, label, texts, digest and devices: everywhere external text is shown.
     assert sum(SHOWN in text for text in elements.texts) >= 12
     assert "<b>name" in elements.texts
     assert any("&lt;script&gt;alert(1)" in picture for picture in pictures(page))
 
 
-def test_what_the_page_says(page: str) -> None:
+def test_page_shows_the_main_figures(page: str) -> None:
     words = " ".join(Elements(page).texts)
     for part in ("0.7500", "1.00%", "1 min 15 s", "3 of 10 dev rows are wrong (30.0%)", "87.5% sure", "not those that"):
         assert part in words
 
 
-def test_what_is_gone_is_said_in_words(tmp_path: Path) -> None:
+def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
@@ -186,7 +186,7 @@ def test_several_runs(tmp_path: Path) -> None:
 
 
 def test_tasks_in_a_sequence(tmp_path: Path) -> None:
-    """Each has a run and a log of its own, and of a task that was scored again and again the last score counts."""
+    """Each task has a run and a log of its own. If a task was scored several times, its last score counts."""
     tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
     config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
     write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
@@ -211,7 +211,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_tasks", "shown", "told"), [(8, 8, ""), (40, 31, "; 9 more are in metrics.jsonl")])
 def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: Path) -> None:
-    """All are drawn and told apart by their lines and markers too; where that is too many the page says so."""
+    """All curves are drawn, with distinct lines and markers. If there are too many, the page says so."""
     write_run(tmp_path, name="fused", accuracy=0.75)
     tasks = [f"task{number:02}" for number in range(num_tasks)]
     looks = [
@@ -252,11 +252,11 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     assert "gets all 3 dev rows right" in mistakes(result, look)[0].html
 
 
-def test_attributes_are_escaped() -> None:
+def test_attribute_values_are_escaped() -> None:
     assert tag("p", "a<b", Markup("<br>"), title='"><i>').html == '<p title="&quot;&gt;&lt;i&gt;">a&lt;b<br></p>'
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no finished run;"):
         find_experiments(epath.Path(tmp_path))
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
@@ -279,20 +279,20 @@ CHROMIUM = shutil.which("chromium")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
-def test_in_a_browser(page: str, tmp_path: Path) -> None:
-    """No console message, no network request, every section, hostile text as text."""
+def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
+    """No console message, no network request, every section present, and hostile text shown as text."""
     assert CHROMIUM is not None
     file = tmp_path / "report.html"
     file.write_text(page, encoding="utf-8")
     log = tmp_path / "net.json"
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    # What the browser itself would fetch goes to no host; what the page would fetch is seen in the log.
+    # The browser's own requests reach no host. The page's requests would be in the log.
     words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
     done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert "CONSOLE" not in done.stderr
     requested = re.findall(r'"url":"([^"]*)"', log.read_text())
-    # Whatever the browser asks its maker for is not the page's.
+    # The browser's requests to its vendor do not come from the page.
     own = r"(file|data|devtools|chrome[\w-]*):|https?://[\w.-]*(google|gvt1|gstatic)[\w.-]*[/:]"
     assert [url for url in requested if not re.match(own, url)] == []
     elements = Elements(done.stdout)

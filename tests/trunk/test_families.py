@@ -16,12 +16,12 @@ def test_every_family_has_every_part(name: str) -> None:
     assert family.name == name
     embeddings = family.position_embeddings(TABLE, TOKENS, 1)
     assert embeddings.shape == (2, 4, 3)
-    # A row's first token has the first position.
+    # The first token of a row has the first position.
     np.testing.assert_array_equal(embeddings[:, 0], TABLE[jnp.full(2, family.first_position(1))])
     assert family.default_pad_id >= 0
 
 
-def test_bert_counts_all_tokens_and_roberta_those_that_are_not_padding() -> None:
+def test_bert_positions_count_all_tokens_and_robertas_skip_padding() -> None:
     bert, roberta = (
         ENCODER_FAMILIES[name].position_embeddings(TABLE, TOKENS, 1)[..., 0] for name in ("bert", "roberta")
     )

@@ -1,4 +1,4 @@
-"""The forms of layers convert into each other, and code asks for their type."""
+"""The forms of layers convert into each other, and code distinguishes them by type."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ STACKED: Tree = {"ffn": {"kernel": jnp.arange(24.0).reshape(3, 4, 2), "bias": jn
 
 
 @pytest.mark.parametrize("scan", [False, True])
-def test_every_form_has_the_same_layers(scan: bool) -> None:
+def test_fastest_form_has_the_same_layers(scan: bool) -> None:
     layers = fastest_form(STACKED, scan=scan)
     assert type(layers) is (LoopedLayers if scan else UnstackedLayers)
     assert num_layers(layers) == num_layers(STACKED) == 3
@@ -37,14 +37,14 @@ def test_every_form_has_the_same_layers(scan: bool) -> None:
 
 
 def test_keys_do_not_decide_the_form() -> None:
-    """A stacked tree whose keys look like another form stays a stack."""
+    """A stacked tree whose keys look like another form is still treated as stacked."""
     lookalike = {"0": {"bias": jnp.zeros((3, 2))}, "last": {"bias": jnp.zeros((3, 2))}}
     assert num_layers(lookalike) == 3
     assert stack_layers(lookalike) is lookalike
     assert stacks(lookalike) == [lookalike]
 
 
-def test_one_layer_has_no_loop() -> None:
+def test_single_layer_has_no_loop() -> None:
     one = jax.tree.map(lambda leaf: leaf[:1], STACKED)
     assert list(loop_layers(one)) == ["last"]
     assert num_layers(loop_layers(one)) == num_layers(unstack_layers(one)) == 1
