@@ -19,7 +19,7 @@ from pathlib import Path
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.tpu.chips import get_topology, parse_topology
-from afjax.tpu.plan import MethodCase, of_method
+from afjax.tpu.plan import MethodCase, plan_method
 from afjax.tpu.program import total_by_kind
 from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
@@ -37,7 +37,7 @@ def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[st
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")
-    plan = of_method(
+    plan = plan_method(
         MethodCase(
             trunk=trunk,
             method=name,

@@ -34,8 +34,8 @@ class Mistake:
 
 
 @dataclasses.dataclass(frozen=True)
-class DevLook:
-    """The result of :func:`look_at`.
+class DevEvaluation:
+    """The result of :func:`evaluate_dev_rows`.
 
     Attributes:
       num_rows: The number of rows.
@@ -64,7 +64,9 @@ class DevLook:
     members: tuple[str, ...]
 
 
-def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_size: int = 32) -> DevLook:
+def evaluate_dev_rows(
+    model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_size: int = 32
+) -> DevEvaluation:
     """Evaluates a model in one pass over labelled rows.
 
     Args:
@@ -106,7 +108,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
     surest = _surest(predictions, values)
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-surest[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
-    return DevLook(
+    return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
         scores=found,

@@ -6,10 +6,10 @@ from pathlib import Path
 from etils import epath
 
 from afjax import __version__
-from afjax.analysis.dev_rows import DevLook, look_at
+from afjax.analysis.dev_rows import DevEvaluation, evaluate_dev_rows
 from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
-from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
+from afjax.analysis.report_tables import EvaluatedResult, other_rows, score, score_tables, trained_table
 from afjax.analysis.workdirs import (
     ExperimentRecord,
     Moved,
@@ -90,7 +90,7 @@ def make_page(
     title: str,
     experiments: Sequence[ExperimentRecord],
     best: ExperimentRecord,
-    looked: Sequence[Looked],
+    looked: Sequence[EvaluatedResult],
     store_folder: str,
 ) -> str:
     """Makes the HTML page from the records and evaluations."""
@@ -134,17 +134,17 @@ def _looked(
     moved: Moved,
     num_mistakes: int,
     batch_size: int,
-) -> Looked:
+) -> EvaluatedResult:
     try:
         model = load_result(experiment, result, load_trunk, moved=moved)
     except UserError as error:
-        return Looked(result, missing=str(error))
+        return EvaluatedResult(result, missing=str(error))
     parameters = _parameters(experiment, model)
     try:
-        look = look_at(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
+        look = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
     except (UserError, OSError) as error:
-        return Looked(result, parameters, missing=str(error))
-    return Looked(result, parameters, look)
+        return EvaluatedResult(result, parameters, missing=str(error))
+    return EvaluatedResult(result, parameters, look)
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
@@ -210,7 +210,9 @@ def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) ->
     return [tag("p", words)]
 
 
-def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[Looked]) -> Markup:
+def _key_numbers(
+    finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[EvaluatedResult]
+) -> Markup:
     metrics = dict.fromkeys(result.main_metric for result in best.results.values())
     what = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
     mean = "mean " if len(best.results) > 1 else ""
@@ -227,7 +229,7 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="key")
 
 
-def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[Markup]]) -> list[Markup]:
+def _of_looks(looked: Sequence[EvaluatedResult], show: Callable[[Result, DevEvaluation], list[Markup]]) -> list[Markup]:
     """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
     parts: list[Markup] = []
     for each in looked:

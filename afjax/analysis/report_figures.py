@@ -57,7 +57,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
+def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
     """Plots up to ``MOST_LINES`` dev metrics by step, and the step whose parameters were kept."""
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))

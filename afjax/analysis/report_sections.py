@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from afjax.analysis import report_figures as draw
-from afjax.analysis.dev_rows import DevLook, Mistake
+from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.figures import picture
 from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
@@ -59,7 +59,7 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
         )
         figures.append(
             image(
-                picture(draw.look_figure(run, names, best), ".svg"),
+                picture(draw.evaluation_figure(run, names, best), ".svg"),
                 f"Dev scores of {run.title} by step: {scores}.",
                 "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept") + left_out,
             )
@@ -85,7 +85,7 @@ def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [looks[place] for place in np.linspace(0, len(looks) - 1, 12).round().astype(int)]
 
 
-def activations(result: Result, look: DevLook | None) -> list[Markup]:
+def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
     """A fusion's mean attention over its adapters, as a heatmap and as a table."""
     if look is None:
         return [tag("p", f"{result.name} was not run on its dev rows, so nothing is known of a fusion's use.")]
@@ -119,7 +119,7 @@ def activations(result: Result, look: DevLook | None) -> list[Markup]:
     ]
 
 
-def confusion(result: Result, look: DevLook) -> list[Markup]:
+def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
     """The confusion matrix, or a plot of predicted against right values for regression."""
     if look.values is not None:
         labels, predicted = look.values
@@ -161,7 +161,7 @@ def confusion(result: Result, look: DevLook) -> list[Markup]:
     return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
 
-def mistakes(result: Result, look: DevLook) -> list[Markup]:
+def mistakes(result: Result, look: DevEvaluation) -> list[Markup]:
     """The worst mistakes, as cards because texts are too long for a table on a phone."""
     if not look.num_wrong:
         return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]

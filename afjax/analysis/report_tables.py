@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.dev_rows import DevLook
-from afjax.analysis.workdirs import NO_MATTER, ExperimentRecord, by_tasks, differing_settings
+from afjax.analysis.dev_rows import DevEvaluation
+from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, table, tag
 from afjax.store import Manifest
 from afjax.train.experiment import Result
@@ -18,7 +18,7 @@ _SETTINGS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
+class EvaluatedResult:
     """A result, with its model's size and evaluation if the model and the dev rows still exist.
 
     Attributes:
@@ -30,11 +30,11 @@ class Looked:
 
     result: Result
     parameters: tuple[int, int] | None = None
-    look: DevLook | None = None
+    look: DevEvaluation | None = None
     missing: str = ""
 
 
-def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: Sequence[Manifest]) -> Markup:
+def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], manifests: Sequence[Manifest]) -> Markup:
     """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
@@ -69,7 +69,7 @@ def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: S
     return Markup(shown.html + tag("p", f"All parameters are not known: {looked[0].missing}").html)
 
 
-def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked]) -> list[Markup]:
+def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[EvaluatedResult]) -> list[Markup]:
     """The scores of all runs over seeds, per task, and every score of the run that the report is about."""
     parts = []
     if len(finished) > 1:
@@ -95,7 +95,7 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked])
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     """Scores of runs on the same tasks over seeds, one row per setting and task. The best setting is first."""
     sides = [experiment.settings for experiment in experiments]
-    varying = differing_settings(sides, NO_MATTER)
+    varying = differing_settings(sides, IGNORED_SETTINGS)
 
     def telling(name: str) -> tuple[bool, bool, int]:
         """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then those with most values."""
@@ -125,7 +125,7 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
 
-def other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]:
+def other_rows(best: ExperimentRecord, looked: Sequence[EvaluatedResult]) -> list[Markup]:
     """Warnings about dev rows that differ from the dev rows used in training."""
     parts = []
     for each in looked:

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import NO_MATTER
+from afjax.analysis.workdirs import IGNORED_SETTINGS
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
@@ -89,7 +89,7 @@ class RunRecord:
         """
         if self.config is None:
             return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
-        values = {key: value for key, value in to_dict(self.config).items() if key not in NO_MATTER}
+        values = {key: value for key, value in to_dict(self.config).items() if key not in IGNORED_SETTINGS}
         values["trunk"] = self.origin or self.trunk
         values["task"] = self._by_rows(values["task"])
         values["tasks"] = [self._by_rows(task) for task in values["tasks"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import NO_MATTER, Moved, differing_settings, find_experiments, load_result
+from afjax.analysis.workdirs import IGNORED_SETTINGS, Moved, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
@@ -114,7 +114,7 @@ def _of_runs(
     folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
 ) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
-    swept = differing_settings([experiment.settings for experiment in finished], NO_MATTER)
+    swept = differing_settings([experiment.settings for experiment in finished], IGNORED_SETTINGS)
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(

@@ -22,7 +22,7 @@ from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
 # Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
-NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
+IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
 # How deep a given folder is searched, as in ``afjax table``.
 _DEPTH = 4

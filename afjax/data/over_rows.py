@@ -10,14 +10,14 @@ from jax.sharding import Mesh
 
 from afjax.data.batches import Batching, eval_batches
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place_batch, to_host, whole
+from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
 from afjax.errors import UserError
 from afjax.trees import Tree
 
 
 def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
     """Compiles a step whose outputs are replicated over the mesh."""
-    return jax.jit(step, out_shardings=whole(mesh))
+    return jax.jit(step, out_shardings=replicated(mesh))
 
 
 def over_rows(
@@ -55,9 +55,9 @@ def over_rows(
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
 
     batch_size = batching.batch_size
-    part = own_rows(batch_size, mesh)
+    part = host_rows(batch_size, mesh)
     for batch in eval_batches(data, batching, part=part):
-        inputs = place_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
+        inputs = shard_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
         with jax.set_mesh(mesh):
             under_way.append((batch["rows"], step(params, inputs)))
         # Fetching one step late lets the host build the next batch while the device computes.
@@ -134,7 +134,7 @@ def sum_over_rows(
       UserError: The sum is NaN or infinite.
     """
     batch_size = batching.batch_size
-    part = own_rows(batch_size, mesh)
+    part = host_rows(batch_size, mesh)
     total: Any = None
     for batch in eval_batches(data, batching, part=part):
         rows = batch["rows"][part]
@@ -143,7 +143,7 @@ def sum_over_rows(
         with jax.set_mesh(mesh):
             # The host builds one batch ahead of the devices. Waiting here bounds the number of queued batches.
             jax.block_until_ready(total)
-            found = step(params, place_batch(inputs, batch_size, mesh))
+            found = step(params, shard_batch(inputs, batch_size, mesh))
             total = (found, jax.tree.map(jnp.zeros_like, found)) if total is None else _added(total, found)
     assert total is not None, "an empty split reached the model"
     summed = to_host(total[0])

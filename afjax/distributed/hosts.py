@@ -352,7 +352,7 @@ def is_runtime_error(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def all_hosts_or_raise() -> Iterator[None]:
     """Synchronizes all hosts at the end of the block, and raises on all of them if the block failed on any.
 
     The block itself must not synchronize with other hosts.
@@ -398,16 +398,16 @@ def check_shared(folder: Any, what: str) -> None:
     if not several_hosts():
         return
     marker = folder / f".shared-{_gather_text(secrets.token_hex(8))[0]}"
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             folder.mkdir(parents=True, exist_ok=True)
             marker.write_text("")
-    with together():
+    with all_hosts_or_raise():
         if not marker.exists():
             raise UserError(
                 f"The {what} {folder} is not that of the first host; give one that all hosts share, gs://... say."
             )
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             marker.unlink()
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from afjax.distributed.hosts import several_hosts
-from afjax.distributed.sharding import whole
+from afjax.distributed.sharding import replicated
 from afjax.errors import PREEMPTED, PreemptionError
 
 
@@ -66,7 +66,7 @@ class Preemption:
         self._before: Any = None
         everywhere = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self._to_devices = functools.partial(jax.make_array_from_callback, (mesh.size,), everywhere)
-        self._any = jax.jit(lambda flags: flags.max(), out_shardings=whole(mesh))
+        self._any = jax.jit(lambda flags: flags.max(), out_shardings=replicated(mesh))
 
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():

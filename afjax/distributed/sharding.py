@@ -93,7 +93,7 @@ def local_mesh() -> Mesh:
     return make_mesh(MeshConfig(), jax.local_devices())
 
 
-def whole(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
@@ -110,9 +110,9 @@ def leaf_sharding(path: str, shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     names = _axis_names(path)
     spec: list[str | None] = [None] * len(shape)
     for axis, name in zip(range(len(shape) - len(names), len(shape)), names, strict=True):
-        place = PLACES.get(name)
-        if place and shape[axis] % mesh.shape[place] == 0:
-            spec[axis] = place
+        mesh_axis = PLACES.get(name)
+        if mesh_axis and shape[axis] % mesh.shape[mesh_axis] == 0:
+            spec[axis] = mesh_axis
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
@@ -140,7 +140,7 @@ def tree_sharding(tree: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
-def place(tree: Tree, mesh: Mesh) -> Tree:
+def shard(tree: Tree, mesh: Mesh) -> Tree:
     """Copies a parameter tree to the mesh, in new buffers. Every host must pass the same tree."""
 
     def place_leaf(leaf: Any, sharding: NamedSharding) -> jax.Array:
@@ -150,7 +150,7 @@ def place(tree: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(place_leaf, tree, tree_sharding(tree, mesh))
 
 
-def split_rows(x: jax.Array) -> jax.Array:
+def shard_rows(x: jax.Array) -> jax.Array:
     """Constrains ``x`` to be sharded over its leading (batch) axis only, inside a compiled step.
 
     The mesh is set by ``jax.set_mesh``. If there is none, or if it has other axes, ``x`` is returned unchanged.
@@ -158,8 +158,8 @@ def split_rows(x: jax.Array) -> jax.Array:
     return _constrained(x, PartitionSpec(ROWS))
 
 
-def gathered(x: jax.Array) -> jax.Array:
-    """Constrains ``x`` to be replicated, under the same conditions as :func:`split_rows`.
+def replicate(x: jax.Array) -> jax.Array:
+    """Constrains ``x`` to be replicated, under the same conditions as :func:`shard_rows`.
 
     Used for tables that every device looks up rows in.
     """
@@ -173,7 +173,7 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def num_parts() -> int:
-    """Returns the number of parts into which :func:`split_rows` splits a batch; 1 outside of a mesh."""
+    """Returns the number of parts into which :func:`shard_rows` splits a batch; 1 outside of a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
 
@@ -183,26 +183,26 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
-def own_rows(batch_size: int, mesh: Mesh) -> slice:
+def host_rows(batch_size: int, mesh: Mesh) -> slice:
     """Returns the rows of a batch that belong to this host's devices."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     bounds = [index[0].indices(batch_size)[:2] for index in indices if index is not None]
     return slice(min(first for first, _ in bounds), max(last for _, last in bounds))
 
 
-def place_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
+def shard_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
     """Places a batch on the mesh.
 
     Args:
-      batch: Arrays of this host's rows (see :func:`own_rows`), or scalars, which are replicated.
+      batch: Arrays of this host's rows (see :func:`host_rows`), or scalars, which are replicated.
       batch_size: Number of rows on all hosts together.
       mesh: The mesh.
     """
-    first = own_rows(batch_size, mesh).start
+    first = host_rows(batch_size, mesh).start
 
     def place_array(array: np.ndarray) -> jax.Array:
         if not array.ndim:
-            return jax.make_array_from_callback((), whole(mesh), lambda _: array)
+            return jax.make_array_from_callback((), replicated(mesh), lambda _: array)
         shape = (batch_size, *array.shape[1:])
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:

@@ -42,7 +42,7 @@ from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, slot_b
 from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import check_dense, dense, keep
+from afjax.nn.layers import check_dense, dense, saveable
 from afjax.trees import Tree
 
 
@@ -196,6 +196,6 @@ def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
     if not joining_pays(num_tokens(z), z.shape[-1]):
         projected = dense(query, z)
         return dense({"kernel": key["kernel"].T}, projected), dense({"kernel": key["bias"][:, None]}, projected)
-    joined = {name: keep(query[name] @ key["kernel"].T) for name in ("kernel", "bias")}
+    joined = {name: saveable(query[name] @ key["kernel"].T) for name in ("kernel", "bias")}
     constant = {"kernel": (query["kernel"] @ key["bias"])[:, None], "bias": (query["bias"] @ key["bias"])[None]}
     return dense(joined, z), dense(constant, z)

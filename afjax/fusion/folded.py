@@ -8,7 +8,7 @@ from jax import Array
 
 from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import dense, keep
+from afjax.nn.layers import dense, saveable
 from afjax.trees import Node, Tree, register_node
 
 
@@ -45,15 +45,17 @@ def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
       which only matters with dropout.
     """
     matrix, constants, query = up["kernel"], up["bias"], params["query"]
-    key_up = keep(params["key"]["kernel"].T @ matrix.T)  # [d, R]
+    key_up = saveable(params["key"]["kernel"].T @ matrix.T)  # [d, R]
     # The key's bias adds the same number to every adapter's score. The softmax ignores it, but dropout does not.
-    key_constants = keep(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
+    key_constants = saveable(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
     if "value" in params:
-        matrix, constants = (keep(left @ params["value"]["kernel"]) for left in (matrix, constants))
+        matrix, constants = (saveable(left @ params["value"]["kernel"]) for left in (matrix, constants))
+    score = {"kernel": saveable(query["kernel"] @ key_up), "bias": query["bias"] @ key_up}
+    constant_score = {"kernel": saveable(query["kernel"] @ key_constants), "bias": query["bias"] @ key_constants}
     return FoldedMatrices(
         {
-            "score": {"kernel": keep(query["kernel"] @ key_up), "bias": query["bias"] @ key_up},
-            "constant_score": {"kernel": keep(query["kernel"] @ key_constants), "bias": query["bias"] @ key_constants},
+            "score": score,
+            "constant_score": constant_score,
             "output": {"kernel": matrix},
             "constant_output": {"kernel": constants},
         }

@@ -22,7 +22,7 @@ from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenise import TokenisedRows
 from afjax.display.html import listed, table
-from afjax.distributed.sharding import local_mesh, place
+from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError
 from afjax.model import editing, partition
 from afjax.model.model import Model
@@ -300,7 +300,7 @@ class TaskModel:
         return embed_texts(
             texts,
             self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length),
-            model=self._nameless,
+            model=self._inference_model,
             params=self._device_params,
             tokenizer=self._tokenizer,
             mesh=self._mesh,
@@ -322,7 +322,7 @@ class TaskModel:
             "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
         }
         # Straight-line code, because XLA counts a loop's body only once.
-        model = dataclasses.replace(self._nameless, scan_layers=False)
+        model = dataclasses.replace(self._inference_model, scan_layers=False)
         analysis: Any = _predict_step.lower(model, False, self._device_params, batch).cost_analysis()
         return float(analysis["flops"])
 
@@ -352,7 +352,7 @@ class TaskModel:
           data: The result of :meth:`tokenised`.
           batch_size, max_length: As in :meth:`predict`.
         """
-        step = functools.partial(step, self._nameless)
+        step = functools.partial(step, self._inference_model)
         return over_rows(step, self._device_params, data, **self._batches(data, batch_size, max_length))
 
     def sum_over_rows(
@@ -372,7 +372,7 @@ class TaskModel:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
           weights: ``[rows, n]``, for span ``[windows, n]``. Each batch contains its rows' weights as ``weights``.
         """
-        step = functools.partial(step, self._nameless)
+        step = functools.partial(step, self._inference_model)
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
 
     def _batches(self, data: TokenisedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class TaskModel:
         The parameters include the trunk's, and a fusion is folded. For regression, multiply the logits by the task's
         ``scale``.
         """
-        return self._nameless, jax.device_get(self._device_params)
+        return self._inference_model, jax.device_get(self._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
         """Returns the model without the adapters of some of the trunk's layers; see :func:`editing.without_layers`."""
@@ -436,10 +436,10 @@ class TaskModel:
             "fusion": {"fusion": self.params["fusion"][mixed]} if mixed else {},
             "heads": {"head": self.params["heads"][head]},
         }
-        return self._nameless.fold(place({"trunk": trunk, **own}, self._mesh))
+        return self._inference_model.fold(shard({"trunk": trunk, **own}, self._mesh))
 
     @functools.cached_property
-    def _nameless(self) -> Model:
+    def _inference_model(self) -> Model:
         """The model with numbers instead of names, so that models that differ only in names share compiled programs."""
         adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
         mixed = "fusion" if self.model.fusion_name else ""

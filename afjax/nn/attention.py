@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.nn.layers import dense, dropout_mask, keep, wide_matmul
+from afjax.nn.layers import dense, dropout_mask, saveable, wide_matmul
 
 # attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
@@ -65,7 +65,7 @@ def _weighted_sum_forward(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array, Array]]:
     # With -inf in place of the finite minimum, fully masked queries would have NaN.
     weights = jax.nn.softmax(jnp.where(mask, scores * scale, jnp.finfo(scores.dtype).min)).astype(values.dtype)
-    signed = keep(weights if kept is None else jnp.where(kept, weights, -weights))
+    signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)
     sums = wide_matmul(left, values) / (1.0 - rate)
     totals = left.sum(-1, dtype=scores.dtype) / (1.0 - rate)
@@ -108,7 +108,7 @@ def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, atte
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
     scores = wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
-    context = keep(attend(scores, split(values))[0])
+    context = saveable(attend(scores, split(values))[0])
     # Without the barrier the TPU compiler fuses the concatenation of the heads into the next matmul. On v5p this
     # increases the memory traffic of adapter programs by 2 %.
     return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
@@ -138,10 +138,11 @@ def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, a
         params[name]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
         for name in ("key", "value")
     )
-    projected = keep(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
+    projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
     scores = wide_matmul(projected, x.transpose(0, 2, 1))[:, None]  # [batch, 1, heads, length]
     mixed, totals = attend(scores, x[:, None])  # [batch, 1, heads, d], [batch, 1, heads]
-    mixed = keep(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
-    context = keep(wide_matmul(mixed, value_kernel.transpose(0, 2, 1))).transpose(1, 0, 2)  # [batch, heads, head size]
+    mixed = saveable(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
+    context = saveable(wide_matmul(mixed, value_kernel.transpose(0, 2, 1)))  # [heads, batch, head size]
+    context = context.transpose(1, 0, 2)  # [batch, heads, head size]
     bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * totals[:, 0, :, None]
     return (context + bias).astype(x.dtype).reshape(-1, 1, size)

@@ -15,7 +15,7 @@ RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -> tuple[Array, Any]:
+def loop_over_layers(run_layer: RunLayer, x: Array, per_layer: Any, shared: Any) -> tuple[Array, Any]:
     """Runs the layers one after another, as a scan with its own backward pass.
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
@@ -25,8 +25,8 @@ def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -
     bottom one, and the bottom layer's remaining gradients are computed after it.
 
     The residuals of every layer are stored. For the bottom layer these are more than its backward pass reads. Residuals
-    that do not depend on the layer, such as constants or leaves of ``of_all``, are stored once per layer. Leaves of
-    ``of_each`` are not copied.
+    that do not depend on the layer, such as constants or leaves of ``shared``, are stored once per layer. Leaves of
+    ``per_layer`` are not copied.
 
     Args:
       run_layer: Runs one layer. It must not close over arrays.
@@ -37,25 +37,25 @@ def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -
     Returns:
       The top layer's output, and the stacked other results of the layers.
     """
-    return jax.lax.scan(lambda x, of_one: run_layer(x, of_one, of_all), x, of_each)
+    return jax.lax.scan(lambda x, layer: run_layer(x, layer, shared), x, per_layer)
 
 
-def _forward(run_layer: RunLayer, x: CustomVJPPrimal, of_each: Any, of_all: Any) -> tuple[tuple[Array, Any], Any]:
-    trained_of_each, frozen_of_each = _split(of_each)
-    trained_of_all, frozen_of_all = _split(of_all)
+def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: Any) -> tuple[tuple[Array, Any], Any]:
+    trained_per_layer, frozen_per_layer = _split(per_layer)
+    trained_shared, frozen_shared = _split(shared)
 
-    def step(x: Array, of_one: tuple[Any, Any]) -> tuple[Array, Any]:
-        trained_of_one, frozen_of_one = of_one
+    def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, Any]:
+        trained_layer, frozen_layer = layer
 
-        def run(x: Array, trained_of_one: Any, trained_of_all: Any) -> tuple[Array, Any]:
-            return run_layer(x, _merge(trained_of_one, frozen_of_one), _merge(trained_of_all, frozen_of_all))
+        def run(x: Array, trained_layer: Any, trained_shared: Any) -> tuple[Array, Any]:
+            return run_layer(x, _merge(trained_layer, frozen_layer), _merge(trained_shared, frozen_shared))
 
-        (x, others), backward = jax.vjp(run, x, trained_of_one, trained_of_all)
+        (x, others), backward = jax.vjp(run, x, trained_layer, trained_shared)
         return x, (others, backward)
 
     # Residuals that are leaves of of_each are returned by the scan without a copy.
-    x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_of_each, frozen_of_each))
-    depth = jax.tree.leaves((trained_of_each, frozen_of_each))[0].shape[0]
+    x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_per_layer, frozen_per_layer))
+    depth = jax.tree.leaves((trained_per_layer, frozen_per_layer))[0].shape[0]
     # The number of layers, and the number of layers whose input gradient is needed. They are stored as the shape of an
     # empty array, because integers would become traced arrays.
     extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
@@ -63,33 +63,34 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, of_each: Any, of_all: Any)
 
 
 def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    (backwards, extent), (to_x, to_others) = kept, cotangents
+    (backwards, extent), (grad_x, grad_others) = kept, cotangents
     depth, looped, _ = extent.shape
 
-    def gradients(index: Array | int, to_x: Array) -> tuple[Array, Any, Any]:
-        def of_one(leaf: Any) -> Array:
+    def gradients(index: Array | int, grad_x: Array) -> tuple[Array, Any, Any]:
+        def layer(leaf: Any) -> Array:
             if isinstance(leaf, SymbolicZero):
                 return jnp.zeros(leaf.shape[1:], leaf.dtype)
             return jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False, allow_negative_indices=False)
 
-        backward, to_others_of_one = jax.tree.map(of_one, (backwards, to_others))
-        return backward((to_x, to_others_of_one))
+        backward, grad_others_of_layer = jax.tree.map(layer, (backwards, grad_others))
+        return backward((grad_x, grad_others_of_layer))
 
     def step(state: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], Any]:
-        to_x, to_all = state
-        to_x, to_one, more_to_all = gradients(index, to_x)
-        return (to_x, jax.tree.map(jnp.add, to_all, more_to_all)), to_one
+        grad_x, grad_shared = state
+        grad_x, grad_layer, grad_shared_of_layer = gradients(index, grad_x)
+        return (grad_x, jax.tree.map(jnp.add, grad_shared, grad_shared_of_layer)), grad_layer
 
-    if isinstance(to_x, SymbolicZero):
-        to_x = jnp.zeros(to_x.shape, to_x.dtype)
-    to_all = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradients, 0, to_x)[2])
-    (to_x, to_all), to_each = jax.lax.scan(step, (to_x, to_all), jnp.arange(depth - looped, depth), reverse=True)
+    if isinstance(grad_x, SymbolicZero):
+        grad_x = jnp.zeros(grad_x.shape, grad_x.dtype)
+    grad_shared = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradients, 0, grad_x)[2])
+    indices = jnp.arange(depth - looped, depth)
+    (grad_x, grad_shared), grad_layers = jax.lax.scan(step, (grad_x, grad_shared), indices, reverse=True)
     if looped == depth:
-        return to_x, to_each, to_all
+        return grad_x, grad_layers, grad_shared
     # The gradient with respect to the bottom layer's input is not used, so the compiler removes its computation.
-    _, to_bottom, more_to_all = gradients(0, to_x)
-    to_each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), to_bottom, to_each)
-    return None, to_each, jax.tree.map(jnp.add, to_all, more_to_all)
+    _, grad_bottom, grad_shared_of_layer = gradients(0, grad_x)
+    grad_layers = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), grad_bottom, grad_layers)
+    return None, grad_layers, jax.tree.map(jnp.add, grad_shared, grad_shared_of_layer)
 
 
 loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)

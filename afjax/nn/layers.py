@@ -15,17 +15,17 @@ from afjax.errors import UserError
 from afjax.nn.random_bits import random_bits
 from afjax.trees import Tree
 
-# The checkpoint name of arrays marked by :func:`keep`.
-KEPT = "kept"
+# The checkpoint name of arrays marked by :func:`saveable`.
+SAVEABLE = "kept"
 
 
-def keep(x: Array) -> Array:
+def saveable(x: Array) -> Array:
     """Marks an array to be stored for the backward pass, not rematerialized.
 
     This only matters if other activations are rematerialized (``remat`` of :mod:`afjax.trunk.encoder`). Results of
     matrix products and dropout masks are marked, because they are small and expensive to recompute.
     """
-    marked: Array = checkpoint_name(x, KEPT)
+    marked: Array = checkpoint_name(x, SAVEABLE)
     return marked
 
 
@@ -118,7 +118,7 @@ def matmul(rows: Array, kernel: Array) -> Array:
 
     The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
     """
-    return keep(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
+    return saveable(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
 
 
 def wide_matmul(left: Array, right: Array) -> Array:
@@ -162,7 +162,7 @@ def softmax(x: Array, dtype: Any) -> Array:
 
 
 def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
-    output = keep(softmax(x, dtype))
+    output = saveable(softmax(x, dtype))
     # The empty array carries the dtype of x.
     return output, (output, x[..., :0])
 
@@ -247,7 +247,7 @@ def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array 
         return None
     # Without the barrier the TPU compiler would draw the bits again for every use. A mask that is stored for the
     # backward pass has several uses.
-    return keep(
+    return saveable(
         jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
     )
 

@@ -80,7 +80,7 @@ def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool =
         or a name is taken. Nothing is written in this case.
     """
     path = local_path(file, "The archive")
-    with bundle.waiting_room(store) as folder:
+    with bundle.staging_folder(store) as folder:
         _extract_all(path, folder)
         manifests = bundle.read(folder, where=str(path), advice=FETCH_AGAIN)
         return bundle.install(manifests, folder, store, name=name, overwrite=overwrite)

@@ -201,7 +201,7 @@ def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -
 
 
 @contextlib.contextmanager
-def waiting_room(store: StorePath) -> Iterator[Path]:
+def staging_folder(store: StorePath) -> Iterator[Path]:
     """Yields a temporary folder for a bundle that has to be checked before it is installed in a store.
 
     For a local store, the folder is on the store's disk.

@@ -81,7 +81,7 @@ def pull(
     """
     _check_repository(repository)
     where = f"The repository {repository}"
-    with bundle.waiting_room(store) as folder:
+    with bundle.staging_folder(store) as folder:
         with _sentences(repository, "read"):
             _download(_client(), repository, revision, folder, where)
         manifests = bundle.read(folder, where=where, advice=FETCH_AGAIN)

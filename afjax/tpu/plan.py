@@ -128,7 +128,7 @@ class MethodCase:
     mesh: MeshConfig
 
 
-def of_method(case: MethodCase) -> Plan:
+def plan_method(case: MethodCase) -> Plan:
     """Plans the run of a method.
 
     Raises:
@@ -164,7 +164,7 @@ def of_method(case: MethodCase) -> Plan:
     )
 
 
-def of_experiment(config: ExperimentConfig) -> Plan:
+def plan_experiment(config: ExperimentConfig) -> Plan:
     """Plans the run of an experiment at its longest padded length.
 
     If the experiment has sources, the plan is for its target. No data is read: tasks without label names are assumed to

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
-from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
+from afjax.distributed.sharding import batch_sharding, replicated, tree_sharding
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
@@ -48,7 +48,7 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     with jax.set_mesh(mesh):
-        inputs = (state, frozen, batch, _placed(key, whole(mesh)), _placed(rate, whole(mesh)))
+        inputs = (state, frozen, batch, _placed(key, replicated(mesh)), _placed(rate, replicated(mesh)))
         compiled = jit_step(step, state, mesh).lower(*inputs).compile()
     return compiled, time.perf_counter() - begin
 
@@ -59,7 +59,7 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
     if plan.multitask:
-        task = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+        task = _placed(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
         inputs: Any = {"trained": state["trained"], "frozen": frozen, "task": task}
         step: Any = make_multitask_eval_step(plan.model)
     else:
@@ -116,7 +116,7 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
     placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}
     if training and plan.multitask:
-        placed["task"] = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+        placed["task"] = _placed(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
     return placed
 
 

@@ -19,7 +19,7 @@ from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.saving import save_models
@@ -108,7 +108,7 @@ def run_experiment(
       PreemptionError: A host received SIGTERM during training.
     """
     workdir = open_path(workdir)
-    with together():
+    with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
@@ -120,7 +120,7 @@ def run_experiment(
         check_place(store_folder, "store")
         from_store = stored_sources(config, workdir, store_folder)
     check_same({"the adapters that the store has": ", ".join(from_store)})
-    with together():
+    with all_hosts_or_raise():
         recorded = read_inputs(workdir)
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
@@ -134,10 +134,10 @@ def run_experiment(
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             _claim(config, workdir, inputs, store_folder, from_store)
-    with together():
+    with all_hosts_or_raise():
         run = run_identifier(workdir)
     results = []
     for source in config.sources:
@@ -274,7 +274,7 @@ def _target(
     If the run has finished before, its stored results are returned.
     """
     folder = workdir / TARGET
-    with together():
+    with all_hosts_or_raise():
         earlier, kinds = read_results(folder), target_kinds(config)
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
         is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
@@ -308,7 +308,7 @@ def _target(
         for after, scores in zip(config.tasks, sequence.scores, strict=True)
         for task_model, of, score in zip(models, config.tasks, scores, strict=False)
     ]
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
     _save(models, results, store_folder, folder, run)
@@ -354,7 +354,7 @@ def _save(
     models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
 ) -> None:
     """Saves models, then their results. A run that is killed while saving writes identical files when resumed."""
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             save_models(store_folder, models, run=run)
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])

@@ -11,7 +11,7 @@ from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks.load import check_forms
 from afjax.tasks.tokenize import tokenize
-from afjax.train.messages import tell
+from afjax.train.messages import print_notices
 from afjax.train.record import trunk_inputs
 from afjax.trunk.pretrained import Trunk
 
@@ -51,7 +51,7 @@ def tokenise_splits(
 ) -> dict[str, TokenisedRows]:
     """Tokenises train and dev. Checks the rows first, and prints notices about suspicious data."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
-    tell(data_notices(task, {split: data[split] for split in ("train", "dev")}))
+    print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()
     return {
         split: tokenize(

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.preemption import Preemption
 from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
@@ -245,7 +245,7 @@ def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folde
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(absolute(target / "state"), state, force=True)
     report = {"step": done.number, "loss": repr(loss), "train_rows": rows, **extra}
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(

@@ -11,14 +11,14 @@ from afjax.train.loop import Run
 from afjax.trunk.pretrained import Trunk
 
 
-def tell(notices: Sequence[str]) -> None:
+def print_notices(notices: Sequence[str]) -> None:
     """Prints notices to stderr, on the first host."""
     if is_first_host():
         for notice in filter(None, notices):
             print(f"Note: {notice}", file=sys.stderr)
 
 
-def tell_run(
+def print_run(
     name: str,
     trunk: Trunk,
     run: Run,
@@ -49,7 +49,7 @@ def tell_run(
     print_line(f"{name}: {run.num_steps} steps, {dev_rows} dev rows evaluated every {every} step{'s' * (every > 1)}")
 
 
-def tell_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
+def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:
     """Prints the share of truncated rows and of padding tokens."""
     if not is_first_host():
         return

@@ -12,7 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import together
+from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError
 from afjax.model import partition
@@ -24,7 +24,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
-from afjax.train.messages import tell, tell_padding, tell_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
@@ -92,7 +92,7 @@ def train_multitask(
         for task, names in label_names.items()
     ]
     spec = _spec(trunk, tasks, rows, method, config, options)
-    with together():
+    with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
     own = [_own_params(setup, key, trunk) for setup in setups]
@@ -120,7 +120,7 @@ def train_multitask(
     trained_trunk, frozen_trunk = (
         part.get("trunk", {}) for part in drawn_setup.split({"trunk": trunk_params, **own_shapes[0]})
     )
-    tell_run(
+    print_run(
         "multitask",
         trunk,
         run,
@@ -130,7 +130,7 @@ def train_multitask(
     )
     del own, trained_trunk
     for setup, of_task in zip(setups, splits, strict=True):
-        tell_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
+        print_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask")
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
@@ -142,7 +142,7 @@ def train_multitask(
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
         name, train_rows = setup.model.head_name, rows[task.name]["train"]
         task_metrics = _task_metrics(result.metrics, task.name)
-        tell([no_better_than_majority(name, rows[task.name]["dev"], task_metrics)])
+        print_notices([no_better_than_majority(name, rows[task.name]["dev"], task_metrics)])
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=new_trunk,

@@ -14,7 +14,7 @@ from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place
+from afjax.distributed.sharding import host_rows, shard
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.kinds import TASK_KINDS
@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
-from afjax.train.step import State, dropout_key, jit_step, place_state, run_step
+from afjax.train.step import State, dropout_key, jit_step, run_step, shard_state
 from afjax.trees import Tree
 
 # The model's name for the adapter and the head of the drawn task.
@@ -76,10 +76,10 @@ class MultitaskRun:
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
-        self._frozen = place(frozen, mesh)
+        self._frozen = shard(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
-        self.start = place_state(init, {"shared": shared, "own": trained}, mesh)
+        self.start = shard_state(init, {"shared": shared, "own": trained}, mesh)
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
         self._steps = {
             kind: step
@@ -121,7 +121,7 @@ class MultitaskRun:
                 seed=self._seed,
                 epoch=epoch,
                 start=start,
-                part=own_rows(self._config.batch_size, self.mesh),
+                part=host_rows(self._config.batch_size, self.mesh),
             ):
                 scaled = scale_labels(batch, self._tasks[task])
                 if self._tasks[task].kind != "span":

@@ -25,7 +25,7 @@ from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.loss import Batch, task_loss
 from afjax.train.optimizer import make_adamw, make_clipping
-from afjax.train.step import State, TrainStep, descend, keep_if
+from afjax.train.step import State, TrainStep, descend, old_if_failed
 from afjax.trees import Tree, flatten, merge, unflatten
 
 
@@ -147,10 +147,11 @@ def make_multitask_step(
         by, shared_state = shared_adamw.update(shared_gradients, state["optimizer"]["shared"], shared)
         own_by, new_own_state = own_adamw.update(own_gradients, own_state, own)
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
-        new_own, new_own_state = keep_if(failed, (own, own_state), (descend(own, own_by, learning_rate), new_own_state))
+        new_own = descend(own, own_by, learning_rate)
+        new_own, new_own_state = old_if_failed(failed, (own, own_state), (new_own, new_own_state))
         before = (shared, state["optimizer"]["shared"], state["step"])
         after = (descend(shared, by, learning_rate), shared_state, state["step"] + 1)
-        new_shared, shared_state, number = keep_if(failed, before, after)
+        new_shared, shared_state, number = old_if_failed(failed, before, after)
         new = {
             "trained": {"shared": new_shared, "own": put_task(stacked, task, new_own)},
             "optimizer": {

@@ -21,7 +21,7 @@ from typing import Any
 from etils import epath
 
 from afjax.data.lengths import PaddedLengths
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import is_remote
@@ -126,7 +126,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
         "dev_lengths": lengths.dev,
     }
     # Take the lock first: if another process is training here, its run must not be discarded or its record replaced.
-    with only_process(folder), together():
+    with only_process(folder), all_hosts_or_raise():
         if is_first_host():
             # Convert the error inside the block, so that every host reports the same message.
             try:
@@ -170,7 +170,7 @@ def only_process(folder: epath.Path) -> Iterator[None]:
       UserError: Another process holds the lock, or the folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        with together():
+        with all_hosts_or_raise():
             if is_first_host() and not is_remote(folder):
                 try:
                     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
 from afjax.model import partition
@@ -44,7 +44,7 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
         for model in models
     ]
     record = {"trunk": trunk.name, "results": results}
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             path = workdir / TRAINED
             if read_json(path, advice="delete it", constants=True) != record:

@@ -12,7 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
@@ -110,12 +110,12 @@ def _scores(
     path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
     """Returns every model's dev metrics. They are cached in a file, so that a resumed run need not evaluate again."""
-    with together():
+    with all_hosts_or_raise():
         earlier = read_json(path, expected=list, advice=f"delete {path}, so that the models are scored again")
     if earlier is not None:
         return earlier
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             numbers = []
             for model, of_model in zip(models.values(), scores, strict=True):

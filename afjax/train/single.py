@@ -13,7 +13,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import together
+from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
@@ -23,7 +23,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
-from afjax.train.messages import tell, tell_padding, tell_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
 from afjax.train.results import record_trained, stored_form, with_params
@@ -145,7 +145,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     check_metric(task.main_metric, task.kind, len(labels))
     check_class_settings(config, {task: labels})
     spec = task_run.spec(config, options.seed)
-    with together():
+    with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     name, params = setup.model.head_name, setup.init(jax.random.key(options.seed), trunk.params, task_run.adapters)
     splits = tokenise_splits(trunk, task, data, config.max_length, options.cache_dir)
@@ -161,7 +161,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         class_loss=make_class_loss(config, labels, data["train"].labels),
     )
     trained, frozen = setup.split(params)
-    tell_run(
+    print_run(
         name,
         trunk,
         run,
@@ -170,10 +170,10 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         dev_rows=len(data["dev"]),
     )
     del trained, params
-    tell_padding(name, splits["train"], run.lengths.train, config.batch_size)
+    print_padding(name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
-    tell([no_better_than_majority(name, data["dev"], result.metrics)])
+    print_notices([no_better_than_majority(name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
     task_model = TaskModel(

@@ -14,7 +14,7 @@ from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place, place_batch
+from afjax.distributed.sharding import host_rows, shard, shard_batch
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
@@ -26,8 +26,8 @@ from afjax.train.step import (
     jit_step,
     make_eval_step,
     make_train_step,
-    place_state,
     run_step,
+    shard_state,
 )
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
@@ -79,8 +79,8 @@ class SingleRun:
         )
         trained, frozen = split_params(setup, params)
         optimizer = make_optimizer(config, trained)
-        self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
-        self._frozen = place(frozen, mesh)
+        self.start = shard_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
+        self._frozen = shard(frozen, mesh)
         self._key = dropout_key(seed, config.prng, mesh)
         step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
         self._step = jit_step(step, self.start, mesh)
@@ -94,7 +94,7 @@ class SingleRun:
             seed=self._seed,
             epoch=epoch,
             start=start,
-            part=own_rows(self._config.batch_size, self.mesh),
+            part=host_rows(self._config.batch_size, self.mesh),
         ):
             yield scale_labels(batch, self._task)
 
@@ -141,7 +141,7 @@ def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
     """Places a batch on the mesh, without its row numbers."""
-    return place_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
+    return shard_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
 
 
 def scale_labels(batch: Batch, task: TaskConfig) -> Batch:

@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskKind
-from afjax.distributed.sharding import place, tree_sharding, whole
+from afjax.distributed.sharding import replicated, shard, tree_sharding
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss
 from afjax.train.loss import Batch, task_loss
@@ -31,9 +31,9 @@ def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
     }
 
 
-def place_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
+def shard_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
     """Applies ``init`` to a trained tree on the mesh. Each device initializes its own part of the state."""
-    placed = place(trained, mesh)
+    placed = shard(trained, mesh)
 
     def rest(tree: Tree) -> State:
         return {name: part for name, part in init(tree).items() if name != "trained"}
@@ -78,7 +78,7 @@ def make_train_step(
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
         new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
         old = {name: state[name] for name in new}
-        kept = keep_if(failed, old, new)
+        kept = old_if_failed(failed, old, new)
         return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
 
     return step
@@ -89,7 +89,7 @@ def descend(trained: Tree, directions: Tree, learning_rate: Array) -> Tree:
     return jax.tree.map(lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), trained, directions)
 
 
-def keep_if(failed: Array, before: Any, after: Any) -> Any:
+def old_if_failed(failed: Array, before: Any, after: Any) -> Any:
     """Returns ``before`` if a step has failed, else ``after``."""
     return jax.tree.map(lambda old, new: jnp.where(failed, old, new), before, after)
 
@@ -105,7 +105,7 @@ def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
     """
     shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
 
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, whole(mesh)))
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
     def train_step(*inputs: Any) -> tuple[list[Array], dict[str, Array]]:
         new, scalars = step(*inputs)
         return jax.tree.leaves(new), scalars
@@ -127,7 +127,7 @@ def dropout_key(seed: int, prng: str, mesh: Mesh) -> Array:
     def make() -> Array:
         return named_key(jax.random.key(seed, impl=prng), "dropout")
 
-    return jax.jit(make, out_shardings=whole(mesh))()
+    return jax.jit(make, out_shardings=replicated(mesh))()
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.config.values import Remat
-from afjax.distributed.sharding import split_rows
+from afjax.distributed.sharding import shard_rows
 from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
-from afjax.nn.layers import KEPT, split_key
+from afjax.nn.layers import SAVEABLE, split_key
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import NO_DROPOUT, Embeddings, EncoderLayer, LayerKeys, layer_keys
@@ -160,7 +160,7 @@ def encode(
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
         )
-        return split_rows(output[0]), output[1]
+        return shard_rows(output[0]), output[1]
 
     def compiled_layer(*, looped: bool, filled: bool, first_token_only: bool = False) -> Any:
         run = functools.partial(run_layer, filled=filled, first_token_only=first_token_only)
@@ -201,7 +201,7 @@ def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
-    policy = policies.save_only_these_names(KEPT) if remat == "matmuls" else policies.nothing_saveable
+    policy = policies.save_only_these_names(SAVEABLE) if remat == "matmuls" else policies.nothing_saveable
     # In straight-line code common subexpression elimination would undo the rematerialization. A loop prevents that,
     # because the forward and the backward pass are separate loops.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from afjax.distributed.sharding import gathered, split_rows
+from afjax.distributed.sharding import replicate, shard_rows
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
 from afjax.trunk.config import TrunkConfig
@@ -53,10 +53,10 @@ class Embeddings(nn.Module):
         word = self.param("word", init, (config.vocab_size, config.hidden_size))
         position = self.param("position", init, (config.max_positions, config.hidden_size))
         type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
-        positions = config.encoder_family.position_embeddings(gathered(position), tokens, config.pad_id)
+        positions = config.encoder_family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
-        parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
-        x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
+        parts = (replicate(word)[tokens], positions, replicate(type_)[types])  # each [batch, length, hidden_size]
+        x = shard_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         if key is not None:
             # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
             # in training, because an exported program cannot contain such a constraint.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.distributed.sharding import split_rows
+from afjax.distributed.sharding import shard_rows
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed
@@ -53,7 +53,7 @@ def encode_under_masks(
         x = x[:, parents[index]]
         branches, length = x.shape[1:3]
         # Rows come before branches, so that rows sharded over devices stay on their device.
-        x = split_rows(x.reshape(num_rows * branches, length, -1))
+        x = shard_rows(x.reshape(num_rows * branches, length, -1))
         on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else {}
         x, _ = EncoderLayer(config).apply(

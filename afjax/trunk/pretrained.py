@@ -18,7 +18,7 @@ import numpy as np
 from afjax.config.from_dict import check_value
 from afjax.config.values import Pooling, TrunkDtype
 from afjax.display.html import table
-from afjax.distributed.sharding import local_mesh, place
+from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import fetched, is_remote, open_path
@@ -199,7 +199,7 @@ class Trunk:
         """The parameters on this host's devices, in the form that :class:`PlainEncoder` expects."""
         trunk = cast_trunk(self.params, self.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
-        return place({"trunk": trunk}, local_mesh())
+        return shard({"trunk": trunk}, local_mesh())
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

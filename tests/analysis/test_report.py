@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from afjax.analysis.dev_rows import DevLook, Mistake
-from afjax.analysis.report import SECTIONS, Looked, make_page
+from afjax.analysis.dev_rows import DevEvaluation, Mistake
+from afjax.analysis.report import SECTIONS, EvaluatedResult, make_page
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
@@ -74,9 +74,9 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     (target / "result.json").write_text(json.dumps([result]))
 
 
-def hostile_look(num_layers: int = 2) -> DevLook:
+def hostile_look(num_layers: int = 2) -> DevEvaluation:
     mistake = Mistake(7, (("first text", HOSTILE), ("second text", "plain")), HOSTILE, HOSTILE, 0.875)
-    return DevLook(
+    return DevEvaluation(
         num_rows=10,
         digest="other",
         scores={"accuracy": 0.7, "f1": 0.5},
@@ -97,7 +97,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     write_run(folder, name=HOSTILE, accuracy=0.75)
     experiments = find_experiments(epath.Path(folder))
     (result,) = experiments[0].results.values()
-    looked = [Looked(result, (10, 1000), hostile_look())]
+    looked = [EvaluatedResult(result, (10, 1000), hostile_look())]
     return make_page("<b>name", experiments, experiments[0], looked, str(folder / "store"))
 
 
@@ -156,7 +156,7 @@ def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
-    looked = [Looked(result, missing='The store has no head "fused".')]
+    looked = [EvaluatedResult(result, missing='The store has no head "fused".')]
     page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
@@ -176,7 +176,8 @@ def test_several_runs(tmp_path: Path) -> None:
     finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
     assert best.workdir.name == "a1"
-    page = make_page("<b>name", experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
+    missing = EvaluatedResult(best.results["target"], missing="gone.")
+    page = make_page("<b>name", experiments, best, [missing], "nothing")
     words = " ".join(Elements(page).texts)
     assert "3 of 4 runs are finished" in words
     assert (
@@ -203,7 +204,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     (experiment,) = find_experiments(epath.Path(tmp_path))
     assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
     assert experiment.score == pytest.approx(0.6)
-    looked = [Looked(result, (10, 20), hostile_look()) for result in experiment.results.values()]
+    looked = [EvaluatedResult(result, (10, 20), hostile_look()) for result in experiment.results.values()]
     elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
@@ -225,7 +226,8 @@ def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: P
     ]
     (tmp_path / "target" / "result.json").write_text(json.dumps(results))
     (found,) = find_experiments(epath.Path(tmp_path))
-    page = make_page("name", [found], found, [Looked(of, missing="gone.") for of in found.results.values()], "nothing")
+    missing = [EvaluatedResult(result, missing="gone.") for result in found.results.values()]
+    page = make_page("name", [found], found, missing, "nothing")
     words = " ".join(Elements(page).texts)
     assert f"Dev scores{told} " in words
     (drawn,) = (picture for picture in pictures(page) if ">dev score<" in picture)
@@ -238,14 +240,14 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     result = Result("sts", "adapter", "sts", {"pearson": 0.5}, "pearson")
     shared = {"num_rows": 3, "digest": "", "activations": {}, "layers": (), "members": (), "mistakes": ()}
     values = (np.array([0.0, 1.0, 5.0]), np.array([0.5, 1.0, 4.0]))
-    look = DevLook(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
+    look = DevEvaluation(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
     (picture,) = confusion(result, look)
     assert "pearson 0.9800" in picture.html
     assert "farthest off" in mistakes(result, look)[0].html
     counts = np.diag(np.full(50, 2))
     counts[3, 4] = 9
     names = tuple(f"label {number}" for number in range(50))
-    look = DevLook(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
+    look = DevEvaluation(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
     (pairs,) = confusion(result, look)
     assert pairs.html.count("<tr>") == 2
     assert "label 3" in pairs.html

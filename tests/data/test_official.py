@@ -504,7 +504,7 @@ def test_rows_of_every_task(tmp_path: Path, name: str) -> None:
         assert labels <= {*task.labels, *map(str, range(len(task.labels)))}
 
 
-def split_rows(name: str, folder: Path) -> set[tuple[str, str]]:
+def shard_rows(name: str, folder: Path) -> set[tuple[str, str]]:
     """The rows of all splits; no text occurs in two splits."""
     rows = rows_of(name, folder)
     assert list(rows) == list(SPLITS)
@@ -522,7 +522,7 @@ def test_rows_of_spreadsheets(tmp_path: Path, name: str) -> None:
     write(tmp_path / path, spreadsheet(("_unit_id", text, label), *rows, end="\r", encoding=encoding))
     if "complaints" in name:
         write(tmp_path / path, spreadsheet(("_unit_id", text, label), *rows, encoding=encoding))
-    assert split_rows(name, tmp_path) == {(text, label) for _, text, label in rows}
+    assert shard_rows(name, tmp_path) == {(text, label) for _, text, label in rows}
 
 
 def test_every_task_is_covered_by_these_tests() -> None:
@@ -638,7 +638,7 @@ def write_newsgroups(folder: Path, *roots: str) -> set[tuple[str, str]]:
 
 def test_newsgroups_by_date(tmp_path: Path) -> None:
     rows = write_newsgroups(tmp_path / "20news-bydate", "20news-bydate-train", "20news-bydate-test")
-    assert split_rows("newsgroups", tmp_path) == rows
+    assert shard_rows("newsgroups", tmp_path) == rows
     test = rows_of("newsgroups", tmp_path)["test"]
     assert len(test) == 80
     assert all("20news-bydate-test" in row["text"] for row in test)
@@ -651,33 +651,33 @@ def test_newsgroups_without_splits(tmp_path: Path, archive: str) -> None:
         with tarfile.open(tmp_path / archive, "w:gz") as tar:
             tar.add(tmp_path / "20_newsgroups", "20_newsgroups")
         (tmp_path / "20_newsgroups").rename(tmp_path / "unpacked")
-    assert split_rows("newsgroups", tmp_path) == rows
+    assert shard_rows("newsgroups", tmp_path) == rows
 
 
 def test_sms_spam(tmp_path: Path) -> None:
     rows = [(f'"Go {number}, é', "ham") for number in range(40)]
     write(tmp_path / "smsspamcollection/SMSSpamCollection", "".join(f"{label}\t{text}\n" for text, label in rows))
-    assert split_rows("sms_spam", tmp_path) == set(rows)
+    assert shard_rows("sms_spam", tmp_path) == set(rows)
 
 
 def test_sms_spam_from_kaggle(tmp_path: Path) -> None:
     rows = [("ham", f'He said "{number}", \xa3', "", "", "") for number in range(40)]
     write(tmp_path / "sms_spam/spam.csv", spreadsheet(("v1", "v2", "", "", ""), *rows, encoding="latin-1"))
-    assert split_rows("sms_spam", tmp_path) == {(text, "ham") for _, text, *_ in rows}
+    assert shard_rows("sms_spam", tmp_path) == {(text, "ham") for _, text, *_ in rows}
 
 
 def test_news_aggregator(tmp_path: Path) -> None:
     rows = [(f'Fed "official {number}', "bemt"[number % 4]) for number in range(40)]
     content = "".join(f"{n}\t{t}\thttp://x\tP\t{c}\tddUyU0\twww.x\t1394470370698\n" for n, (t, c) in enumerate(rows, 1))
     write(tmp_path / "newsCorpora.csv", content)
-    assert split_rows("news_aggregator", tmp_path) == set(rows)
+    assert shard_rows("news_aggregator", tmp_path) == set(rows)
 
 
 def test_labels_that_are_not_a_class_are_skipped(tmp_path: Path) -> None:
     rows = [(f"tweet {number}", label) for number in range(60) for label in ("Yes", "N", "N/A")]
     path = tmp_path / "crowdflower_global_warming/1377884570_tweet_global_warming.csv"
     write(path, spreadsheet(("tweet", "existence"), *rows))
-    assert split_rows("crowdflower_global_warming", tmp_path) == {
+    assert shard_rows("crowdflower_global_warming", tmp_path) == {
         (text, label[0]) for text, label in rows if label != "N/A"
     }
 
@@ -687,7 +687,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
     content = spreadsheet(("content", "sentiment"), *rows, (" ", "fear"), ("text", ""))
     write(tmp_path / "crowdflower/text_emotion.csv", content)
     with pytest.warns(UserWarning, match=r"^2 of 62 rows have no text or no label .*text_emotion\.csv:62\.$"):
-        assert split_rows("crowdflower_emotion", tmp_path) == set(rows)
+        assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
 # Missing and unofficial files.

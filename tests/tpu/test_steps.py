@@ -39,10 +39,10 @@ def one_device() -> Any:
     return make_mesh(MeshConfig(), jax.devices()[:1])
 
 
-def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
+def plan_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
     given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8, "dtype": "float32"}
     given |= {"scan_layers": False, "remat": "none", "mesh": MeshConfig(), **changes}
-    return plan.of_method(plan.MethodCase(trunk=str(folder), method=method, **given))
+    return plan.plan_method(plan.MethodCase(trunk=str(folder), method=method, **given))
 
 
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
@@ -97,7 +97,7 @@ def test_shapes_of_a_plan_equal_those_of_the_run(
     else:
         with pytest.raises(StopError):
             single.train_single(tiny_trunk, task, data, method=config.method, **shared)
-    state, _ = step_shapes(plan.of_experiment(config), one_device())
+    state, _ = step_shapes(plan.plan_experiment(config), one_device())
     found = [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(state)]
     assert sorted(found) == sorted((leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(runs[0].start))
 
@@ -105,7 +105,7 @@ def test_shapes_of_a_plan_equal_those_of_the_run(
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter"}))
 def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
-    planned = with_depth(of_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
+    planned = with_depth(plan_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8)
@@ -123,7 +123,7 @@ def test_matmuls_remat_recomputes_no_matrix_products(tiny_trunk_folder: Path, me
     kept, again, all_again = (
         read_program(
             compile_train_step(
-                with_depth(of_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
+                with_depth(plan_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
             )[0]
         ).work.matmul_flops
         for remat in ("none", "matmuls", "layers")
@@ -133,7 +133,7 @@ def test_matmuls_remat_recomputes_no_matrix_products(tiny_trunk_folder: Path, me
 
 def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x4")
-    planned = of_method(tiny_trunk_folder, "fusion")
+    planned = plan_method(tiny_trunk_folder, "fusion")
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     step = Step(program, seconds, program.work.matmul_flops / 1.02, roofline(program.work, topology))
@@ -154,7 +154,7 @@ def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
 
 def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x2")
-    planned = of_method(tiny_trunk_folder, "head")
+    planned = plan_method(tiny_trunk_folder, "head")
     program = read_program(compile_train_step(planned, one_device())[0])
     # The compiler's numbers for BERT-large with 16 rows of 512 tokens per chip.
     memory = Memory(
@@ -178,15 +178,15 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
 def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
     sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in ("a", "b", "c"))
     given: dict[str, Any] = {"trunk": str(tiny_trunk_folder), "task": TaskConfig(name="t"), "train": SETTINGS}
-    fusion = plan.of_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
+    fusion = plan.plan_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
     assert [name for name, _ in fusion.model.adapters] == ["a", "c"]
     assert fusion.trained == "fusion"
-    head = plan.of_experiment(ExperimentConfig(partition="head", scan_layers=True, remat="layers", **given))
+    head = plan.plan_experiment(ExperimentConfig(partition="head", scan_layers=True, remat="layers", **given))
     assert (head.model.adapters, head.model.scan_layers, head.model.remat) == ((), True, "layers")
     with pytest.raises(UserError, match="The trunk size"):
-        plan.of_experiment(ExperimentConfig(**{**given, "trunk": "bert-bse"}))
+        plan.plan_experiment(ExperimentConfig(**{**given, "trunk": "bert-bse"}))
     with pytest.raises(UserError, match="num_adapters=0"):
-        of_method(tiny_trunk_folder, "fusion", num_adapters=0)
+        plan_method(tiny_trunk_folder, "fusion", num_adapters=0)
 
 
 def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,10 +45,10 @@ def data(rows: Mapping[str, Rows], tmp_path: Path) -> Path:
     """Makes a folder with the task's ``train.jsonl`` and ``dev.jsonl``."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for split, split_rows in rows.items():
-        assert split_rows.labels is not None
-        labels = [split_rows.label_names[label] for label in split_rows.labels]
-        pairs = zip(split_rows.text_a, labels, strict=True)
+    for split, shard_rows in rows.items():
+        assert shard_rows.labels is not None
+        labels = [shard_rows.label_names[label] for label in shard_rows.labels]
+        pairs = zip(shard_rows.text_a, labels, strict=True)
         lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     return folder

@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
     trim_task,
 )
 from afjax.train.optimizer import make_optimizer
-from afjax.train.step import init_state, jit_step, make_train_step, place_state, run_step
+from afjax.train.step import init_state, jit_step, make_train_step, run_step, shard_state
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
 
@@ -185,7 +185,7 @@ def test_compiled_step_can_donate_its_state(tiny_trunk: Trunk, model: Model, cor
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     mesh = local_mesh()
     init = functools.partial(init_multitask_state, config=config)
-    state = place_state(init, {"shared": {}, "own": trained}, mesh)
+    state = shard_state(init, {"shared": {}, "own": trained}, mesh)
     step = jit_step(
         make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression")),
         state,

@@ -77,10 +77,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
                 "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
-        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
+        planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
         numbers = {**METHOD_DEFAULTS, **given}
-        planned = plan.of_method(
+        planned = plan.plan_method(
             plan.MethodCase(
                 trunk=numbers["trunk"],
                 method=arguments.method,

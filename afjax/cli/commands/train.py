@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     # Handle SIGTERM after joining the job, because joining installs JAX's own handler.
     with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
-        with hosts.together():
+        with hosts.all_hosts_or_raise():
             config = load_experiment(
                 arguments.config,
                 arguments.overrides,
