@@ -179,11 +179,11 @@ import os, sys
 from afjax.distributed import hosts
 from afjax.cli.explain import explain
 with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain):
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         pass
     if sys.argv[3] == sys.argv[4]:
         os.abort()
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         pass
 """
 
