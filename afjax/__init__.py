@@ -1,6 +1,6 @@
 """Adapters on BERT-family encoders in JAX.
 
-The names below are the public ones; each is loaded when it is first used, so ``import afjax`` costs little.
+The public names are listed below. Each is imported on first use, so ``import afjax`` is fast.
 """
 
 import importlib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from afjax.config.methods import FusionMethod, Method, MultitaskMethod
     from afjax.config.tasks import SpanConfig, TaskConfig
     from afjax.config.training import SamplingConfig, TrainConfig
-    from afjax.data.batches import eval_batches, train_batches
+    from afjax.data.batches import Batching, eval_batches, train_batches
     from afjax.errors import UserError
     from afjax.fusion.factored import fuse
     from afjax.model.encoder_module import Encoder
@@ -51,7 +51,7 @@ _HOMES = {
     "afjax.config.methods": ("FusionMethod", "Method", "MultitaskMethod"),
     "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
     "afjax.config.training": ("SamplingConfig", "TrainConfig"),
-    "afjax.data.batches": ("eval_batches", "train_batches"),
+    "afjax.data.batches": ("Batching", "eval_batches", "train_batches"),
     "afjax.errors": ("UserError",),
     "afjax.fusion.factored": ("fuse",),
     "afjax.model.encoder_module": ("Encoder",),
@@ -79,6 +79,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ADAPTER_PRESETS",
     "AdapterConfig",
+    "Batching",
     "Encoder",
     "FusionConfig",
     "FusionMethod",

@@ -1,4 +1,4 @@
-"""``python -m afjax`` is the ``afjax`` command."""
+"""Runs the ``afjax`` command as ``python -m afjax``."""
 
 import sys
 

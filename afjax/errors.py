@@ -1,29 +1,29 @@
-"""The one exception that means "the caller can put this right"."""
+"""Exceptions for user errors and preempted runs, and the exit codes of commands."""
 
 import difflib
 from collections.abc import Iterable
 
-# Exit codes of commands; that of a temporary failure, by sysexits.h, and the next one.
+# Exit codes of commands. 75 is EX_TEMPFAIL in sysexits.h; 76 is simply the next number.
 PREEMPTED = 75
 HOST_LOST = 76
 
 
 class PreemptionError(Exception):
-    """A run was told to stop, and has saved all that it needs to go on; says so in a sentence."""
+    """A run was preempted, after it saved everything that it needs to resume."""
 
 
 class UserError(ValueError):
     """A mistake in a file, flag, config or argument.
 
-    The message is one sentence that says what was given, what is allowed and what to do; where there
-    is a file it names the file and the line. Commands print it and exit with code 2.
+    The message states the given value, the allowed values and a remedy. If a file is at fault, it names the file and
+    the line. Commands print the message and exit with code 2.
     """
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or an empty string.
 
-    The given name itself is never offered: the user has tried it already.
+    The given name itself is never suggested, because the user has already tried it.
     """
     nearest = difflib.get_close_matches(given, [name for name in allowed if name != given], n=1, cutoff=0.5)
     return f' Did you mean "{nearest[0]}"?' if nearest else ""

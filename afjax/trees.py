@@ -1,9 +1,9 @@
 """Nested dicts of arrays: paths, digests and named random keys.
 
 A tree is ``dict[str, dict | array]``. A leaf's path joins its keys with ``/``, for example
-``adapters/rte/ffn/down/kernel``; names therefore never contain a ``/``. Stored trees are plain dicts. A tree that a
-compiled program reads can contain dicts of a type of their own (:func:`register_node`) if it stores the same values in
-another form; functions that return a tree with the same structure keep these types.
+``adapters/rte/ffn/down/kernel``; names therefore never contain a ``/``. Stored trees are plain dicts. Compiled programs
+can also read trees that store the same values in another form. Such trees contain subclasses of dict
+(:func:`register_node`), and functions that return a tree with the same structure keep these types.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ Tree = dict[str, Any]
 
 
 class Node(Tree):
-    """A dict in a tree whose type says how it stores its leaves; subclasses need :func:`register_node`."""
+    """A tree node whose type says how its leaves are stored; subclasses need :func:`register_node`."""
 
 
 def register_node(cls: type[Node]) -> type[Node]:
-    """Registers a subclass of :class:`Node` as a pytree with the keys, and the order of leaves, of a plain dict."""
+    """Registers a subclass of :class:`Node` as a pytree, with keys and leaf order as in a plain dict."""
 
     def flatten_node(node: Node) -> tuple[list[tuple[jax.tree_util.DictKey, Any]], tuple[str, ...]]:
         keys = tuple(sorted(node))
@@ -35,7 +35,7 @@ def register_node(cls: type[Node]) -> type[Node]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns ``{path: leaf}``, sorted by path. Empty subtrees vanish."""
+    """Returns ``{path: leaf}``, sorted by path. Empty subtrees are dropped."""
     leaves: dict[str, Any] = {}
     for key in sorted(tree):
         value, path = tree[key], f"{prefix}{key}"
@@ -59,7 +59,10 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 
 def merge(*trees: Mapping[str, Any]) -> Tree:
-    """Joins trees that share no leaf. A subtree that is in several of them has the same type in each."""
+    """Joins trees that have no leaf in common.
+
+    A subtree that several trees have must have the same type in each.
+    """
     joined: Any = {}
     for tree in trees:
         joined = _merge_two(joined, tree, "")
@@ -77,7 +80,7 @@ def _merge_two(first: Mapping[str, Any], second: Mapping[str, Any], path: str) -
 
 
 def select(tree: Mapping[str, Any], keep: Callable[[str], bool], prefix: str = "") -> Tree:
-    """The leaves whose path ``keep`` accepts. Subtrees without such a leaf vanish."""
+    """Returns the leaves whose path ``keep`` accepts. Subtrees that become empty are dropped."""
     selected: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -105,11 +108,11 @@ def _like(node: Mapping[str, Any], children: Tree) -> Tree:
 
 
 def count(tree: Mapping[str, Any]) -> int:
-    """The number of parameters in a tree."""
+    """Counts the parameters in a tree."""
     return sum(int(np.prod(leaf.shape)) for leaf in flatten(tree).values())
 
 
-# The number of axes of one layer's leaf, by the leaf's name.
+# Number of axes of one layer's leaf, by leaf name.
 LEAF_AXES: Mapping[str, int] = {
     "kernel": 2,
     "bias": 1,
@@ -121,7 +124,7 @@ LEAF_AXES: Mapping[str, int] = {
 
 
 def array_digest(array: Any) -> str:
-    """SHA-256 (hex) over dtype, shape and the bytes in C order, little-endian."""
+    """SHA-256 (hex) of an array: dtype, shape, and the bytes in C order, little-endian."""
     array = np.asarray(array)
     digest = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}".encode())
     if array.dtype.byteorder == ">":
@@ -131,7 +134,7 @@ def array_digest(array: Any) -> str:
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) over the sorted paths and the leaves' digests."""
+    """SHA-256 (hex) of a tree: the sorted paths and their leaves' digests."""
     digest = hashlib.sha256()
     for path, leaf in flatten(tree).items():
         digest.update(f"{path}:{array_digest(leaf)}\n".encode())
@@ -139,9 +142,9 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
 
 
 def named_key(key: jax.Array, *names: str) -> jax.Array:
-    """A random key that depends on ``key`` and the names alone, not on what else draws from ``key``.
+    """Derives a random key from ``key`` and the names only, whatever else draws from ``key``.
 
-    So adding an adapter never changes another's start.
+    Adding an adapter therefore never changes another adapter's initial values.
     """
     word = hashlib.sha256("/".join(names).encode()).digest()[:4]
     return jax.random.fold_in(key, int.from_bytes(word, "little"))

@@ -2,10 +2,10 @@
 
     python bench/check_adapterhub.py                     about five minutes on two cores
 
-Trains a little there, imports here, compares the logits; trains a little here, exports, loads there, compares. Single
-adapters of several architectures, a fusion of three with its attention, and every kind of head; on `minilm` and on a
-small RoBERTa of random weights. Prints a Markdown table, and exits with 1 where a difference is above 1e-5. PyTorch and
-`adapters` get a virtual environment of their own (`--venv=DIR`), made on the first run.
+Trains a little there, imports here and compares the logits; then trains a little here, exports, loads there and
+compares. Covers single adapters of several architectures, a fusion of three with its attention, and every kind of head;
+on `minilm` and on a small RoBERTa with random weights. Prints a Markdown table, and exits with 1 if a difference is
+above 1e-5. PyTorch and `adapters` get their own virtual environment (`--venv=DIR`), made on the first run.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WORKER = Path(__file__).with_name("check_worker.py")
 LIMIT = 1e-5
 LENGTH, ROWS = 32, 32
 
-# The library's presets and changes to them; each is also the name of the task.
+# The library's presets with changes; each name is also the name of the task.
 THERE = {
     "pfeiffer": ("seq_bn", {"reduction_factor": 16}, "classification"),
     "houlsby": ("double_seq_bn", {"reduction_factor": 8}, "classification"),
@@ -140,7 +140,7 @@ def from_there(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], w
 def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
     """Trains here, exports, loads there."""
     store = work / "store"
-    # One padded length is one compilation.
+    # With one padded length, only one program is compiled.
     settings = afjax.TrainConfig(
         learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
     )

@@ -1,6 +1,6 @@
 """The PyTorch side of ``check_adapterhub.py``: trains a little and saves, or loads and computes.
 
-Started by that script under the Python of the library `adapters`; needs nothing but that library.
+Started by that script under the Python of the library `adapters`; needs nothing except that library.
 
     check_worker.py roberta '{"trunk": DIR, "output": DIR}'
     check_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}, "fused": {...}}'
@@ -25,7 +25,7 @@ SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
 def main() -> None:
     torch.manual_seed(0)
-    # The models are small: threads would wait for each other more than they compute.
+    # The models are small: threads would wait for each other longer than they compute.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
     {"roberta": make_roberta, "train": train, "load": load}[command](**arguments)

@@ -3,8 +3,8 @@
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
 
-DATA holds the tasks, as the benchmarks' downloads or as a folder each with train and dev; those of --tasks that are not
-there are left out. Close other programs first. Prints Markdown, and the same as JSON on the last line.
+DATA holds the tasks, either as the benchmarks' downloads or as one folder per task with train and dev. Tasks in --tasks
+that it lacks are left out. Close other programs first. Prints Markdown, and the same as JSON on the last line.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from afjax.trunk.pretrained import Trunk, load_trunk
 GLUE = "cola,sst2,mrpc,qqp,stsb,mnli,qnli,rte,wnli"
 MNLI_ROWS = 392_702
 
-# Run in a process of its own: loads a task, then its token ids from the cache, and tells seconds and peak memory.
+# Run in a separate process: loads a task, then its token ids from the cache, and prints seconds and peak memory.
 LOAD = """
 import json, sys, time
 from pathlib import Path
@@ -152,7 +152,7 @@ def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float
             with (mnli / f"{split}.tsv").open("w", encoding="utf-8") as file:
                 file.write("index\tpairID\tsentence1\tsentence2\tlabel1\tgold_label\n")
                 for number in range(count):
-                    # As in MNLI a premise stands in three rows, each with a hypothesis of its own.
+                    # As in MNLI, a premise is in three rows, each with its own hypothesis.
                     row, first = number % len(rows), number // 3
                     texts = [f"{rows.text_a[first % len(rows)]} {first}", f"{rows.text_b[row]} {number}"]
                     texts = [text.replace("\t", " ") for text in texts]

@@ -4,8 +4,8 @@
     python bench/defaults.py --results=bench/results/defaults.jsonl --table
 
 DATA is a folder with one folder per task, each with train and dev files (see docs/defaults.md for the sets). Each run
-trains one method on one task and appends one line to the results file. The same command resumes: runs that the file
-has are skipped. There are three parts, in this order:
+trains one method on one task and appends one line to the results file. The same command resumes: runs that are already
+in the file are skipped. There are three parts, in this order:
 
 1. ``rates``: four tasks with 300 train rows, each method and each pooling, three learning rates, one seed.
 2. ``pooling``: eight tasks with 300 train rows, three seeds, each method and each pooling at its best rate of part 1.
@@ -126,7 +126,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
         learning_rate=run.rate, max_length=MAX_LENGTHS[run.task], max_steps=WHOLE_STEPS if run.rows == WHOLE else 0
     )
     num_steps = config.num_steps(-(-num_rows // config.batch_size))
-    # Dev is evaluated once, after the last step, so that no score is the best of several.
+    # Dev is evaluated only once, after the last step, so that no score is the best of several.
     config = dataclasses.replace(config, eval_every=num_steps)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

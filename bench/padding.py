@@ -3,8 +3,8 @@
     python bench/padding.py --data_dir=DATA
     python bench/padding.py --data_dir=DATA --tasks=cola,mrpc --train_rows=300
 
-DATA holds the tasks, as the benchmarks' downloads or as a folder each with train and dev. Tasks that it lacks are left
-out. The built-in tasks need no data. Nothing is trained.
+DATA holds the tasks, either as the benchmarks' downloads or as one folder per task with train and dev. Tasks that it
+lacks are left out. The built-in tasks need no data. Nothing is trained.
 """
 
 import argparse

@@ -4,14 +4,14 @@
     python bench/spans.py --trunk=FOLDER --rows=200
     python bench/spans.py --commands
 
-Scores the dev rows of a built-in task without each span, twice: as ``afjax plot spans`` does, and as a loop of runs,
-each with a model that does not have those adapters and is compiled. Compilation counts in both, and no compiled program
-is kept from one to the other. The scores must be equal. Adapters and head are random, which costs the same as trained
+Scores the dev rows of a built-in task without each span, in two ways: like ``afjax plot spans``, and in a loop that
+compiles and runs a model without those adapters for each span. Both times include compilation, and compiled programs
+are not kept in between. The scores must be equal. The adapters and the head are random, which costs the same as trained
 ones.
 
-With ``--commands`` both are what a user would type: ``afjax plot spans``, and ``afjax eval`` for every span. All 400
-dev rows are scored, starting Python and reading the trunk count, and compiled programs are kept on disk from one to the
-next as they always are.
+With ``--commands``, both sides are the commands that a user would type: ``afjax plot spans``, and ``afjax eval`` for
+every span. All 400 dev rows are scored, the times include starting Python and reading the trunk, and compiled programs
+are kept on disk from one command to the next, as usual.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
     rows = afjax.load_task(task)["dev"].every(arguments.rows)
     task_model = random_model(afjax.load_trunk(arguments.trunk), task, rows.label_names)
 
-    task_model.evaluate(rows.every(1))  # libraries and the tokenizer are loaded before either is timed
+    task_model.evaluate(rows.every(1))  # libraries and the tokenizer are loaded before either way is timed
 
     begin = time.perf_counter()
     found = score_spans(task_model, rows, batch_size=arguments.batch_size)
@@ -58,7 +58,7 @@ def main() -> None:
     begin = time.perf_counter()
     for first, last in found.without:
         scores = without_span(task_model, first, last).evaluate(rows, batch_size=arguments.batch_size)
-        # Sums are in another order: a row whose logits are all but equal may change sides.
+        # Sums have another order, so the prediction may change for a row whose logits are nearly equal.
         assert abs(scores["accuracy"] - found.without[first, last]["accuracy"]) < 1.5 / len(rows)
     alone = time.perf_counter() - begin
     print(f"a loop of runs: {alone:.1f} s; one program is {alone / together:.1f} times as fast")

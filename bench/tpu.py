@@ -3,10 +3,10 @@
     python bench/tpu.py --output=tpu.csv
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
 
-The layers as a loop and as straight-line code are compiled one after the other for each method, so that their times
-compare; each in a process of its own, as ``afjax tpu`` is one, so that no time depends on what was compiled before. 32
-rows of 128 tokens a chip, the trunk in bfloat16. A line is written as soon as it is known; lines that are there are not
-made again.
+For each method, the layers are compiled as a loop and then as straight-line code, so that their times are comparable.
+Each runs in a separate process, like ``afjax tpu``, so that no time depends on earlier compilations. There are 32 rows
+of 128 tokens per chip, and the trunk is in bfloat16. Each line is written as soon as it is known; existing lines are
+not computed again.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.tpu.chips import get_topology, parse_topology
-from afjax.tpu.plan import of_method
+from afjax.tpu.plan import MethodCase, plan_method
 from afjax.tpu.program import total_by_kind
 from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
@@ -37,17 +37,19 @@ def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[st
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")
-    plan = of_method(
-        trunk=trunk,
-        method=name,
-        num_adapters=int(number or 1),
-        num_tasks=int(number or 8),
-        batch_size=ROWS_PER_CHIP * mesh.size,
-        max_length=128,
-        dtype="bfloat16",
-        scan_layers=layers == "scanned",
-        remat="none",
-        mesh=MeshConfig(),
+    plan = plan_method(
+        MethodCase(
+            trunk=trunk,
+            method=name,
+            num_adapters=int(number or 1),
+            num_tasks=int(number or 8),
+            batch_size=ROWS_PER_CHIP * mesh.size,
+            max_length=128,
+            dtype="bfloat16",
+            scan_layers=layers == "scanned",
+            remat="none",
+            mesh=MeshConfig(),
+        )
     )
     line: dict[str, object] = {"topology": topology_name, "trunk": trunk, "method": method, "layers": layers}
     step = train_step(plan, mesh, topology)

@@ -2,15 +2,15 @@
 
     python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
 
-BEFORE and AFTER are checkouts, FOLDER keeps what was computed. The same command resumes, and a later AFTER reuses the
-runs of BEFORE if its folder is deleted first (``rm -r FOLDER/after``). Four parts:
+BEFORE and AFTER are checkouts, and FOLDER keeps the results. The same command resumes. A later AFTER reuses the runs of
+BEFORE if its own folder is deleted first (``rm -r FOLDER/after``). There are four parts:
 
 1. ``train``: both run ``configs/quickstart.py`` with seed 0; the scores and the digests of all stored arrays are equal.
-2. ``resume``: BEFORE is killed in the middle of that run, AFTER resumes it, and the result has the same bits.
+2. ``resume``: BEFORE is killed in the middle of that run, AFTER resumes it, and the result is bit-identical.
 3. ``store``: AFTER predicts with the store that BEFORE wrote, and both write the same file.
 4. ``tpu``: the FLOPs and the memory traffic of compiled TPU programs differ by at most 0.5 %.
 
-Step times are compared with ``afjax bench``, which should run in turns in both checkouts.
+Compare step times with ``afjax bench``, run alternately in both checkouts.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def check_resume(before: Checkout, after: Checkout) -> bool:
         workdir = before.folder / "killed"
         shutil.rmtree(workdir, ignore_errors=True)
         process = before.start("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
-        # The second source has begun, so the folder holds a finished run and an unfinished one.
+        # The second source has started, so the folder holds a finished run and an unfinished one.
         while len(list(workdir.glob("sources/*/checkpoints/*"))) < 4:
             assert process.poll() is None, "the run ended before it was killed"
             time.sleep(0.05)

@@ -3,10 +3,10 @@
     python bench/vs_adapterhub.py                        all cases, about twenty minutes on two cores
     python bench/vs_adapterhub.py --cases=adapter_train,fusion_eval --repeats=3
 
-BERT-base with random weights, batch 8, length 128, two threads a side, dropout on in training; float32, and in the
-cases named so bfloat16 where each side has it: afjax's frozen trunk, PyTorch's autocast. Two processes stand ready, one
-a side, and take turns step by step, so that whatever else the machine does falls on both. Prints a Markdown table, and
-the same as JSON on the last line.
+BERT-base with random weights, batch 8, length 128, two threads per side, and dropout in training. The dtype is float32,
+or in the cases named so bfloat16, as far as each side supports it: afjax's frozen trunk, PyTorch's autocast. Two
+processes, one per side, take turns step by step, so that other load on the machine affects both. Prints a Markdown
+table, and the same as JSON on the last line.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def ready_environment(venv: Path) -> Path:
 def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> dict[str, Any]:
     """Runs both sides in turn; returns what was measured."""
     with contextlib.ExitStack() as stack:
-        # The second side is prepared once the first stands still.
+        # The second side is only prepared once the first is idle.
         workers = [
             stack.enter_context(worker(side, pythons[side.library], threads)) for side in (case.first, case.second)
         ]
@@ -147,7 +147,7 @@ def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[s
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        # Threads of the side that waits must sleep. Not OMP_WAIT_POLICY=PASSIVE, which also slows PyTorch's own step.
+        # Threads of the waiting side must sleep. OMP_WAIT_POLICY=PASSIVE would also slow down PyTorch's own step.
         "GOMP_SPINCOUNT": "30000",
         "KMP_BLOCKTIME": "0",
         "CUDA_VISIBLE_DEVICES": "",

@@ -1,7 +1,7 @@
 """One side of a comparison: prepares a step, then runs one at a time as it is asked to over standard input.
 
-Started by ``vs_adapterhub.py``, under the Python of the library it measures; needs nothing but that library. It answers
-each line of its standard input, `step` or `stop`, with one line of JSON. Between lines it waits without working.
+Started by ``vs_adapterhub.py`` under the Python of the library that it measures; needs nothing except that library. It
+answers each line of its standard input, `step` or `stop`, with one line of JSON. In between it waits without working.
 """
 
 import argparse
@@ -26,10 +26,10 @@ def main() -> None:
     parser.add_argument("--threads", required=True, type=int)
     flags = parser.parse_args()
 
-    # Libraries print to standard output now and then: the answers keep it for themselves.
+    # Libraries sometimes print to standard output, which must only carry the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if hasattr(os, "sched_setaffinity"):  # XLA makes as many threads as the process may use cores.
+    if hasattr(os, "sched_setaffinity"):  # XLA starts as many threads as the process may use cores.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
 
     prepare = adapters_step if flags.library == "adapters" else afjax_step
@@ -57,13 +57,15 @@ def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: i
     from afjax.bench import step_time as bench
 
     prepared = bench.prepare(
-        trunk="bert-base",
-        method=method,
-        mode=mode,
-        num_adapters=num_adapters,
-        batch_size=BATCH_SIZE,
-        max_length=MAX_LENGTH,
-        trunk_dtype=dtype,
+        bench.Case(
+            trunk="bert-base",
+            method=method,
+            mode=mode,
+            num_adapters=num_adapters,
+            batch_size=BATCH_SIZE,
+            max_length=MAX_LENGTH,
+            trunk_dtype=dtype,
+        )
     )
     return prepared.run, f"afjax, jax {jax.__version__}"
 
@@ -98,7 +100,7 @@ def adapters_step(
     }
     labels = torch.randint(0, 2, (BATCH_SIZE,))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # The optimizer and the clipping are the defaults of transformers' Trainer, which the library's own extends.
+    # The optimizer and clipping are the defaults of transformers' Trainer, which the library's own trainer extends.
     optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01, fused=True)
 
     def autocast() -> Any:

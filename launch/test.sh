@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the linter, the formatter, the type checker and the tests. --fast comes first if it is given: it leaves out the
-# type checker and the slow tests, and takes about a minute. All other arguments go to pytest.
+# Runs the linter, the formatter, the type checker and the tests. --fast, if given, must come first: it skips the type
+# checker and the slow tests, and takes about a minute. All other arguments go to pytest.
 #
 #     ./launch/test.sh --fast
 #     ./launch/test.sh tests/data -k labels
@@ -15,12 +15,12 @@ ruff check .
 ruff format --check .
 types=
 if [ ${#fast[@]} = 0 ]; then
-  # At the same time as the tests: the first time it takes half a minute.
+  # In parallel with the tests, because the first run takes half a minute.
   mypy &
   types=$!
 fi
 failed=0
-# A file's tests stay in one process, so that what they share is made once.
+# All tests of a file run in one process, so that their shared fixtures are made once.
 python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder ${fast[@]+"${fast[@]}"} "$@" || failed=$?
 if [ -n "$types" ] && ! wait "$types"; then
   echo "mypy failed; see above, where the tests begin." >&2

@@ -26,10 +26,10 @@ RUNTIME_VERSIONS = {
 }
 TRIES = 4
 TAIL_LINES = 40
-# How often a deletion is tried.
+# The maximum number of attempts to delete a slice.
 PATIENCE = 20
 
-# What gcloud says, and what to do about it. The first that fits counts.
+# gcloud's error messages and what to do about them. The first match counts.
 ADVICE = (
     (r"auth login|[Rr]eauth|active account|invalid_grant", "gcloud is not logged in; run `gcloud auth login`."),
     (
@@ -110,7 +110,7 @@ class Slice:
             return "lost"
         if self.request not in ("", "ACTIVE"):
             return "waiting"
-        # A node that somebody made without a queued resource will do.
+        # A node that was made without a queued resource is accepted.
         if self.node == "READY":
             return "ready"
         return "waiting" if self.request and self.node else "lost"
@@ -165,7 +165,7 @@ class Cloud:
         if self.dry_run:
             print(shlex.join(["gcloud", *words]))
             return subprocess.CompletedProcess(words, 0, "{}", "")
-        # On Windows it is gcloud.cmd, which is found under its full name only.
+        # On Windows it is gcloud.cmd, which is only found under its full name.
         command = [shutil.which("gcloud") or "gcloud", *words]
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=capture, check=False, encoding="utf-8", errors="replace"
@@ -190,7 +190,7 @@ class Cloud:
 
     def describe(self) -> Slice:
         """The slice as it is now."""
-        # In this order: when a request is active, its node is there already.
+        # In this order, because the node of an active request already exists.
         request, node = self._described("queued-resources"), self._described("tpu-vm")
         if self.dry_run:
             return self._pretended
@@ -265,7 +265,7 @@ class Cloud:
         for _ in range(PATIENCE):
             done = None
             if found.request and found.request != "DELETING":
-                # --force: its node as well, whatever state that is in.
+                # --force also deletes its node, whatever the node's state.
                 done = self._tpus("queued-resources", "delete", self.name, "--force")
             elif not found.request and found.node != "DELETING":
                 done = self._tpus("tpu-vm", "delete", self.name)
@@ -345,7 +345,7 @@ class Cloud:
 def slice_flags(arguments: argparse.Namespace) -> list[str]:
     """gcloud's flags for the slice that the user asks for."""
     given, topology = arguments.accelerator_type, arguments.topology
-    # The cloud's documents speak of v5e, its commands of v5litepod.
+    # The cloud's documentation says v5e, its commands say v5litepod.
     kind = re.sub(r"^v5e\b", "v5litepod", given)
     generation, _, size = kind.partition("-")
     if bool(size) == bool(topology):
@@ -363,7 +363,8 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
     flags.append(f"--runtime-version={runtime}")
     if arguments.capacity != "on_demand":
         flags.append(f"--{arguments.capacity}")
-    # A request that nobody waits for, as when this machine is off, must not be met and cost. Otherwise `wait` is first.
+    # If nobody waits for the request, as when this machine is off, it must expire instead of causing costs. Normally
+    # `wait` deletes it earlier.
     flags.append(f"--valid-until-duration={math.ceil(arguments.timeout) + 10}m")
     if arguments.service_account:
         flags.append(f"--service-account={arguments.service_account}")

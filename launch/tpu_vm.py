@@ -23,10 +23,10 @@ from typing import Any
 
 from tpu_cloud import TAIL_LINES, Cloud, Job, LaunchError, Slice, UnreachableError, WaitedEnoughError, say, slice_flags
 
-# Exit codes of `afjax train`, and what stands for the one that a lost job could not leave behind.
+# Exit codes of `afjax train`. LOST also stands for the missing exit code of a lost job.
 DONE, LOST, MISTAKE, PREEMPTED, OTHER_HOST_DIED = 0, 1, 2, 75, 76
-# How often in a row babysit may fail to look or to make the slice again, and look and find some workers ended badly and
-# others still running.
+# How many consecutive times babysit may fail to check or recreate the slice, and how many consecutive checks may find
+# that some workers failed while others are still running.
 MAX_FAILURES, MAX_STRAGGLING = 20, 10
 
 CREATE_EXAMPLE = """\
@@ -183,7 +183,7 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
     """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
     flags = slice_flags(arguments)
-    # It stays also with --delete_at_end: what went wrong is best looked for on the slice.
+    # After an error the slice stays even with --delete_at_end, because the error is best investigated there.
     with telling_what_stays(cloud):
         return see_through(arguments, cloud, flags)
 
@@ -198,8 +198,8 @@ def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str
             code = watch.step(found)
             failures = 0
         except LaunchError as error:
-            # What goes wrong before the job ever ran is the user's to put right. Later it may pass, and looks like this
-            # also when a slice is just being preempted.
+            # An error before the job ever ran must be fixed by the user. A later error may be temporary: preempting the
+            # slice gives the same error.
             may_pass = watch.seen or isinstance(error, UnreachableError)
             failures += 1
             if failures > MAX_FAILURES or not may_pass or isinstance(error, WaitedEnoughError):
@@ -335,7 +335,7 @@ def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
 
 def start(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
     """Starts the command on all workers."""
-    # By the identity of this start a worker knows a second try of it.
+    # The start's unique id lets a worker recognize a retry of the same start.
     told = cloud.ask_workers(found, "start", str(time.time_ns()), shlex.join(arguments.words), pretended="started")
     if missing := [worker for worker, words in told.items() if words == ["missing"]]:
         raise LaunchError(f"Worker {missing[0]} of {cloud.name} has no afjax yet; run `setup {cloud.name}` first.")
@@ -452,7 +452,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# argparse calls these by their names where a text is no such number.
+# argparse uses the names of these functions in its message about an invalid number.
 
 
 def number(text: str) -> float:

@@ -1,24 +1,24 @@
 # Runs on every worker of a slice, sent there by tpu_vm.py: `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
-# Each function can be called twice without harm, and ends by telling one line; the lines, not gcloud's exit code, say
-# which workers were reached.
+# Each function can safely be called twice, and finally prints one line. The lines, not gcloud's exit code, show which
+# workers were reached.
 set -u
 mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
 
-# Where jax too learns which worker it is on.
+# jax gets the worker's index from the same URL.
 metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number
 worker=$(curl --silent --fail --max-time 5 --header "Metadata-Flavor: Google" "$metadata") || worker=0
 tell() { echo "afjax-worker $worker $*"; }
 
-# A job holds the lock as long as it lives, however it ends.
+# A job holds the lock until it ends, for whatever reason.
 running() { ! flock --shared --nonblock lock true; }
 
-# setup EXTRAS [GIT_URL [REVISION]]; without an URL from ~/afjax-source.tar.gz.
+# setup EXTRAS [GIT_URL [REVISION]]; without a URL, installs from ~/afjax-source.tar.gz.
 setup() {
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
-  # uv brings a Python of its own: it needs no root, does not wait for apt, which a new machine's own updates lock, and
-  # gives the same version on every image.
+  # uv installs its own Python. It needs no root, does not wait for apt (locked by a new machine's updates), and gives
+  # the same version on every image.
   [ -x bin/uv ] || curl -LsSf https://astral.sh/uv/install.sh | env UV_UNMANAGED_INSTALL="$PWD/bin" sh
   rm -rf source.part
   if [ -n "${2:-}" ]; then
@@ -43,7 +43,7 @@ setup() {
 # start RUN_ID COMMAND
 start() {
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
-  # The answer to an earlier try was lost on the way.
+  # An earlier try succeeded, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
   exec 9>lock
   if ! flock --timeout 5 9; then tell busy; return; fi
@@ -51,9 +51,9 @@ start() {
   printf "%s" "$2" >command
   echo "$1" >run_id
   printf "$ %s\n" "$2" >>log
-  # A session of its own outlives ssh, and asks for neither root nor a lingering user manager. The shell outlives a
-  # SIGTERM to all of it, to write the exit code down. Only the shell keeps the lock: a process that afjax leaves behind
-  # must not look like the job.
+  # A separate session outlives ssh, and needs neither root nor a lingering user manager. The shell survives a SIGTERM
+  # to the session, to write the exit code. Only the shell holds the lock: a process left over from afjax must not look
+  # like the job.
   setsid nohup bash -c "
     trap : TERM
     echo \$\$ >pid

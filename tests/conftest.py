@@ -1,4 +1,4 @@
-"""Settings of every test, and a tiny trunk on disk."""
+"""Settings for all tests, and a tiny trunk on disk."""
 
 # ruff: noqa: E402 (jax reads its environment when it is imported)
 
@@ -11,9 +11,9 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before jax is imported: tests run on the CPU. Their programs are tiny, and nearly all of their time is compilation, so
-# the compiler is told to take it easy: for a training step it needs a quarter of the time. (What needs several devices
-# is in tests/scale, in processes of its own.)
+# Set before jax is imported: tests run on the CPU. Their programs are tiny, and nearly all of the time is
+# compilation, so the compiler skips expensive optimizations: a training step compiles in a quarter of the time. (Tests
+# that need several devices are in tests/scale, in separate processes.)
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -35,24 +35,24 @@ from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import to_hugging_face, trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk
 
-# Strict promotion of dtypes as well would be too much: optax's Adam raises a float to an integer power.
+# Strict dtype promotion would be too much: optax's Adam raises a float to an integer power.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Traces are large trees of Python objects. With Python's default threshold, collecting garbage takes 7 % of the time.
+# Traces are large trees of Python objects. With Python's default threshold, garbage collection takes 7 % of the time.
 gc.set_threshold(50_000, 20, 100)
 
-# A process that uses more bytes of memory than this forgets its compiled programs at the end of a file.
+# If a process uses more bytes of memory than this, it drops its compiled programs at the end of a file.
 CACHE_LIMIT = 2 * 2**30
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-# Markers of whole folders and files, for ``pytest -m``.
+# Markers for folders and files, used with ``pytest -m``.
 MARKERS = {"tpu": "tpu", "scale": "multihost", "launch": "launch", "test_cloud_storage.py": "gcs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Adds the markers of folders, and puts the slow files first, so that the processes end at about the same time."""
+    """Adds the markers of folders, and runs slow files first, so that the processes end at about the same time."""
     for item in items:
         for name in (item.path.parent.name, item.path.name):
             if name in MARKERS:
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def limited_memory() -> Iterator[None]:
-    """Forgets the compiled programs if they have grown large; few files share programs."""
+    """Drops the compiled programs if they have grown large; few files share programs."""
     yield
     if resident_bytes() > CACHE_LIMIT:
         jax.clear_caches()
@@ -71,7 +71,7 @@ def limited_memory() -> Iterator[None]:
 
 
 def resident_bytes() -> int:
-    """Returns the memory that this process uses now, or its peak if the system only knows that."""
+    """Returns this process's current memory use, or its peak if the system only reports that."""
     if (statm := Path("/proc/self/statm")).exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -79,9 +79,9 @@ def resident_bytes() -> int:
 
 @pytest.fixture(scope="session")
 def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face folder of a tiny BERT with random weights: two layers, hidden size 32, four heads.
+    """Makes a Hugging Face folder of a tiny BERT with random weights: two layers, hidden size 32, four heads.
 
-    Its vocabulary has every word of the built-in tasks whole, in lower case.
+    Its vocabulary has every word of the built-in tasks, in lower case.
     """
     folder = tmp_path_factory.mktemp("trunks") / "tiny"
     folder.mkdir()
@@ -98,7 +98,7 @@ def tiny_trunk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "type_vocab_size": 2,
     }
     (folder / "config.json").write_text(json.dumps(values, indent=1))
-    # An init_scale at which random layers do more than pass their input on.
+    # With this init_scale, random layers do more than pass their input through.
     config = dataclasses.replace(trunk_config(values, where="config.json"), init_scale=0.15)
     params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
     save_file(to_hugging_face(params), folder / "model.safetensors")
@@ -113,7 +113,7 @@ def tiny_trunk(tiny_trunk_folder: Path) -> Trunk:
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``AFJAX_CACHE`` names in tests that train: they compile the same tiny programs again and again."""
+    """Makes the folder for ``AFJAX_CACHE``, because tests that train compile the same tiny programs many times."""
     folder = tmp_path_factory.mktemp("cache")
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     compilation_cache.reset_cache()
@@ -128,7 +128,7 @@ def training(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def builtin_words() -> list[str]:
-    """The words and signs of the built-in tasks, in lower case, sorted."""
+    """Returns the words and punctuation of the built-in tasks, in lower case, sorted."""
     words: set[str] = set()
     for name in GRAMMARS:
         rows = builtin_rows(name, "train")
@@ -138,7 +138,7 @@ def builtin_words() -> list[str]:
 
 
 def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
-    """Writes ``tokenizer.json`` and ``tokenizer_config.json`` of an uncased WordPiece tokenizer as BERT's."""
+    """Writes ``tokenizer.json`` and ``tokenizer_config.json`` of an uncased WordPiece tokenizer like BERT's."""
     ids = {word: index for index, word in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

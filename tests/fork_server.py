@@ -1,4 +1,4 @@
-"""Processes for tests. They are forked from a server that has already done the slow imports."""
+"""Processes for tests, forked from a server that has already done the slow imports."""
 
 import multiprocessing
 
@@ -17,7 +17,7 @@ IMPORTS = (
 
 
 def fork_server() -> multiprocessing.context.ForkServerContext:
-    """The context whose ``Process`` forks; all tests of a pytest process share one server."""
+    """Returns the context whose ``Process`` forks; all tests of a pytest process share one server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTS))
     return context

@@ -1,4 +1,4 @@
-"""Imports point down only, every module imports, and `import afjax` is light."""
+"""Imports only point down, every module imports, and `import afjax` is light."""
 
 import ast
 import importlib
@@ -56,12 +56,12 @@ HEAVY = (
 
 
 def part(module: str) -> str:
-    """``afjax.fusion.factored`` belongs to ``model``."""
+    """Returns the package of a module: ``fusion`` for ``afjax.fusion.factored``."""
     return module.split(".")[1]
 
 
 def imported(module: str) -> Iterator[tuple[int, str]]:
-    """The line and the full name of everything of ours that a module imports, also inside functions."""
+    """Yields the line and full name of every afjax import in a module, including those inside functions."""
     path = PACKAGE.parent.joinpath(*module.split("."))
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
@@ -94,7 +94,7 @@ def test_imports_point_down(module: str) -> None:
     assert upward == []
 
 
-def test_the_architecture_page_names_packages_and_modules_that_exist() -> None:
+def test_architecture_page_names_existing_packages_and_modules() -> None:
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = page.partition("|---|")[2].partition("\n\n")[0]
     named = [name for row in rows.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
@@ -114,20 +114,20 @@ def run_python(code: str) -> str:
     return result.stdout
 
 
-def test_import_is_quick() -> None:
-    # Seconds of the processor: a busy machine makes no difference.
+def test_import_is_fast() -> None:
+    # Processor seconds, so that a busy machine makes no difference.
     seconds = [float(run_python("import time, afjax; print(time.process_time())")) for _ in range(3)]
     assert min(seconds) < 2
 
 
 @pytest.mark.parametrize("code", ["import afjax", "import afjax; [getattr(afjax, name) for name in afjax.__all__]"])
-def test_import_loads_nothing_heavy(code: str) -> None:
+def test_import_loads_no_heavy_modules(code: str) -> None:
     loaded = run_python(f"{code}; import sys; print(*sys.modules)").split()
     assert "afjax" in loaded
     assert [name for name in HEAVY if name in loaded] == []
 
 
-def test_every_public_name_is_there_and_described() -> None:
+def test_every_public_name_exists_and_has_a_docstring() -> None:
     import afjax
 
     for name in afjax.__all__:

@@ -1,4 +1,4 @@
-"""The examples of the README and of the docs run as written, with a tiny trunk and few steps."""
+"""The examples in the README and the docs run as written, with a tiny trunk and few steps."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
     trunk = repr(str(tiny_trunk_folder))
 
     def short(program: str) -> str:
-        # One padded length is one compilation.
+        # With one padded length, only one program is compiled.
         return re.sub(r"epochs=\w+", "max_steps=2, buckets=(32,)", program.replace('"minilm"', trunk))
 
     names: dict = {}
@@ -91,14 +91,14 @@ def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureF
     assert len((folder / "predictions.jsonl").read_text().splitlines()) == 2
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_named_in_pages_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:afjax|configs|docs|bench|launch)/[\w./]+)`", text):
             assert "NAME" in name or (ROOT / name).exists(), (page.name, name)
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_are_valid() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if target.startswith(("http", "mailto")):

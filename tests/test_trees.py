@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afjax.trees import array_digest, count, flatten, map_with_path, merge, named_key, tree_digest, unflatten
+from afjax.trees import (
+    Node,
+    array_digest,
+    count,
+    flatten,
+    map_with_path,
+    merge,
+    named_key,
+    register_node,
+    select,
+    tree_digest,
+    unflatten,
+)
 
 PINNED_ARRAY = "90ff15c65b0e4ac6c224eb5ffe2891684a9cbdd2ebf50f5f3a07cedaf7d813c4"
 PINNED_TREE = "2935951fb1bf0a6628f707b2fd8d282ccf8b4193d8c6f3b7474dc513809892ee"
@@ -19,7 +31,7 @@ tree_strategy = st.dictionaries(
 
 
 @given(tree_strategy)
-def test_unflatten_undoes_flatten(tree: dict) -> None:
+def test_unflatten_inverts_flatten(tree: dict) -> None:
     assert unflatten(flatten(tree)) == tree
 
 
@@ -28,7 +40,7 @@ def test_paths_are_sorted_and_empty_subtrees_vanish() -> None:
     assert list(flatten(tree).items()) == [("a", 3), ("b/x", 2), ("b/y", 1)]
 
 
-def test_merge_joins_and_refuses_a_leaf_twice() -> None:
+def test_merge_joins_trees_and_refuses_duplicate_leaves() -> None:
     assert merge({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3}, {}) == {"a": {"x": 1, "y": 2}, "b": 3}
     with pytest.raises(AssertionError, match="a/x"):
         merge({"a": {"x": 1}}, {"a": {"x": 1}})
@@ -41,6 +53,46 @@ def test_map_with_path() -> None:
     }
 
 
+def test_select_keeps_the_chosen_leaves() -> None:
+    tree = {"a": {"x": 1, "y": 2}, "b": {"x": 3}}
+    assert select(tree, lambda path: path.endswith("y")) == {"a": {"y": 2}}
+    assert select(tree, lambda path: False) == {}
+
+
+# Dict subclasses
+
+
+@register_node
+class Kept(Node):
+    """A dict that only tests use."""
+
+
+def test_dict_types_are_preserved() -> None:
+    tree = {"a": Kept({"2": 1, "10": {"x": 2}})}
+    for same in (
+        jax.tree.map(lambda leaf: leaf, tree),
+        map_with_path(lambda _, leaf: leaf, tree),
+        select(tree, lambda _: True),
+        merge({"a": Kept({"2": 1})}, {"a": Kept({"10": {"x": 2}})}),
+        jax.jit(lambda tree: tree)(tree),
+    ):
+        assert same == tree
+        assert type(same["a"]) is Kept
+    assert flatten(tree) == {"a/10/x": 2, "a/2": 1}
+
+
+def test_typed_dicts_have_the_leaf_order_and_paths_of_plain_dicts() -> None:
+    # The order of a global norm's sum and the names in checkpoints depend on them.
+    plain = {str(index): index for index in range(12)}
+    assert jax.tree.leaves(Kept(plain)) == jax.tree.leaves(plain)
+    assert jax.tree_util.tree_leaves_with_path(Kept(plain)) == jax.tree_util.tree_leaves_with_path(plain)
+
+
+def test_merge_refuses_different_types_for_one_subtree() -> None:
+    with pytest.raises(AssertionError, match="Kept"):
+        merge({"a": Kept({"x": 1})}, {"a": {"y": 2}})
+
+
 def test_count() -> None:
     assert count({"a": np.zeros((2, 3)), "b": {"c": jax.ShapeDtypeStruct((), jnp.float32)}}) == 7
     assert count({}) == 0
@@ -50,18 +102,18 @@ def test_count() -> None:
 
 
 def test_digests_are_pinned() -> None:
-    # Stores and trunk identities hold them: they may never change.
+    # They are recorded in stores and trunk identities, so they may never change.
     assert array_digest(np.arange(3, dtype=np.float32)) == PINNED_ARRAY
     assert tree_digest({"b": np.arange(3, dtype=np.float32), "a": {"c": np.int32(1)}}) == PINNED_TREE
 
 
-def test_equal_values_have_equal_digests_wherever_they_lie() -> None:
+def test_digests_do_not_depend_on_memory_layout() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     for same in (jnp.asarray(array), np.asfortranarray(array), array.astype(">f4"), np.stack([array, array])[::2][0]):
         assert array_digest(same) == array_digest(array)
 
 
-def test_digests_tell_bits_shapes_dtypes_and_names_apart() -> None:
+def test_digests_distinguish_bits_shapes_dtypes_and_names() -> None:
     array = np.arange(6, dtype=np.float32)
     flipped = array.copy()
     flipped.view(np.uint32)[3] ^= 1
@@ -73,7 +125,7 @@ def test_digests_tell_bits_shapes_dtypes_and_names_apart() -> None:
     assert len({tree_digest(tree) for tree in trees}) == 4
 
 
-def test_order_of_the_keys_does_not_matter() -> None:
+def test_digests_do_not_depend_on_key_order() -> None:
     one, two = np.float32(1), np.float32(2)
     assert tree_digest({"a": one, "b": two}) == tree_digest({"b": two, "a": one})
 
@@ -81,7 +133,7 @@ def test_order_of_the_keys_does_not_matter() -> None:
 # Keys
 
 
-def test_named_keys_depend_on_key_and_names_alone() -> None:
+def test_named_keys_depend_only_on_key_and_names() -> None:
     def bits(seed: int, *path: str) -> tuple[int, ...]:
         return tuple(jax.random.key_data(named_key(jax.random.key(seed), *path)).tolist())
 

@@ -1,1 +1,1 @@
-"""Adapters: one module per kind, and what all kinds have in common."""
+"""Adapters: one module per kind, and the code that all kinds share."""

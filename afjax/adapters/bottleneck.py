@@ -1,12 +1,12 @@
 """Bottleneck adapters (Houlsby 2019; Pfeiffer 2021, section 3.1 and appendix A.2).
 
-An adapter's tree; every leaf is stacked over the layers that have the adapter::
+An adapter's tree. Every leaf is stacked over the layers that have the adapter::
 
     <slot>/down/{kernel [d, r], bias [r]}        slot: attention and/or ffn
     <slot>/up/{kernel [r, d], bias [d]}
-    <slot>/norm_before/{scale, bias}             only with a new LayerNorm there
-    <slot>/norm_after/{scale, bias}
-    layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter carries the trunk's LayerNorms
+    <slot>/norm_before/{scale, bias}             only with a new LayerNorm before the adapter
+    <slot>/norm_after/{scale, bias}              only with a new LayerNorm after the adapter
+    layer_norms/{embeddings, attention, ffn}/{scale, bias}   only if the adapter trains copies of the trunk's LayerNorms
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
-# Of the adapters' own LayerNorms; the reference library's.
+# Epsilon of the adapters' own LayerNorms, as in the reference library.
 NEW_NORM_EPSILON = 1e-5
 
 
 def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`. ``layer_norms`` are not included, as they start as the trunk's."""
+    """See :class:`afjax.adapters.kind.Init`. Excludes ``layer_norms``, which start as copies of the trunk's."""
     hidden_size = trunk.hidden_size
     size = config.bottleneck_size(hidden_size)
 
@@ -54,20 +54,21 @@ def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> T
 
 
 def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
-    """``scaling * up(activation(down(x)))``, without the residual and without a LayerNorm behind it.
+    """Computes ``scaling * up(activation(down(x)))``, without the residual and a LayerNorm after it.
 
-    A pure function (Houlsby 2019, section 2.1; Pfeiffer 2021, section 3.1) that needs no model of afjax's.
+    A pure function (Houlsby 2019, section 2.1; Pfeiffer 2021, section 3.1) that does not need an afjax model.
 
     Args:
-      params: One layer's slot of an adapter: ``{"down", "up"[, "norm_before"]}``, as :func:`afjax.layer_params` gives.
-      x: The adapter's input ``[..., hidden_size]``, of any float dtype; matrices are applied in that dtype.
-      config: The architecture (activation and scaling are read).
+      params: One layer's slot of an adapter, ``{"down", "up"[, "norm_before"]}``, as returned by
+        :func:`afjax.layer_params`.
+      x: The adapter's input ``[..., hidden_size]``, of any float dtype. Matrices are applied in that dtype.
+      config: The architecture. Activation and scaling are used.
 
     Returns:
       ``[..., hidden_size]``, of x's dtype.
 
     Raises:
-      UserError: Parameters of several layers, of something else, or for another hidden size.
+      UserError: The parameters are for several layers, for another module or for another hidden size.
     """
     check_dense(params, "down", x.shape[-1])
     if "norm_before" in params:
@@ -80,7 +81,7 @@ def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
 def adapter_input(
     config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
 ) -> tuple[Array, Array]:
-    """What a slot's adapters read, and what their output is added to; both ``[batch, length, hidden_size]``."""
+    """Computes the adapters' input and their residual in a slot; both ``[batch, length, hidden_size]``."""
     if config.pretrained_layer_norm in ("before", "both"):
         total = sublayer + residual
         inputs = norm(total)
@@ -90,7 +91,7 @@ def adapter_input(
 
 
 def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: Callable[[Array], Array]) -> Array:
-    """What leaves the slot: the trunk's residual and LayerNorm again, where the architecture has them there."""
+    """Computes the slot's output: adds the residual and applies the trunk's LayerNorm, if configured."""
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 

@@ -1,4 +1,7 @@
-"""What a kind of adapter consists of. Each module of this package with a ``KIND`` defines one kind."""
+"""The interface of a kind of adapter.
+
+Each module of this package with a ``KIND`` defines one kind.
+"""
 
 import dataclasses
 from typing import Any, Protocol
@@ -13,22 +16,22 @@ from afjax.trunk.slots import Sublayer
 
 
 class Init(Protocol):
-    """Makes the parameters of an adapter at the start of training."""
+    """Initializes the parameters of an adapter."""
 
     def __call__(self, key: Array, config: Any, trunk: TrunkConfig, depth: int) -> Tree:
         """Returns a float32 tree.
 
         Args:
-          key: The key of this adapter. Each leaf has a key of its own that follows from its path.
+          key: The adapter's key. Each leaf's key is derived from it and the leaf's path.
           config: The architecture.
           trunk: The trunk's architecture.
-          depth: The number of layers that have the adapter. Leaves of slots are stacked over them.
+          depth: The number of layers that have the adapter. Leaves in slots are stacked over these layers.
         """
         ...
 
 
 class InSlot(Protocol):
-    """Computes with one layer's parameters of an adapter, in the slot behind a sub-layer."""
+    """A function of an adapter in the slot after a sub-layer, with one layer's parameters."""
 
     def __call__(
         self, params: Tree, config: Any, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
@@ -36,11 +39,11 @@ class InSlot(Protocol):
         """Returns ``[batch, queries, ...]``.
 
         Args:
-          params: One layer's parameters, those that all layers share included.
+          params: One layer's parameters, including the leaves that all layers share.
           config: The architecture.
-          sublayer: The slot.
-          dropout_rate: The trunk's attention dropout, for modules with attention and no rate of their own.
-          key: The key of dropout, or None for no dropout.
+          sublayer: The slot's inputs.
+          dropout_rate: The trunk's attention dropout, for modules with attention that do not have their own rate.
+          key: The dropout key, or None for no dropout.
         """
         ...
 
@@ -59,22 +62,26 @@ class OnEncoder(Protocol):
         key: Array | None,
         first_token_only: bool = True,
     ) -> Array:
-        """Returns the hidden states that heads read, ``[batch, length, d]``, or ``[batch, 1, d]`` of the first token.
+        """Returns the hidden states for heads.
+
+        Their shape is ``[batch, length, d]``, or ``[batch, 1, d]`` for the first token only.
 
         Args:
           params: The tree under ``top``.
           config: The architecture.
-          trunk: The trunk's architecture: dropout rates, LayerNorm's epsilon, activation.
+          trunk: The trunk's architecture. Dropout rates, LayerNorm epsilon and activation are used.
           hidden: The last hidden states ``[batch, length, d]``.
           mask: bool ``[batch, length]``, False at padding.
-          key: The key of dropout, or None for no dropout.
+          key: The dropout key, or None for no dropout.
           first_token_only: Whether only the first token's output is needed.
         """
         ...
 
 
 class MacCounter(Protocol):
-    """Counts multiply-adds of matrix products; "live" values depend on anything that is trained.
+    """Counts the multiply-adds of matrix products.
+
+    A value is live if it depends on a trained parameter.
 
     Attributes:
       rows: Rows of the batch.
@@ -94,7 +101,7 @@ class MacCounter(Protocol):
 
 
 class CountUnits(Protocol):
-    """Counts what it takes to compute an adapter's inner activations over ``n`` tokens."""
+    """Counts the multiply-adds of an adapter's inner activations over ``n`` tokens."""
 
     def __call__(
         self,
@@ -107,34 +114,35 @@ class CountUnits(Protocol):
         live: bool,
         first_token: bool,
     ) -> bool:
-        """Returns whether the inner activations are live; ``first_token``: the tokens are the rows' first ones."""
+        """Returns whether the inner activations are live. With ``first_token``, the tokens are each row's first."""
         ...
 
 
 class CountTop(Protocol):
-    """Counts what a module on top of the encoder takes."""
+    """Counts the multiply-adds of a module on top of the encoder."""
 
     def __call__(
         self, counter: MacCounter, config: Any, trunk: TrunkConfig, *, trained: bool, live: bool, first_token: bool
     ) -> bool:
-        """Returns whether the module's output is live; ``first_token``: only the first tokens' outputs are needed."""
+        """Returns whether the output is live. With ``first_token``, only each row's first token is needed."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlotKind:
-    """A kind of adapter that sits in slots of the encoder's layers.
+    """A kind of adapter in slots of the encoder's layers.
 
     Attributes:
       config: The class of its architecture, in :mod:`afjax.config.adapters`.
-      init: Makes its parameters.
+      init: Initializes its parameters.
       slot: Computes the next hidden state ``[batch, queries, d]``.
-      attends: Whether an output depends on other tokens than its own.
-      family: Adapters of one family can be fused with each other, if they agree in the fields of ``layout``.
-      layout: The fields of the config that all adapters of a fusion share.
-      units: Computes the inner activations ``[batch, queries, size]`` that the output is linear in, for the kinds that
-        a fusion calls one by one. None if there are none, or if a fusion computes those of all adapters together.
-      output: Computes what the adapter adds ``[batch, queries, d]``; None if a fusion never needs it.
+      attends: Whether a token's output depends on other tokens.
+      family: Name of a group of kinds. Adapters of one family can be fused if they agree in the fields of ``layout``.
+      layout: The config fields that must be equal for all adapters of a fusion.
+      units: Computes the inner activations ``[batch, queries, size]`` for a factored fusion, if the output is linear in
+        them. None if there are none, or if a fusion computes the inner activations of all adapters in one matmul.
+      output: Computes the adapter's output ``[batch, queries, d]`` before it is added to the layer's output. None if a
+        fusion never needs it.
       size: The number of inner activations per token, from the config and the hidden size.
       count_units: Counts the multiply-adds of the inner activations.
     """
@@ -157,9 +165,9 @@ class TopKind:
 
     Attributes:
       config: The class of its architecture, in :mod:`afjax.config.adapters`.
-      init: Makes its parameters.
+      init: Initializes its parameters.
       top: Computes the hidden states that heads read.
-      attends: Whether an output depends on other tokens than its own.
+      attends: Whether a token's output depends on other tokens.
       count: Counts its multiply-adds.
     """
 
@@ -182,11 +190,11 @@ AdapterKind = SlotKind | TopKind
 
 
 def normal_dense(key: Array, scale: float, shape: tuple[int, ...]) -> Tree:
-    """A dense layer at the start: kernel ~ N(0, scale), bias 0.
+    """Initializes a dense layer: kernel ~ N(0, scale), bias 0.
 
     Args:
-      key: The key of the kernel.
-      scale: The standard deviation.
+      key: The random key of the kernel.
+      scale: The standard deviation of the kernel.
       shape: The kernel's shape ``[..., inputs, outputs]``.
     """
     kernel = scale * jax.random.normal(key, shape)

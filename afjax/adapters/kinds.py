@@ -1,4 +1,4 @@
-"""The kinds of adapters, and what all of them have in common: their layers, their start, and running one in a slot.
+"""The table of adapter kinds, and functions that work for all kinds.
 
 To add a kind, write its config in :mod:`afjax.config.adapters` and a module with a ``KIND`` in this package, and add
 the module to :data:`KINDS`.
@@ -35,24 +35,24 @@ def kind_of(config: Adapter) -> AdapterKind:
 
 
 def slot_kind(config: AdapterConfig | BesideLayers) -> SlotKind:
-    """Returns the kind of an architecture that sits in slots."""
+    """Returns the kind of an architecture in slots."""
     kind = kind_of(config)
     assert isinstance(kind, SlotKind), "the type of the config"
     return kind
 
 
 def top_kind(config: OnTop) -> TopKind:
-    """Returns the kind of an architecture that sits on top of the encoder."""
+    """Returns the kind of an architecture on top of the encoder."""
     kind = kind_of(config)
     assert isinstance(kind, TopKind), "the type of the config"
     return kind
 
 
 def adapter_layers(config: Adapter, num_layers: int) -> tuple[int, ...]:
-    """The indices of the layers that have the adapter; none where it sits on top of them.
+    """Returns the indices of the layers with the adapter; empty for a module on top of the encoder.
 
     Raises:
-      UserError: An index beyond the trunk's depth.
+      UserError: An index is not less than the trunk's number of layers.
     """
     if isinstance(config, OnTop):
         return ()
@@ -75,10 +75,10 @@ def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
 
 
 def init_adapter(key: Array, config: Adapter, trunk: TrunkConfig) -> Tree:
-    """Makes an adapter's parameters at the start of training, float32, without ``layer_norms``.
+    """Initializes an adapter's parameters, float32, without ``layer_norms``.
 
     Args:
-      key: The key of this adapter. Each leaf has a key of its own that follows from its path.
+      key: The adapter's key. Each leaf's key is derived from it and the leaf's path.
       config: The architecture.
       trunk: The trunk's architecture.
     """
@@ -86,26 +86,28 @@ def init_adapter(key: Array, config: Adapter, trunk: TrunkConfig) -> Tree:
 
 
 def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """What of an adapter its slots hold: ``{slot: leaves stacked over layers}``, ``{slot: leaves of all layers}``."""
+    """Returns ``{slot: leaves stacked over layers}`` and ``{slot: leaves that all layers share}`` of an adapter."""
     stacked = {slot: tree[slot] for slot in config.slots}
     return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
 
 
 def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
-    """One layer's parameters, as :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal` take them.
+    """Selects one layer's parameters of an adapter or a fusion.
+
+    :func:`afjax.bottleneck`, :func:`afjax.fuse` and :func:`afjax.pal` accept them.
 
     Args:
-      tree: An adapter's, its leaves stacked over the layers that have it; or a fusion's, whose layers are those of the
-        adapters it was trained on.
-      config: The adapter's architecture; of a fusion that of any of its adapters.
+      tree: The tree of an adapter or a fusion, with leaves stacked over its layers. A fusion has the same layers as its
+        adapters.
+      config: The adapter's architecture. For a fusion, the architecture of any of its adapters.
       layer: The layer's number in the trunk, from 0.
       slot: The sub-layer, ``attention`` or ``ffn``.
 
     Returns:
-      The leaves of that layer, and those that all layers share.
+      The layer's leaves, and the leaves that all layers share.
 
     Raises:
-      UserError: A layer or a slot without the adapter.
+      UserError: The layer or the slot does not have the adapter.
     """
     if slot not in config.slots or slot not in tree:
         raise UserError(
@@ -132,13 +134,13 @@ def adapter_slot(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """A slot that holds one adapter: the next hidden state ``[batch, queries, d]``.
+    """Runs a slot with one adapter; returns the next hidden state ``[batch, queries, d]``.
 
     Args:
-      params: One layer's slot of the adapter, the leaves of all layers included.
+      params: One layer's slot of the adapter, including the leaves that all layers share.
       config: The architecture.
-      sublayer: Where the slot is.
-      dropout_rate: The trunk's attention dropout, for modules with attention and no rate of their own.
-      key: Dropout's key; None: no dropout.
+      sublayer: The slot's inputs.
+      dropout_rate: The trunk's attention dropout, for modules with attention that do not have their own rate.
+      key: The dropout key, or None for no dropout.
     """
     return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)

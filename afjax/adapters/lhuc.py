@@ -2,7 +2,7 @@
 
 The tree::
 
-    ffn/scale [d]       zero at the start, where the factor is 1
+    ffn/scale [d]       initially 0, so that the factor is 1
 
 Reference: Stickland & Murray 2019, section 3.3.
 """
@@ -20,14 +20,14 @@ from afjax.trunk.slots import Sublayer
 
 
 def init(key: Array, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; nothing is random."""
+    """See :class:`afjax.adapters.kind.Init`; all zeros, so the key is not used."""
     return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
 
 
 def output(
     params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives ``z (2 sigmoid(scale) - 1)``, which is added to ``z``."""
+    """See :class:`afjax.adapters.kind.InSlot`; returns ``z (2 sigmoid(scale) - 1)``, which is added to ``z``."""
     z = plain_output(sublayer)
     factor = 2.0 * jax.nn.sigmoid(params["scale"])  # [d]
     return (z * (factor - 1.0)[None, None]).astype(z.dtype)
@@ -36,7 +36,7 @@ def output(
 def count_units(
     counter: MacCounter, config: LhucConfig, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
 ) -> bool:
-    """See :class:`afjax.adapters.kind.CountUnits`; there are no inner activations and no matrix products."""
+    """See :class:`afjax.adapters.kind.CountUnits`. LHUC has no inner activations and no matrix products."""
     return trained or live
 
 

@@ -1,6 +1,6 @@
 """Low-rank layers: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
 
-The projections of :mod:`afjax.adapters.placement` are each layer's own, and there is nothing else.
+The tree has only the projections of :mod:`afjax.adapters.placement`. Each layer has its own.
 """
 
 from jax import Array
@@ -28,7 +28,7 @@ def init(key: Array, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> T
 def units(
     params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives ``g(VE x)``."""
+    """See :class:`afjax.adapters.kind.InSlot`; returns ``g(VE x)``."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 

@@ -1,6 +1,6 @@
 """Projected attention layers: ``TS(x) = VD attention(VE x)`` (Stickland & Murray 2019, section 3.3).
 
-The tree has, besides the projections of :mod:`afjax.adapters.placement`::
+In addition to the projections of :mod:`afjax.adapters.placement`, the tree has::
 
     ffn/attention/{query, key, value}/{kernel [s, s], bias [s]}
 """
@@ -41,26 +41,27 @@ def _linear(key: Array, config: PalConfig, name: str, shape: tuple[int, ...]) ->
 def pal(
     params: Tree, x: Array, mask: Array, config: PalConfig, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """A projected attention layer: what it adds to a layer's output in front of the last LayerNorm.
+    """Computes a projected attention layer (PAL).
 
-    A pure function (Stickland & Murray 2019, section 3.3) that needs no model of afjax's. With ``h`` what the layer's
-    attention block gives and ``f`` its FFN, the layer becomes ``LN2(h + f + pal(...))``.
+    A pure function (Stickland & Murray 2019, section 3.3) that does not need an afjax model. The output is added before
+    the encoder layer's last LayerNorm: with ``h`` the output of the layer's attention block and ``f`` the output of its
+    FFN, the layer becomes ``LN2(h + f + pal(...))``.
 
     Args:
-      params: One layer's ``{"encode", "attention", "decode"}``, as :func:`afjax.layer_params` gives.
-      x: ``[batch, length, hidden_size]``, of any float dtype; matrices are applied in that dtype. The layer's input
-        where ``config.placement`` is ``parallel``; else ``LN2(h + f)``.
-      mask: ``[batch, length]``, True (or not zero) where there is a token.
+      params: One layer's ``{"encode", "attention", "decode"}``, as returned by :func:`afjax.layer_params`.
+      x: ``[batch, length, hidden_size]``, of any float dtype. Matrices are applied in that dtype. If
+        ``config.placement`` is ``parallel``, the encoder layer's input; otherwise ``LN2(h + f)``.
+      mask: ``[batch, length]``, True or nonzero for tokens, False or zero for padding.
       config: The architecture.
-      dropout_rate: On the attention weights, where the architecture has no rate of its own; acts only with a key.
-      key: Dropout's key; None: no dropout.
+      dropout_rate: Dropout rate of the attention weights, unless ``config.dropout`` is set; only used with a key.
+      key: The dropout key, or None for no dropout.
 
     Returns:
       ``[batch, length, hidden_size]``, of x's dtype.
 
     Raises:
-      UserError: Parameters of several layers, of something else, or for another hidden size; an x or a mask of another
-        shape.
+      UserError: The parameters are for several layers, for another module or for another hidden size, or ``x`` or
+        ``mask`` has the wrong shape.
     """
     if x.ndim != 3 or mask.shape != x.shape[:2]:
         raise UserError(
@@ -77,7 +78,7 @@ def pal(
 def units(
     params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives the small attention over ``VE x``."""
+    """See :class:`afjax.adapters.kind.InSlot`; returns the small attention over ``VE x``."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
     rate = dropout_rate if config.dropout is None else config.dropout
     return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
@@ -86,7 +87,7 @@ def units(
 def output(
     params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
 ) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives what the module adds."""
+    """See :class:`afjax.adapters.kind.InSlot`; returns the module's output ``TS(x)``."""
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
 
@@ -100,16 +101,16 @@ def _attention(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """The small attention over ``VE x``: ``[batch, length, d]`` to ``[batch, num_queries, size]``.
+    """Computes the small attention over ``VE x``: ``[batch, length, d]`` to ``[batch, num_queries, size]``.
 
     Args:
       params: One layer's ``{"encode", "attention"}``.
       config: The architecture.
       x: The module's input.
       mask: bool ``[batch, length]``, False at padding.
-      num_queries: How many tokens, from the first on, are wanted: all, or one.
-      dropout_rate: On the attention weights; acts only with a key.
-      key: Dropout's key.
+      num_queries: Number of leading tokens to compute: all of them, or 1.
+      dropout_rate: Dropout rate of the attention weights; only used with a key.
+      key: The dropout key, or None for no dropout.
     """
     projected = dense(params["encode"], x)  # [batch, length, size]
     attend = functools.partial(
@@ -126,7 +127,7 @@ def _attention(
 
 
 def _decode(params: Tree, config: PalConfig, inner: Array) -> Array:
-    """VD, and the activation after it if there is one."""
+    """Applies VD, and then the output activation if there is one."""
     added = dense(params["decode"], inner)
     return added if config.output_activation == "none" else ACTIVATIONS[config.output_activation](added)
 

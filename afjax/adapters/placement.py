@@ -1,13 +1,14 @@
-"""Where modules of whole layers read and add (Stickland & Murray 2019, sections 3.2 and 3.3).
+"""Inputs and outputs of modules of whole layers (Stickland & Murray 2019, sections 3.2 and 3.3).
 
-With ``x`` the layer's input, ``h`` its attention block's output and ``f`` its FFN's, a layer with a module gives::
+With ``x`` the layer's input, ``h`` the output of its attention block and ``f`` the output of its FFN, a layer with a
+module computes::
 
     LN2(h + f + TS(x))                      placement "parallel"
-    LN2(h + f + TS(z)), z = LN2(h + f)      placement "serial", where a Pfeiffer adapter is
+    LN2(h + f + TS(z)), z = LN2(h + f)      placement "serial", the position of a Pfeiffer adapter
     z * 2 sigmoid(scale)                    LHUC
 
-Except for LHUC, TS decodes inner activations ("units") of ``size`` per token. A module's tree; leaves under ``ffn`` are
-stacked over the layers that have it, leaves under ``shared`` are the same for all of them::
+Except for LHUC, TS decodes ``size`` inner activations ("units") per token. In a module's tree, leaves under ``ffn`` are
+stacked over the layers that have the module, and leaves under ``shared`` are shared by these layers::
 
     shared/{encode, decode}/{kernel, bias}          VE [d, s] and VD [s, d] (under ffn if each layer has its own)
     ffn/...                                         see the module of each kind
@@ -23,7 +24,7 @@ from afjax.trunk.slots import Sublayer
 
 
 def plain_output(sublayer: Sublayer) -> Array:
-    """Computes the layer's output without a module, ``LN2(h + f)``: what serial modules read, and fusion's query."""
+    """Computes the layer's output without a module, ``LN2(h + f)``: the input of serial modules, and fusion's query."""
     return sublayer.norm(sublayer.residual + sublayer.output)
 
 
@@ -33,14 +34,14 @@ def module_input(config: BesideLayers, sublayer: Sublayer) -> Array:
 
 
 def add_output(config: BesideLayers, output: Array, sublayer: Sublayer) -> Array:
-    """Computes the layer's output from what a module, or a fusion of modules, adds."""
+    """Computes the layer's output from the output of a module or of a fusion of modules."""
     if isinstance(config, LhucConfig):
         return plain_output(sublayer) + output
     return sublayer.norm(sublayer.residual + (sublayer.output + output))
 
 
 def decoded(units: InSlot) -> InSlot:
-    """Returns the function for a module's output: VD applied to its inner activations."""
+    """Returns a function that applies VD to a module's inner activations."""
 
     def output(
         params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
@@ -51,7 +52,7 @@ def decoded(units: InSlot) -> InSlot:
 
 
 def added(output: InSlot) -> InSlot:
-    """Returns the function for a module's slot: its output added where :func:`add_output` says."""
+    """Returns a function for a module's slot, which adds the module's output with :func:`add_output`."""
 
     def slot(
         params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None

@@ -1,6 +1,6 @@
 """Projected feed-forward networks: ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)`` (Stickland & Murray 2019, section 3.3).
 
-The tree has, besides the projections of :mod:`afjax.adapters.placement`::
+In addition to the projections of :mod:`afjax.adapters.placement`, the tree has::
 
     ffn/{intermediate [s, m], output [m, s]}/{kernel, bias}
 """
@@ -44,7 +44,7 @@ def units(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """See :class:`afjax.adapters.kind.InSlot`; gives ``W2 g(W1 VE x + b1) + b2``."""
+    """See :class:`afjax.adapters.kind.InSlot`; returns ``W2 g(W1 VE x + b1) + b2``."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
     inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))
     return dense(params["output"], inner)

@@ -1,6 +1,6 @@
-"""Projected attention on top of the encoder: ``VD g(VE h)``, g a stack of attention blocks.
+"""Projected attention on top of the encoder: ``VD g(VE h)``, with g a stack of attention blocks.
 
-The tree, with the blocks' leaves stacked::
+The tree. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
     top/layers/attention/{query, key, value, output, norm}
@@ -61,7 +61,7 @@ def top(
 
 
 def _small_trunk(config: TopAttentionConfig, trunk: TrunkConfig) -> TrunkConfig:
-    """The trunk's architecture with the sizes of the module's attention blocks."""
+    """Returns the trunk's architecture with the sizes of the module's attention blocks."""
     return dataclasses.replace(trunk, hidden_size=config.size, num_heads=config.num_heads, init_scale=config.init_scale)
 
 

@@ -1,9 +1,9 @@
-"""Projected feed-forward blocks on top of the encoder: ``VD g(VE h)``, g a stack of small networks.
+"""Projected feed-forward blocks on top of the encoder: ``VD g(VE h)``, with g a stack of small networks.
 
-The tree, with the blocks' leaves stacked::
+The tree. Leaves under ``layers`` are stacked over the blocks::
 
     top/{encode [d, s], decode [s, d]}/{kernel, bias}
-    top/layers/ffn/{0, 1, ..., norm}        the dense layers of a block in order, and its LayerNorm
+    top/layers/ffn/{0, 1, ..., norm}        a block's dense layers in order, and its LayerNorm
 
 Reference: Stickland & Murray 2019, section 3.1.
 """
@@ -52,7 +52,7 @@ def top(
     first_token_only: bool = True,
 ) -> Array:
     """See :class:`afjax.adapters.kind.OnEncoder`."""
-    # Feed-forward networks do not mix tokens, so only the tokens that are needed are computed.
+    # Feed-forward networks do not mix tokens, so only the needed tokens are computed.
     x = dense(params["encode"], hidden[:, :1] if first_token_only else hidden)
     keys = split_key(key, config.num_layers)
     for block, block_key in zip(unstack(params["layers"]["ffn"], config.num_layers), keys, strict=True):

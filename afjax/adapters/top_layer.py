@@ -1,8 +1,8 @@
-"""One encoder layer more on top of the encoder (Stickland & Murray 2019, section 3.1).
+"""An additional encoder layer on top of the encoder (Stickland & Murray 2019, section 3.1).
 
 The tree::
 
-    top/layer/{attention, ffn}      as a layer of the trunk, not stacked
+    top/layer/{attention, ffn}      like one of the trunk's layers, not stacked
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from afjax.trunk.encoder_layer import EncoderLayer, layer_keys
 
 
 def init(key: Array, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
-    """See :class:`afjax.adapters.kind.Init`; as the trunk's own layers start."""
+    """See :class:`afjax.adapters.kind.Init`; initialized like a layer of a random trunk."""
     x, mask = jnp.zeros((1, 2, trunk.hidden_size)), jnp.ones((1, 2), bool)
     layer = EncoderLayer(dataclasses.replace(trunk, init_scale=config.init_scale))
     return {"top": {"layer": layer.init(named_key(key, "layer"), x, mask, slots={})["params"]}}

@@ -1,1 +1,1 @@
-"""What trained models look like: the papers' figures and tables, comparisons, and a report of a run."""
+"""Analysis of trained models: the papers' figures and tables, comparisons, and reports of runs."""

@@ -1,4 +1,4 @@
-"""Pictures of what fusions listen to, from the numbers of :mod:`afjax.analysis.activations`."""
+"""Heatmaps of fusion activations, from the numbers of :mod:`afjax.analysis.activations`."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
 from afjax.errors import UserError
 
 _TOKENS_WITH_NUMBERS = 24
-# As many as a page's width shows legibly; longer texts have several lines, and a picture as many as can be looked over.
+# The number of tokens that is legible across a page. Longer texts are broken into lines, up to _MOST_LINES per figure.
 _TOKENS_A_LINE = 40
 _MOST_LINES = 24
 
@@ -28,7 +28,7 @@ class _Panel:
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
-    """Raises UserError where a layer does not exist, or is there twice."""
+    """Raises UserError if a layer does not exist or is given twice."""
     for layer in layers:
         if layers.count(layer) > 1:
             raise UserError(f"The layer {layer} is given twice; give each layer once.")
@@ -37,15 +37,17 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
 
 
 def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws layers x adapters of one fusion, or fusions x adapters of each layer, and writes all numbers as CSV.
+    """Draws mean activations as heatmaps and writes the numbers as CSV.
+
+    One fusion is drawn as layers x adapters. Several fusions are drawn as fusions x adapters, one heatmap per layer.
 
     Args:
-      found: Of one store's fusions. Adapters that one does not have are gaps.
+      found: The activations of fusions from one store. Adapters that a fusion does not have are gaps.
       output: The files' common name.
-      layers: Of the trunk, in the order in which they are shown; none: all.
+      layers: Layers of the trunk, in the order of the figure. Empty for all.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
       UserError: A layer that does not exist or is given twice, or a file that cannot be written.
@@ -88,12 +90,12 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
 
 
 def draw_token_activations(found: TokenActivations, output: Path, *, layers: Sequence[int] = ()) -> list[Path]:
-    """Draws adapters x tokens of each layer, and writes all numbers as CSV; arguments as :func:`draw_activations`.
+    """Draws adapters x tokens of each layer and writes the numbers as CSV.
 
-    A long text has several lines of tokens.
+    A long text is broken into several lines of tokens. The arguments are those described in :func:`draw_activations`.
 
     Raises:
-      UserError: As there; more lines than a picture shows.
+      UserError: As :func:`draw_activations`, or the text needs more lines than one figure shows.
     """
     depth = len(next(iter(found.weights.values())))
     check_layers(layers, depth)
@@ -143,21 +145,21 @@ def _draw(
     amount: str,
     cell: tuple[float, float],
 ) -> list[Path]:
-    """Heatmaps that share rows and colours; ``cell`` is an entry's width and height in inches."""
+    """Draws heatmaps that share rows and colours. ``cell`` is the width and height of an entry in inches."""
     if not lines:
         raise UserError("The layers that were asked for have no adapters: there is nothing to show.")
     first = panels[0]
     longest = max(map(len, first.rows)), max(len(name) for panel in panels for name in panel.columns)
     margin = 0.35 + 0.06 * longest[0]
-    # No narrower than its title.
+    # A panel is at least as wide as its title.
     wide = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
     high = cell[1] * len(first.rows)
-    # Names stand upright where they are wider than a column.
+    # Names that are wider than a column are rotated.
     upright = longest[1] * 0.06 > wide / len(first.columns)
     across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (wide + 0.15))))
     down = math.ceil(len(panels) / across)
     across = math.ceil(len(panels) / down)
-    # Lines of a text have tokens of their own, which stand below each.
+    # The lines of a text have different tokens, so each line needs its own labels.
     shared = all(panel.columns == first.columns for panel in panels)
     names = 0.06 * longest[1] if upright else 0.15
     figure, axes = new_figure(
@@ -180,7 +182,7 @@ def _draw(
         if index % across == 0:
             place.set_ylabel(labels[1])
         if index >= len(panels) - across:
-            # Also above a place that the last row leaves empty.
+            # The last row may have empty places; panels above them need labels too.
             place.tick_params(labelbottom=True)
             place.set_xlabel(labels[0])
         for row, column in np.ndindex(panel.amounts.shape):

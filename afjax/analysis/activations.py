@@ -1,6 +1,7 @@
-"""What a fusion listens to (Pfeiffer 2021, section 5.1, figures 4 and 6): its softmax weights, as means or by token.
+"""Fusion activations (Pfeiffer 2021, section 5.1, figures 4 and 6): softmax weights over adapters.
 
-The mean over a split is that of its rows, each of which counts for the mean over its own tokens, padding left out.
+They are computed as means over a split or per token of one text. The mean over a split is the mean over its rows of
+each row's mean over its tokens, without padding.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from afjax.tasks.load import Rows, rows_from_lists
 from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree
 
-# The group of all rows, beside those of the labels.
+# The name of the group with all rows; the other groups are named after labels.
 ALL = "all rows"
 
 
@@ -32,10 +33,10 @@ class Activations:
 
     Attributes:
       fusion: The fusion's name.
-      adapters: What it fuses, in order.
-      num_rows: How many rows each group has: ``ALL``, and where asked for each label.
-      means: ``{slot: {group: [num_layers, num_adapters]}}`` over all layers of the trunk; NaN where a layer does not
-        have the adapter.
+      adapters: The names of the fused adapters, in order.
+      num_rows: The number of rows in each group. The groups are ``ALL`` and, if requested, each label.
+      means: ``{slot: {group: [num_layers, num_adapters]}}`` over all layers of the trunk. NaN if a layer does not have
+        the adapter.
     """
 
     fusion: str
@@ -50,9 +51,10 @@ class TokenActivations:
 
     Attributes:
       fusion, adapters: As in :class:`Activations`.
-      tokens: The text as the trunk reads it.
-      num_tokens: How many the whole text has; ``tokens`` are fewer where it was cut to the length in training.
-      weights: ``{slot: [num_layers, num_tokens, num_adapters]}``, NaN where a layer does not have the adapter.
+      tokens: The tokens that are fed to the trunk.
+      num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
+        in training.
+      weights: ``{slot: [num_layers, num_tokens, num_adapters]}``. NaN if a layer does not have the adapter.
     """
 
     fusion: str
@@ -65,16 +67,19 @@ class TokenActivations:
 def mean_activations(
     task_model: TaskModel, rows: AnyRows, *, by_label: bool = False, batch_size: int = 32
 ) -> Activations:
-    """Averages a fusion's softmax weights over a split, on the devices: memory does not grow with the rows.
+    """Averages a fusion's softmax weights over a split.
+
+    The sums are accumulated on the devices, so memory does not grow with the number of rows.
 
     Args:
-      task_model: With a fusion.
-      rows: The split.
-      by_label: Whether to average over the rows of each label as well.
-      batch_size: Rows a step.
+      task_model: A model with a fusion.
+      rows: The rows of the split.
+      by_label: Whether to also average over the rows of each label.
+      batch_size: Rows per step.
 
     Raises:
-      UserError: No fusion; labels that cannot be told apart, or that are not the head's.
+      UserError: The model has no fusion, or ``by_label`` is set and the task is not classification or its labels are
+        not the head's.
     """
     _check_fusion(task_model)
     groups = {ALL: np.ones(len(rows), bool)}
@@ -91,7 +96,7 @@ def mean_activations(
     members = np.stack(list(groups.values()), -1)  # [rows, groups]
     weights = (members / members.sum(0)).astype(np.float32)
     if isinstance(data, TokenisedSpans):
-        # A row's windows share its weight as they share its tokens.
+        # A row's weight is split over its windows in proportion to their tokens.
         share = data.lengths / np.bincount(data.row_of, weights=data.lengths)[data.row_of]
         weights = (weights[data.row_of] * share[:, None]).astype(np.float32)
     sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)
@@ -108,15 +113,15 @@ def mean_activations(
 
 
 def token_activations(task_model: TaskModel, text: str, text_b: str | None = None) -> TokenActivations:
-    """A fusion's softmax weights at every token of one text, or of a pair of texts.
+    """Computes a fusion's softmax weights at every token of one text or pair of texts.
 
     Args:
-      task_model: With a fusion.
-      text: The first text; of multiple choice the context, of span the question.
-      text_b: The second; of multiple choice one choice, of span the context.
+      task_model: A model with a fusion.
+      text: The first text: the context for multiple choice, the question for span.
+      text_b: The second text: one choice for multiple choice, the context for span.
 
     Raises:
-      UserError: No fusion, one text where the task's kind needs two, or a context of several windows.
+      UserError: The model has no fusion, the task's kind needs two texts, or the context needs several windows.
     """
     _check_fusion(task_model)
     kind = task_model.task.kind
@@ -150,7 +155,7 @@ def _check_fusion(task_model: TaskModel) -> None:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """``{slot: [groups, layers, adapters]}``: the rows' mean attention, summed by their weights in each group."""
+    """The weighted sum of the rows' mean attention for each group: ``{slot: [groups, layers, adapters]}``."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
         slot: jnp.einsum("bg,bln->gln", batch["weights"], of_slot, precision="highest")
@@ -160,13 +165,13 @@ def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict
 
 @functools.partial(jax.jit, static_argnums=0)
 def _token_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """``{slot: [batch, length, layers, adapters]}``."""
+    """The attention at every token: ``{slot: [batch, length, layers, adapters]}``."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
     return {slot: of_slot.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, of_slot in attention.items()}
 
 
 def _all_layers(task_model: TaskModel, slot: str, weights: np.ndarray) -> np.ndarray:
-    """``[layers with adapters, adapters that they keep]`` as ``[num_layers, num_adapters]``, NaN in the gaps."""
+    """Expands ``[layers with adapters, kept adapters]`` to ``[num_layers, num_adapters]``, with NaN in the gaps."""
     model = task_model.model
     config, kept = model.adapters[0][1], model.fusion.kept
     whole = np.full((model.trunk.num_layers, len(model.adapters)), np.nan, np.float32)

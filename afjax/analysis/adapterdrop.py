@@ -1,6 +1,7 @@
-"""Score and speed against what is left: adapters dropped layer by layer, fusions pruned to the most used adapters.
+"""Score and speed of models with dropped adapters or pruned fusions.
 
-AdapterFusion's authors name both as what should come next; dropping layers is AdapterDrop (Rücklé 2021).
+Adapters are dropped layer by layer. Fusions are pruned to their most used adapters in each layer. The authors of
+AdapterFusion name both as future work. Dropping adapters from layers is AdapterDrop (Rücklé 2021).
 """
 
 import dataclasses
@@ -14,8 +15,9 @@ from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
+from afjax.tasks.scores import split_scores
 
-# Passes over the rows of which the quickest counts.
+# The number of timed passes over the rows; the fastest counts.
 TIMED_PASSES = 3
 
 
@@ -24,11 +26,11 @@ class Point:
     """One model of a curve.
 
     Attributes:
-      what: What was left out, in words.
-      kept: What share of the adapters (times layers) is left.
+      what: A description of the dropped adapters.
+      kept: The fraction of the adapters (times layers) that is left.
       scores: Every metric over the rows.
-      rows_per_second: In the quickest of three passes, tokenising and compiling left out.
-      flops_per_row: Floating-point operations for a row of the model's ``max_length``, as XLA counts them.
+      rows_per_second: Throughput of the fastest of three passes, without tokenization and compilation.
+      flops_per_row: Floating-point operations per row of the model's ``max_length``, as counted by XLA.
     """
 
     what: str
@@ -41,16 +43,19 @@ class Point:
 def adapterdrop_curve(
     task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
 ) -> Iterator[Point]:
-    """Leaves out the adapters of more and more layers, from the bottom up or from the top down.
+    """Evaluates a model while dropping the adapters of more and more layers.
 
     Args:
-      task_model: With an adapter or a fusion.
-      rows: Labelled.
-      from_top: Whether the last layers go first.
-      batch_size: Rows a step.
+      task_model: A model with an adapter or a fusion.
+      rows: Labelled rows.
+      from_top: Whether to drop the adapters of the last layers first, instead of the first layers.
+      batch_size: Rows per step.
+
+    Yields:
+      One point for each number of dropped layers, from zero to all but one.
 
     Raises:
-      UserError: No adapters in layers.
+      UserError: The model has no adapters in its layers.
     """
     if not task_model.model.adapters:
         raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
@@ -67,10 +72,13 @@ def adapterdrop_curve(
 
 
 def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -> dict[str, np.ndarray]:
-    """Each adapter's share of a fusion's attention, the mean over rows and tokens: ``{slot: [layers, adapters]}``.
+    """Each adapter's mean share of a fusion's attention over rows and tokens.
+
+    Returns:
+      ``{slot: [layers, adapters]}``.
 
     Raises:
-      UserError: No fusion in the model, or one that has been pruned.
+      UserError: The model has no fusion, or the fusion has been pruned.
     """
     if not task_model.model.fusion_name:
         raise UserError(f'The head "{task_model.model.head_name}" is used without a fusion: there is nothing to rank.')
@@ -81,10 +89,12 @@ def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32)
 
 
 def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The adapters that each slot and layer listens to most, as ``FusionConfig.kept``; by their numbers, rising.
+    """The adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
+
+    Each layer's adapters are given by their indices, in increasing order.
 
     Raises:
-      UserError: More than there are, or none.
+      UserError: ``num_kept`` is less than one or more than the number of adapters.
     """
     num_adapters = next(iter(shares.values())).shape[-1]
     if not 0 < num_kept <= num_adapters:
@@ -98,13 +108,16 @@ def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple
 def prune_curve(
     task_model: TaskModel, rows: AnyRows, shares: dict[str, np.ndarray], *, batch_size: int = 32
 ) -> Iterator[Point]:
-    """Prunes each layer of a fusion to its most used adapters, fewer and fewer.
+    """Evaluates a fusion with each layer pruned to fewer and fewer of its most used adapters.
 
     Args:
-      task_model: With a fusion of adapters of one architecture.
-      rows: Labelled.
-      shares: Of :func:`rank_adapters`, best over other rows than these.
-      batch_size: Rows a step.
+      task_model: A model with a fusion of adapters of one architecture.
+      rows: Labelled rows.
+      shares: The result of :func:`rank_adapters`, preferably on other rows than these.
+      batch_size: Rows per step.
+
+    Yields:
+      One point for each number of kept adapters, from all to one.
     """
     task_model.check_labels(rows)
     num_adapters, data = next(iter(shares.values())).shape[-1], task_model.tokenised(rows)
@@ -114,8 +127,8 @@ def prune_curve(
 
 
 def _point(what: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int) -> Point:
-    # The pass that is scored compiles; those that are timed do not.
-    scores = task_model.scores(task_model.logits(data, batch_size=batch_size), data)
+    # The pass for the scores compiles the program, so the timed passes do not.
+    scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
     return Point(what, kept, scores, len(rows) / seconds, task_model.flops_per_row())
 

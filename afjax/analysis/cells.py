@@ -1,14 +1,14 @@
-"""Runs of one method on one task put together: the setting that dev chose, over its seeds."""
+"""Cells of tables: the runs of one method on one task, with the setting that is best on dev, over its seeds."""
 
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from afjax.analysis.runs import RunRecord
+from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError, did_you_mean
 
-# In this order they stand in tables; "top-K" by K, and others behind them by name.
+# The order of methods in tables. "top-K" is sorted by K. Other methods come last, sorted by name.
 METHODS: tuple[str, ...] = (
     "head",
     "full",
@@ -29,12 +29,12 @@ class Cell:
     """One method on one task.
 
     Attributes:
-      task, method: What was run.
-      records: Of the chosen setting, a seed each, in their order.
-      scores: Theirs, in points (times 100).
-      num_settings: Among how many settings dev has chosen.
-      num_runs: Of all of these settings.
-      repeated: Folders of runs that repeat one of the records with another score, and do not count.
+      task, method: The names of the task and the method.
+      records: The runs of the chosen setting, one per seed, in the order of their seeds.
+      scores: The runs' scores in points (times 100).
+      num_settings: The number of settings that were tried; the best on dev was chosen.
+      num_runs: The number of runs of all these settings.
+      repeated: Folders of runs that repeat another run but have a different score. They do not count.
     """
 
     task: str
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def std(self) -> float | None:
-        """The sample standard deviation; None: there is one seed."""
+        """The sample standard deviation, or None with a single seed."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
@@ -62,19 +62,19 @@ class Cell:
 def make_cells(
     records: Sequence[RunRecord], *, metric: str = "", by_size: bool = False, by_sampler: bool = False
 ) -> dict[tuple[str, str], Cell]:
-    """``{(task, method): cell}``.
+    """Groups runs by task and method: ``{(task, method): cell}``.
 
-    Where runs of a method on a task differ in more than the seed, as a sweep's do, the setting with the most seeds
-    counts, and among these the one with the best mean on dev.
+    If the runs of a method on a task differ in more than the seed, as in a sweep, the setting with the most seeds
+    counts. Ties are broken by the best mean on dev.
 
     Args:
-      records: Of :func:`afjax.analysis.runs.collect`.
-      metric: Of all tasks that have it, in place of each task's main metric.
-      by_size: Whether adapters of every size are a method of their own; see :func:`size_name`.
-      by_sampler: Whether every sampler of runs on several tasks is; its name stands behind a colon.
+      records: The records of :func:`afjax.analysis.runs.collect`.
+      metric: The metric to use instead of a task's main metric, for tasks that have it.
+      by_size: Whether each adapter size is a separate method; see :func:`size_name`.
+      by_sampler: Whether each sampler of multi-task runs is a separate method, named ``METHOD:SAMPLER``.
 
     Raises:
-      UserError: Runs on a task were made to follow different metrics, or none has the metric.
+      UserError: Runs on one task follow different metrics, or no run has the metric.
     """
     metrics = task_metrics(records, metric)
     groups: dict[tuple[str, str], dict[str, dict[int, RunRecord]]] = {}
@@ -83,7 +83,7 @@ def make_cells(
         method = record.method + (size_name(record) if by_size else "")
         method += f":{record.sampler}" if by_sampler and record.sampler else ""
         settings = groups.setdefault((record.task, method), {})
-        # A run that was made twice counts once.
+        # A repeated run counts once.
         first = settings.setdefault(record.settings, {}).setdefault(record.seed, record)
         if first.metrics != record.metrics:
             repeated.setdefault((record.task, method), []).append(str(record.folder))
@@ -93,7 +93,11 @@ def make_cells(
 
 
 def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, str]:
-    """``{task: metric}`` by which runs are compared."""
+    """The metric for comparing the runs of each task: ``{task: metric}``.
+
+    Raises:
+      UserError: Runs on one task follow different metrics, or no run has the metric.
+    """
     found: dict[str, dict[str, RunRecord]] = {}
     for record in records:
         name = metric if metric in record.metrics else record.main_metric
@@ -109,7 +113,10 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
 
 
 def size_name(record: RunRecord) -> str:
-    """``:64`` behind adapters of that size, ``:1/16`` behind those of that share of the trunk's width."""
+    """A method's suffix for the adapters' size: ``:64``, or ``:1/16`` for a fraction of the trunk's width.
+
+    Empty without adapters, and for adapters without a size.
+    """
     adapter = record.adapter
     if isinstance(adapter, AdapterConfig) and adapter.size is None:
         return f":1/{adapter.reduction_factor:g}"
@@ -118,7 +125,7 @@ def size_name(record: RunRecord) -> str:
 
 
 def order(methods: Iterable[str]) -> list[str]:
-    """The methods as tables have them."""
+    """The methods, without duplicates, in the order of tables."""
 
     def place(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")
@@ -132,10 +139,16 @@ def order(methods: Iterable[str]) -> list[str]:
 
 
 def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] = ()) -> list[str]:
-    """The names that a flag lists with commas between, of those that are there; empty: all.
+    """Parses a flag's comma-separated names.
+
+    Args:
+      given: The value of the flag. Empty for all names in ``there``.
+      flag: The name of the flag, for error messages.
+      there: The names that have finished runs.
+      also: Names that are allowed too.
 
     Raises:
-      UserError: A name that is not there (nor among ``also``), or is there twice.
+      UserError: A name is unknown or given twice.
     """
     names = [name.strip() for name in given.split(",")] if given else list(there)
     for name in names:

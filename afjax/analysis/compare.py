@@ -1,4 +1,7 @@
-"""Two models, or two groups of runs, on the same rows: scores, a significance test, rows and settings that differ."""
+"""Comparison of two models, or two groups of runs, on the same rows.
+
+It has scores, a significance test, the number of rows that each side gets right, and the settings that differ.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,6 +14,7 @@ from afjax.analysis.sides import Side
 from afjax.analysis.workdirs import differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
+from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
@@ -18,7 +22,7 @@ from afjax.tasks import metrics
 from afjax.tasks.kinds import fitting_metrics
 from afjax.train.record import by_path
 
-# What the counts of rows are called.
+# The printed names of the row counts.
 _ROWS = {
     "both_right": "both right",
     "only_a": "A alone",
@@ -31,19 +35,31 @@ _ROWS = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Bootstrap:
+    """The settings of a paired bootstrap: the number of resamples, and the seed of its random generator."""
+
+    num_resamples: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_resamples < 1:
+            raise UserError(f"The number of resamples is {self.num_resamples}; it must be at least 1.")
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` finds.
+    """The result of :func:`compare`.
 
     Attributes:
-      titles: Of both sides' runs.
+      titles: The titles of each side's runs.
       task: The task's name.
-      main_metric: Which metric it is about.
-      num_rows: How many rows were compared on.
-      num_resamples: Of the bootstrap.
-      metrics: Every metric of which more is better.
-      rows: Means over the pairs of runs. Of values: ``nearer_a``, ``nearer_b`` and ``equal``; of all else
-        ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (of span by exact match).
-      settings: ``{setting: (values of A's runs, values of B's)}`` where they differ.
+      main_metric: The metric that decides which side is better.
+      num_rows: The number of rows.
+      num_resamples: The number of resamples of the bootstrap.
+      metrics: Every metric for which higher is better.
+      rows: Numbers of rows, averaged over the pairs of runs. For regression these are ``nearer_a``, ``nearer_b`` and
+        ``equal``; otherwise ``both_right``, ``only_a``, ``only_b`` and ``both_wrong`` (for span by exact match).
+      settings: The settings that differ: ``{setting: (values of A's runs, values of B's runs)}``.
     """
 
     titles: tuple[tuple[str, ...], tuple[str, ...]]
@@ -62,22 +78,28 @@ def compare(
     rows: AnyRows,
     *,
     metric: str = "",
+    bootstrap: Bootstrap = Bootstrap(),
     batch_size: int = 32,
     max_length: int | None = None,
-    num_resamples: int = 10_000,
-    seed: int = 0,
 ) -> Comparison:
-    """Scores two sides on the same rows, run by run of each, and tests their difference with a paired bootstrap.
+    """Evaluates two sides on the same rows and tests the difference with a paired bootstrap.
+
+    Args:
+      first, second: The runs of each side, paired in order.
+      rows: Labelled rows.
+      metric: The metric to decide by; empty for the task's main metric.
+      bootstrap: The number of resamples, and their seed.
+      batch_size: Rows per step.
+      max_length: Tokens per row; longer rows are truncated. None for the length in training.
 
     Raises:
-      UserError: Different numbers of runs or kinds of task, a metric that the task has not, or rows that do not fit.
+      UserError: The sides have different numbers of runs or kinds of task, the task does not have the metric, or the
+        rows' labels are missing or not the heads'.
     """
     if len(first) != len(second):
         raise UserError(
             f"A has {len(first)} runs and B {len(second)}; give as many of each, paired in order (as by their seeds)."
         )
-    if num_resamples < 1:
-        raise UserError(f"The number of resamples is {num_resamples}; it must be at least 1.")
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
         raise UserError(f"Tasks of different kinds ({', '.join(sorted(kinds))}) are not compared; give one task's.")
@@ -98,14 +120,14 @@ def compare(
 
     pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
     weighted = [(left[0], right[0]) for left, right in pairs]
-    found = paired_bootstrap(weighted, len(rows), num_resamples=num_resamples, seed=seed)
+    found = paired_bootstrap(weighted, len(rows), num_resamples=bootstrap.num_resamples, seed=bootstrap.seed)
     counts = [_row_counts(left[1], right[1], task.kind) for left, right in pairs]
     return Comparison(
         (tuple(side.title for side in first), tuple(side.title for side in second)),
         task.name,
         main,
         len(rows),
-        num_resamples,
+        bootstrap.num_resamples,
         {name: found[name] for name in allowed},
         {name: float(np.mean([of_pair[name] for of_pair in counts])) for name in counts[0]},
         _settings_of_both(first, second),
@@ -113,10 +135,10 @@ def compare(
 
 
 def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tuple[Weighted, np.ndarray]:
-    """A model's scores as functions of the rows' weights, and how wrong it is on each row.
+    """Computes a model's scores as functions of the rows' weights, and its error on each row.
 
     Returns:
-      Scores, and float [rows]: 0 where it is right and 1 where it is not; of values the absolute error.
+      The scores, and errors, float [rows]: 0 for right and 1 for wrong, or the absolute error for regression.
     """
     assert rows.labels is not None, "check_labels has seen to this"
     kind, logits = model.task.kind, predictions.logits
@@ -139,7 +161,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
 
 
 def to_lines(found: Comparison) -> list[str]:
-    """What the command prints."""
+    """The comparison as lines of text, as ``afjax compare`` prints it."""
     lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
     num_pairs = len(found.titles[0])
     lines += ["", f"{found.num_rows} rows of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else "")]
@@ -153,20 +175,21 @@ def to_lines(found: Comparison) -> list[str]:
             [name, f"{of.first:.4f}", f"{of.second:.4f}", f"{of.difference:+.4f}", interval, f"{of.p_value:.4f}"]
         )
         cells[-1] += [f"{of.spread:.4f}"] if of.spread is not None else []
-    lines += _table(cells, right=True)
+    lines += table_lines(cells)
     lines += ["", f"{_verdict(found)} (paired bootstrap, {found.num_resamples} resamples)"]
     parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
     lines += [f"Rows: {', '.join(parts)}"]
     lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
     if found.settings:
-        lines += _table(
-            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())]
+        lines += table_lines(
+            [["", "A", "B"], *([f"  {name}", first, second] for name, (first, second) in found.settings.items())],
+            num_texts=3,
         )
     return lines
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-    """The comparison as JSON has it; the main metric's numbers stand at the top as well."""
+    """The comparison as a JSON object. The main metric's numbers are also at the top level."""
     names = {"first": "a", "second": "b"}
     of_metrics = {
         name: {names.get(key, key): value for key, value in dataclasses.asdict(of).items()}
@@ -187,7 +210,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def _model_settings(model: TaskModel) -> dict[str, Any]:
-    """What a stored model knows of its settings."""
+    """The settings recorded with a stored model, by dotted path."""
     parts = model.model
     found: dict[str, Any] = {
         "trunk": model.trunk.name,
@@ -207,8 +230,8 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
-    """Each setting's values over the runs of A, and of B, where they are not the same."""
-    # A config and a stored model have few settings in common; models have all.
+    """The settings whose values differ between A and B, each with its values over the runs of A and of B."""
+    # Configs are compared only if every side has one: a config and a stored model share few settings.
     configs = all(side.config is not None for side in (*first, *second))
     of_both = [[side.config if configs else _model_settings(side.model) for side in of] for of in (first, second)]
     joined = [
@@ -239,18 +262,3 @@ def _verdict(found: Comparison) -> str:
 
 def _count(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
-
-
-def _table(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Columns side by side; with ``right`` all but the first are aligned to the right."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padded = [
-            cell.rjust(width) if right and number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return lines

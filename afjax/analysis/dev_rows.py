@@ -1,4 +1,4 @@
-"""What a model makes of labelled rows: its scores, what it takes for what, where it is wrong, what its fusion uses."""
+"""Evaluation of a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ class Mistake:
     """A row that a model got wrong.
 
     Attributes:
-      row: Its number, from 0.
-      texts: (what it is, text), in order.
+      row: The row's index, from 0.
+      texts: The row's texts as ``(name, text)``, in order.
       right: The right label, choice, answers or value.
-      predicted: What the model said.
-      confidence: The probability that it gave to that; of values how far it is off.
+      predicted: The model's prediction.
+      confidence: The probability of the prediction, or the absolute error for regression.
     """
 
     row: int
@@ -34,21 +34,21 @@ class Mistake:
 
 
 @dataclasses.dataclass(frozen=True)
-class DevLook:
-    """What :func:`look_at` finds.
+class DevEvaluation:
+    """The result of :func:`evaluate_dev_rows`.
 
     Attributes:
-      num_rows: How many rows there are.
-      digest: Of the rows.
+      num_rows: The number of rows.
+      digest: The digest of the rows.
       scores: Every metric.
-      labels: Label names, of classification.
-      confusion: int [right label, predicted label], of classification; else None.
-      values: (labels, predictions) [rows] each, of regression; else None.
-      mistakes: The worst, those of which the model was surest (or that are farthest off) first.
-      num_wrong: How many rows are wrong; of regression all.
-      activations: ``{slot: [layers, adapters]}`` of a fusion; else empty.
-      layers: Which layers those are.
-      members: Which adapters.
+      labels: The label names for classification; otherwise empty.
+      confusion: The confusion matrix for classification, int [right label, predicted label]; otherwise None.
+      values: ``(labels, predictions)`` for regression, each float64 [rows]; otherwise None.
+      mistakes: The worst mistakes. The most confident (or the largest errors) are first.
+      num_wrong: The number of rows with a wrong prediction; for regression all rows.
+      activations: Mean activations of a fusion, ``{slot: [layers, adapters]}``; empty without a fusion.
+      layers: The layers of ``activations``.
+      members: The adapters of ``activations``.
     """
 
     num_rows: int
@@ -64,11 +64,19 @@ class DevLook:
     members: tuple[str, ...]
 
 
-def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_size: int = 32) -> DevLook:
-    """Runs a model once over labelled rows.
+def evaluate_dev_rows(
+    model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_size: int = 32
+) -> DevEvaluation:
+    """Evaluates a model in one pass over labelled rows.
+
+    Args:
+      model: The model.
+      rows: Labelled rows.
+      num_mistakes: The maximum number of mistakes to return.
+      batch_size: Rows per step.
 
     Raises:
-      UserError: The rows have no labels, or other label names than the head.
+      UserError: The rows have no labels, or their label names are not the head's.
     """
     model.check_labels(rows)
     assert rows.labels is not None
@@ -100,7 +108,7 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
     surest = _surest(predictions, values)
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-surest[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
-    return DevLook(
+    return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
         scores=found,
@@ -116,12 +124,18 @@ def look_at(model: TaskModel, rows: AnyRows, *, num_mistakes: int = 20, batch_si
 
 
 def mean_activations(predictions: Predictions) -> dict[str, np.ndarray]:
-    """Mean over rows of each row's attention over adapters, ``{slot: [layers, adapters]}``; padding is left out."""
+    """The mean over rows of each row's attention over adapters.
+
+    A row's attention is its mean over tokens, without padding.
+
+    Returns:
+      ``{slot: [layers, adapters]}``, empty without a fusion.
+    """
     return {slot: of_rows.mean(0, dtype=np.float64) for slot, of_rows in predictions.fusion_attention.items()}
 
 
 def _surest(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """float [rows]: the probability of what was predicted; of values how far off they are."""
+    """The probability of each row's prediction, or its absolute error for regression: float [rows]."""
     if values is not None:
         return np.abs(values[1] - values[0])
     if predictions.answers is not None:

@@ -1,7 +1,7 @@
-"""How every figure looks and is kept: a picture as PNG and SVG, and what it shows as CSV beside them.
+"""The common style and file formats of figures: PNG and SVG pictures, and their data as CSV.
 
-Figures are legible at the size of a paper's column. Colours are told apart without colour vision (cividis for amounts,
-Okabe and Ito's for kinds), and kinds by their markers or hatching too.
+Figures are legible at the width of a paper's column. The colours are safe for colour-blind readers (cividis for
+amounts, Okabe and Ito's palette for categories), and categories also differ in their markers or hatches.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What matplotlib says of a character that is drawn as a box.
+# matplotlib's warning about a character that the font lacks and that is drawn as a box.
 _LACKING = "Glyph .* missing from font"
-# Inches; that of a column, and of a page with two.
+# In inches: the width of one column, and of a page with two columns.
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -46,7 +46,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "hatch.linewidth": 0.6,
-    # Text stays text, and equal data are equal bytes.
+    # Keep text as text, and write the same bytes for the same data.
     "svg.fonttype": "none",
     "svg.hashsalt": "afjax",
 }
@@ -54,7 +54,7 @@ _STYLE: Any = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """The common style for what is drawn within, or by the function that this decorates: lines, legends, titles."""
+    """Applies the common style to lines, legends and titles. A context manager that also works as a decorator."""
     from matplotlib import rc_context
 
     with rc_context(_STYLE):
@@ -64,24 +64,24 @@ def style() -> Iterator[None]:
 def new_figure(
     width: float = COLUMN_WIDTH, height: float = 2.6, *, rows: int = 1, columns: int = 1, **options: Any
 ) -> "tuple[Figure, list[Axes]]":
-    """A figure in the common style, and its axes row by row.
+    """Creates a figure in the common style, and its axes in row-major order.
 
     Args:
-      width, height: Inches.
-      rows, columns: Of axes.
-      options: Of matplotlib's ``Figure.subplots``, such as ``sharey``.
+      width, height: The size of the figure in inches.
+      rows, columns: The number of rows and columns of axes.
+      options: Arguments of matplotlib's ``Figure.subplots``, such as ``sharey``.
     """
     from matplotlib.figure import Figure
 
     with style():
-        # Without pyplot: no window system, and no figures kept by the library.
+        # pyplot would need a window system and would keep a reference to every figure.
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.ravel())
 
 
 def check_output(output: Path) -> None:
-    """Raises UserError where a figure cannot be written there, before anything long is computed.
+    """Raises UserError if a figure cannot be written to a path. Call this before any long computation.
 
     Args:
       output: The files' common name, with one of ``SUFFIXES`` or none.
@@ -101,13 +101,13 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
     """Writes a figure and its data.
 
     Args:
-      figure: Of :func:`new_figure`.
-      output: The files' common name, with one of ``SUFFIXES`` or none; its folder is made where it is missing.
-      header: Names of the columns of the data.
-      rows: The data, a row a line; numbers are written in full.
+      figure: A figure from :func:`new_figure`.
+      output: The files' common name, with one of ``SUFFIXES`` or none. A missing folder is created.
+      header: The names of the data's columns.
+      rows: The rows of the data. Numbers are written at full precision.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
       UserError: There is nothing to show, or a file cannot be written.
@@ -126,13 +126,13 @@ def save_figure(figure: "Figure", output: Path, header: Sequence[str], rows: Ite
 
 
 def picture(figure: "Figure", suffix: str) -> bytes:
-    """The figure as a file, ``.png`` or ``.svg``; the same bytes for the same figure."""
+    """Renders a figure as ``.png`` or ``.svg``. The bytes are the same for the same figure."""
     buffer = io.BytesIO()
     with style(), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", _LACKING)
         figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
     others = [each for each in caught if not re.match(_LACKING, str(each.message))]
-    # Of an SVG's text the reader's own font shows what this one lacks.
+    # An SVG keeps its text, so the viewer's fonts can show these characters.
     if suffix == ".png" and len(others) < len(caught):
         print("The PNG has boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
     for each in others:
@@ -143,9 +143,9 @@ def picture(figure: "Figure", suffix: str) -> bytes:
 def draw_spread(
     axes: "Axes", places: Sequence[float], lows: Sequence[float | None], highs: Sequence[float | None], colour: str
 ) -> None:
-    """A band from the lows to the highs of a line's points, with gaps at points that have None.
+    """Draws a band from the lows to the highs of a line's points, with gaps at points that have None.
 
-    A point between gaps has a bar, as a band needs two.
+    A single point between gaps gets an error bar, because a band needs two points.
     """
     points = [(at, low, high) for at, low, high in zip(places, lows, highs, strict=True)]
     for known, group in itertools.groupby(points, lambda point: point[1] is not None):
@@ -158,12 +158,12 @@ def draw_spread(
 
 
 def note_one_seed(figure: "Figure") -> None:
-    """Says below the axes what :func:`draw_spread` leaves out."""
+    """Adds a note below the axes: points without a band or bar have a single seed."""
     figure.supxlabel("Points without a band or bar have one seed", fontsize=7, color="0.35")
 
 
 def _stem(output: Path) -> Path:
-    # A name may have dots that begin no suffix of ours.
+    # A name may contain dots, so only our own suffixes are removed.
     return output.with_suffix("") if output.suffix in SUFFIXES else output
 
 

@@ -1,13 +1,13 @@
 """Tables as plain text, Markdown, LaTeX and CSV."""
 
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from afjax.analysis.tables import Table
+from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.writing import csv_text
 
-# What LaTeX reads as commands, and signs that its default fonts lack.
+# Characters that LaTeX reads as commands, or that its default fonts lack.
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -26,23 +26,21 @@ _LATEX = {
 
 
 def to_text(table: Table) -> str:
-    """Columns side by side, and notes and commands below."""
-    widths = _widths([table.header, *table.rows])
-    lines = [table.title, ""]
-    lines += ["  ".join(_aligned(row, widths)).rstrip() for row in (table.header, *table.rows)]
-    lines += ["", *table.notes]
+    """A table as aligned plain text, followed by its notes and commands."""
+    lines = [table.title, "", *table_lines([table.header, *table.rows]), "", *table.notes]
     if table.commands:
         lines += ["", "These fill the gaps:", *(f"  {command}" for command in table.commands)]
     return "\n".join(lines) + "\n"
 
 
 def to_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown, aligned in the source too."""
+    """A table in GitHub's Markdown. Its source is aligned too."""
     rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(width, 4) for width in _widths(rows)]
-    lines = [f"| {' | '.join(_aligned(row, widths))} |" for row in rows]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines.insert(1, f"| {' | '.join(rule)} |")
+    # The second row makes each column wide enough for its rule, and is then replaced by the rules.
+    header, rule, *others = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
+    first, *numbers = (len(cell) for cell in rule.split(" | "))
+    rule = " | ".join(["-" * first, *(f"{'-' * (width - 1)}:" for width in numbers)])
+    lines = [f"| {line} |" for line in (header, rule, *others)]
     lines = [f"**{_markdown(table.title)}**", "", *lines, "", *(_markdown(note) for note in table.notes)]
     if table.commands:
         lines += ["", "These fill the gaps:", "", "```bash", *table.commands, "```"]
@@ -50,10 +48,9 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A ``tabular`` with booktabs' rules; notes and commands are comments."""
+    r"""A ``tabular`` with booktabs rules. Notes and commands are comments."""
     rows = [[_latex(cell) for cell in row] for row in (table.header, *table.rows)]
-    widths = _widths(rows)
-    lines = [f"{' & '.join(_aligned(row, widths))} \\\\" for row in rows]
+    lines = [f"{line} \\\\" for line in table_lines(rows, separator=" & ")]
     lines = [
         f"% {table.title}; \\usepackage{{booktabs}}",
         f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
@@ -70,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """CSV with one line per number, at full precision; gaps are empty."""
+    """A table as CSV, with one line per number, at full precision. Gaps are empty."""
     return csv_text([table.data_header, *table.data])
 
 
@@ -83,10 +80,10 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {
 
 
 def write(table: Table, form: str) -> str:
-    """The table in one of the ``FORMATS``.
+    """Formats a table in one of the ``FORMATS``.
 
     Raises:
-      UserError: There is no such format.
+      UserError: The format is unknown.
     """
     check_choice(form, FORMATS, "format")
     return FORMATS[form](table)
@@ -104,24 +101,9 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    # What would end a cell, or begin emphasis, code, a link or a tag.
+    # Escapes characters that would end a cell, or begin emphasis, code, a link or a tag.
     return "".join(f"\\{sign}" if sign in "\\|*_`[]<>" else sign for sign in _one_line(text))
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal: wide signs take two, combining ones none."""
-    return sum(0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF") for sign in text)
-
-
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The first column to the left, numbers to the right."""
-    padded = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-    return [row[0] + padded[0], *(space + cell for cell, space in zip(row[1:], padded[1:], strict=True))]

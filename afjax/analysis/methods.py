@@ -1,26 +1,27 @@
-"""What the methods of runs are called in tables and figures."""
+"""Names of the methods of runs, for tables and figures."""
 
 from typing import Any
 
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter
 from afjax.config.experiment import ExperimentConfig
 
-# What tells one architecture of adapters from another; sizes and starts do not.
+# The fields that define an architecture of adapters. Sizes, activation and initialization are not among them.
 _ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
 _ARCHITECTURE += ("shared_projections", "placement")
 
 
 def method_of(config: ExperimentConfig) -> str:
-    """What a run's method is called.
+    """The name of a run's method.
 
-    * One task: ``head``, ``full``, ``layernorm``, ``top-K`` after the partition; adapters after their architecture:
-      ``pfeiffer``, ``houlsby`` and the other presets' names, whatever their sizes, activation and start, else
-      ``bottleneck``. With the trunk trained as well ``-trunk`` stands behind it.
-    * Several tasks at once: the same with ``mt-`` in front (``mt-full`` is *BERT and PALs*' shared BERT); one after the
-      other: with ``sequential-``.
-    * Fusions: ``fusion`` of Pfeiffer's adapters, else ``fusion-`` and the adapters' name.
-    * On a trunk that was trained on several tasks at once, ``-mt`` stands behind it: ``fusion-mt``. That is not for the
-      config to tell but for the trunk's digest, see :func:`collect`.
+    * One task without adapters: the partition, ``head``, ``full``, ``layernorm`` or ``top-K``.
+    * One task with adapters: the name of their architecture, see :func:`architecture_name`. The suffix ``-trunk`` means
+      that the trunk is trained too.
+    * Several tasks: the same with the prefix ``mt-`` if they are trained jointly (``mt-full`` is the shared BERT of
+      *BERT and PALs*), or ``sequential-`` if they are trained one after the other.
+    * Fusions: ``fusion`` for Pfeiffer's adapters, otherwise ``fusion-`` and the name of the adapters' architecture.
+
+    :func:`collect` adds the suffix ``-mt`` to runs on a trunk that another run has trained on several tasks, as in
+    ``fusion-mt``. It recognizes such a trunk by its digest, which is not in the config.
     """
     if config.recipe == "fusion":
         name = architecture_name(config.adapter)
@@ -33,12 +34,15 @@ def method_of(config: ExperimentConfig) -> str:
 
 
 def architecture_name(adapter: Adapter) -> str:
-    """The preset that an adapter is but for its sizes, activation and start; else its kind."""
+    """The name of an adapter's architecture: its preset's name, or its kind.
+
+    Presets are compared without their sizes, activation and initialization.
+    """
     same = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
     return same[0] if same else adapter.kind
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:
-    # One hidden layer or two are two of the presets.
+    # Presets differ in the number of hidden layers.
     depth = len(getattr(adapter, "hidden_sizes", ()))
     return (adapter.kind, depth, *(getattr(adapter, field, None) for field in _ARCHITECTURE))

@@ -1,4 +1,4 @@
-"""The command that makes a run which a table lacks: that of the nearest finished run, with what differs overridden."""
+"""Commands that train the runs that a table lacks, as variations of similar finished runs."""
 
 import ast
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from afjax.analysis.cells import Cell
-from afjax.analysis.runs import Collection, RunRecord
+from afjax.analysis.run_records import Collection, RunRecord
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
@@ -17,17 +17,21 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.workdir import CONFIG, source_folder
 
-# What configs/baselines.py trains, and can where no run of it is there to follow.
+# The methods of configs/baselines.py, in addition to top-K. They do not need a finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
 
 
 def command(
     collection: Collection, cells: Mapping[tuple[str, str], Cell], task: str, method: str, seed: int
 ) -> str | None:
-    """What to type for a run that is not there; None: nothing tells how its method is trained.
+    """The command that trains a missing run, or None if it is unknown how its method is trained.
 
-    In this order: a run that was begun goes on; the method's own run on that task with another seed; its run on
-    another task with the task exchanged; ``configs/baselines.py``.
+    The command is the first of these that is possible:
+
+    * resume an unfinished run,
+    * repeat the method's run on the same task with another seed,
+    * repeat the method's run on another task with the task replaced,
+    * train the method with ``configs/baselines.py``.
     """
     for begun in collection.unfinished:
         if (begun.task, begun.method, begun.seed) == (task, method, seed):
@@ -50,7 +54,10 @@ def is_baseline(method: str) -> bool:
 
 
 def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
-    """Each ``--config.a.b=value`` that makes one config the other, which has no source that is not there."""
+    """The ``--config.a.b=value`` flags that turn the config ``there`` into ``wanted``.
+
+    ``wanted`` must not have sources that ``there`` lacks.
+    """
     words = []
     old, new = _by_name(there), _by_name(wanted)
     if old["sources"] and not new["sources"]:
@@ -71,7 +78,7 @@ def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     wanted = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
     if task.name in [each.name for each in wanted.tasks]:
-        # One run fills the gaps of all its tasks, so it is named after none.
+        # One run fills the gaps of all its tasks, so its name has no task.
         name = method
     elif wanted.tasks:
         wanted = dataclasses.replace(wanted, tasks=(*wanted.tasks, task))
@@ -79,7 +86,7 @@ def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
         wanted = dataclasses.replace(wanted, task=task, name=wanted.name.replace(donor.task, task.name))
     flags: list[str] = []
     if wanted.recipe == "fusion" and not _trained_sources(donor) and donor.store:
-        # Its adapters came from a store: they are fused again, under another name.
+        # The run took its adapters from a store. Fuse them again under another name.
         flags = [f"--store={donor.store}"]
         wanted = dataclasses.replace(wanted, name=f"{wanted.artefact_name(wanted.target)}-seed{seed}")
     workdir = _new_workdir(donor.folder, f"{name}-seed{seed}")
@@ -89,7 +96,7 @@ def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
 def _baseline(like: RunRecord, known: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=like.task))
-    # The file's own default stands in the way of an empty source.
+    # Always pass the source, even if it is empty: the file has a default source.
     words = [f"--config.task.source={_text(like.task_config.source)}"]
     words += [
         f"--config.task.{path}={_text(value)}"
@@ -111,7 +118,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 
 
 def _new_workdir(beside: epath.Path, name: str) -> epath.Path:
-    """A folder that is not there, beside another workdir, or beside the sweep that it belongs to."""
+    """A new folder next to another workdir, or next to the sweep that the workdir belongs to."""
     parent = beside.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent
@@ -138,7 +145,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _text(value: Any) -> str:
-    """A value as it stands behind ``--config.SETTING=``."""
+    """A value in the syntax of ``--config.SETTING=VALUE``."""
     if not isinstance(value, str):
         return repr(value)
     try:

@@ -1,4 +1,4 @@
-"""The pages of reports: their style, sections, pictures and the frame around them."""
+"""HTML pages of reports: style, sections, images and the document around them."""
 
 import base64
 
@@ -55,13 +55,16 @@ def section(identifier: str, title: str, *content: Content) -> Markup:
 
 
 def image(svg: bytes, alternative: str, caption: Content) -> Markup:
-    """A picture within the page, in an element of its own: nothing in it can reach out, and no names clash."""
+    """A figure with an SVG as a data URI.
+
+    Embedded this way, the SVG cannot load anything and its ids do not clash with the ids of the page.
+    """
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     return tag("figure", tag("img", src=source, alt=alternative), tag("figcaption", caption))
 
 
 def page(title: str, *content: Content) -> str:
-    """A whole page that needs nothing else, and that no browser lets fetch anything."""
+    """A complete, self-contained HTML page. Its content security policy forbids all requests."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = tag(
         "head",

@@ -1,9 +1,9 @@
-"""The paired bootstrap: how sure a difference between two models' scores is, over the rows that both were scored on.
+"""The paired bootstrap: a significance test for the difference of two models' scores on the same rows.
 
-Rows are drawn with replacement as often as there are rows, for both models the same; a drawn row counts as often as it
-was drawn. So a resample is a vector of weights, and every score is a function of weighted sums that is computed for
-many resamples at once; also those that are no means over rows (F1, Matthews, Pearson, Spearman) are those of the
-resampled rows themselves.
+A resample draws as many rows as there are, with replacement and the same rows for both models. It is represented as a
+vector of weights, the number of times that each row was drawn. Every score is a function of weighted sums, which are
+computed for many resamples at once. Scores that are not means over rows (F1, Matthews, Pearson, Spearman) are therefore
+exactly the scores of the resampled rows.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-# Of a block of weights: few enough for the memory, many enough for NumPy.
+# The number of weights in a block: small enough to fit in memory, large enough for NumPy to be efficient.
 _BLOCK = 2_000_000
 
 Scores = dict[str, np.ndarray]
@@ -20,15 +20,15 @@ Weighted = Callable[[np.ndarray], Scores]
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-    """One metric of two models, and how sure their difference is.
+    """One metric of two models, and the uncertainty of their difference.
 
     Attributes:
-      first, second: The models' scores, means over the pairs of runs.
-      difference: Of the second to the first.
+      first, second: The models' scores, averaged over the pairs of runs.
+      difference: The second score minus the first.
       low, high: The 95 % percentile interval of the difference.
-      p_value: Two-sided, by inverting that interval: twice the share of resamples on the smaller side of zero, where
-        one more resample that shows no difference is counted.
-      spread: Sample standard deviation of the difference over pairs of runs; None: there is one pair.
+      p_value: The two-sided p-value from inverting that interval: twice the fraction of resamples on the smaller side
+        of zero, counting one additional resample without a difference.
+      spread: The sample standard deviation of the difference over pairs of runs, or None with a single pair.
     """
 
     first: float
@@ -41,14 +41,15 @@ class Paired:
 
 
 def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> Weighted:
-    """Accuracy, macro F1, Matthews and with two classes F1, of classes.
+    """Classification metrics: accuracy, macro F1, Matthews and, with two classes, F1.
 
     Args:
       predicted, labels: int [rows].
-      num_classes: How many there are.
+      num_classes: The number of classes.
 
     Returns:
-      ``weights [resamples, rows] -> {metric: [resamples]}``, equal to ``scores`` of the repeated rows.
+      A function ``weights [resamples, rows] -> {metric: [resamples]}``. Its values equal ``scores`` of the repeated
+      rows.
     """
     cells = np.zeros((len(labels), num_classes**2))
     cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
@@ -59,12 +60,12 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
         right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
         true, given = counts.sum(2), counts.sum(1)
         f1 = _ratio(2 * right, true + given)
-        # Matthews' correlation of many classes, Gorodkin 2004.
+        # Matthews correlation for multiple classes (Gorodkin 2004).
         covariance = right.sum(1) * total - (true * given).sum(1)
         spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
         found = {
             "accuracy": right.sum(1) / total,
-            # Over the classes that occur, as scikit-learn has it.
+            # The mean over the classes that occur, as in scikit-learn.
             "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
             "matthews": _ratio(covariance, np.sqrt(spread)),
         }
@@ -74,12 +75,12 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
 
 
 def mean_scores(of_rows: dict[str, np.ndarray]) -> Weighted:
-    """Scores that are means over rows, of ``{metric: [rows]}``; returns as :func:`class_scores` does."""
+    """Metrics that are means over rows, from ``{metric: [rows]}``. Returns a function as :func:`class_scores` does."""
     return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
 
 
 def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
-    """Pearson and Spearman, of float [rows]; returns as :func:`class_scores` does."""
+    """Pearson and Spearman correlation of float [rows]. Returns a function as :func:`class_scores` does."""
     pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
     ranks = [_weighted_ranks(values) for values in pair]
 
@@ -96,16 +97,18 @@ def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
 def paired_bootstrap(
     pairs: Sequence[tuple[Weighted, Weighted]], num_rows: int, *, num_resamples: int = 10_000, seed: int = 0
 ) -> dict[str, Paired]:
-    """Compares two models, or several pairs of runs of them (say, of the same seeds), on the same rows.
+    """Compares two models, or several pairs of their runs, on the same rows.
 
-    A resample's difference is the mean of the pairs' differences on it. It tells how sure the difference of these runs
-    is over rows like these, not over other seeds: that is what ``spread`` shows.
+    The runs of a pair have, for example, the same seed. A resample's difference is the mean of the pairs' differences.
+    The interval and the p-value describe the uncertainty over similar rows for these runs. They do not cover other
+    seeds; ``spread`` shows the variation over seeds.
 
     Args:
-      pairs: Both models' scores of each pair of runs, as :func:`class_scores` and its like give them.
-      num_rows: Rows that each was scored on.
-      num_resamples: How often to draw.
-      seed: Of the draws.
+      pairs: Both models' scores for each pair of runs, as returned by :func:`class_scores`, :func:`mean_scores` or
+        :func:`value_scores`.
+      num_rows: The number of rows.
+      num_resamples: The number of resamples.
+      seed: The seed of the random generator.
 
     Returns:
       ``{metric: Paired}``.
@@ -131,7 +134,11 @@ def paired_bootstrap(
 
 
 def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each row was drawn: blocks of float64 [some resamples, num_rows], ``num_resamples`` in all."""
+    """Draws resamples, as the number of times that each row was drawn.
+
+    Yields:
+      Blocks of float64 [some resamples, num_rows], with ``num_resamples`` resamples in total.
+    """
     random = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_rows)
     for begin in range(0, num_resamples, size):
@@ -143,7 +150,7 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[n
 def _differences(
     pairs: Sequence[tuple[Weighted, Weighted]], weights: np.ndarray
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Both models' scores, each [pairs, resamples], by metric."""
+    """Both models' scores by metric, each [pairs, resamples]."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (
@@ -155,7 +162,7 @@ def _differences(
 
 
 def _weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The mid-ranks that rows of these values have in a resample: ``weights -> [resamples, rows]``."""
+    """Returns a function for the mid-ranks of the rows in resamples: ``weights -> [resamples, rows]``."""
     order = np.argsort(values, kind="stable")
     _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
     group_of_row = np.empty(len(values), np.int64)
@@ -169,7 +176,7 @@ def _weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The weighted correlation of [resamples, rows] with [resamples, rows]; 0 where it is not defined."""
+    """The weighted correlation of [resamples, rows] with [resamples, rows], or 0 where it is undefined."""
     total = weights.sum(1, keepdims=True)
     first = first - (weights * first).sum(1, keepdims=True) / total
     second = second - (weights * second).sum(1, keepdims=True) / total
@@ -178,5 +185,5 @@ def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> 
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """0 where there is nothing to divide by, as scores are where they are not defined."""
+    """Divides two arrays. The result is 0 where the denominator is 0, as for undefined scores."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

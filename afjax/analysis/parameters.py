@@ -1,4 +1,4 @@
-"""How many parameters a run's trunk has, and how many of these the run trains."""
+"""The number of parameters in a run's trunk, and how many of them the run trains."""
 
 import functools
 import math
@@ -15,13 +15,14 @@ from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.hugging_face import read_trunk_config
-from afjax.trunk.pretrained import SIZES
+from afjax.trunk.sizes import SIZES
 
 
 def trained_in_trunk(config: ExperimentConfig, architecture: TrunkConfig | None) -> int | None:
-    """How many of a trunk's parameters a run trains, by the rules that training itself goes by; None: unknown.
+    """The number of a trunk's parameters that a run trains, or None if the architecture is unknown.
 
-    The rest of what is trained is what the store holds of the run: adapters or a fusion, and the head.
+    It is counted with the partition rules of training. The run's other trained parameters (adapters or a fusion, and
+    the head) are in the store.
     """
     return None if architecture is None else _trained(architecture, config.partition, config.top_k, config.head)
 
@@ -45,7 +46,12 @@ def _size(architecture: TrunkConfig) -> int:
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:
-    """The architecture of a trunk: of the trained one that a workdir keeps, of a known size, or of a local folder."""
+    """The architecture of a trunk, or None if it is unknown.
+
+    Args:
+      name: A local folder, or the name of a known trunk.
+      kept: The folder of the trained trunk in a workdir, which takes precedence, or None.
+    """
     folders = [Path(folder) for folder in (kept, name) if folder and not is_remote(folder)]
     for folder in folders:
         if (folder / "config.json").is_file():
@@ -54,5 +60,11 @@ def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None
 
 
 def trunk_size(name: str, architecture: TrunkConfig | None) -> int | None:
+    """The number of parameters of a trunk, or None if its architecture is unknown.
+
+    Args:
+      name: The name of the trunk.
+      architecture: The trunk's architecture, or None to find it by name.
+    """
     architecture = architecture or trunk_architecture(name, None)
     return None if architecture is None else _size(architecture)

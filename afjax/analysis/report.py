@@ -1,4 +1,4 @@
-"""A report of a workdir: one page with all that is known of its runs, and what the best of them does on dev rows."""
+"""HTML reports of workdirs: the records of the runs, and an evaluation of the best run on its dev rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,11 +6,19 @@ from pathlib import Path
 from etils import epath
 
 from afjax import __version__
-from afjax.analysis.dev_rows import DevLook, look_at
+from afjax.analysis.dev_rows import DevEvaluation, evaluate_dev_rows
 from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
-from afjax.analysis.report_tables import Looked, other_rows, score, score_tables, trained_table
-from afjax.analysis.workdirs import ExperimentRecord, by_tasks, find_best, find_experiments, is_of_run, load_result
+from afjax.analysis.report_tables import EvaluatedResult, other_rows, score, score_tables, trained_table
+from afjax.analysis.workdirs import (
+    ExperimentRecord,
+    Moved,
+    by_tasks,
+    find_best,
+    find_experiments,
+    is_of_run,
+    load_result,
+)
 from afjax.config.heads import HeadConfig
 from afjax.data.splits import AnyRows
 from afjax.display.html import Markup, tag
@@ -45,39 +53,36 @@ def write_report(
     *,
     rows_of: Callable[[TaskModel], AnyRows],
     load_trunk: Callable[[str], Trunk],
-    store_folder: str = "",
-    trunk: str = "",
+    moved: Moved = Moved(),
     num_mistakes: int = 20,
     batch_size: int = 32,
 ) -> None:
     """Writes the report of a workdir as one HTML file.
 
     Args:
-      workdir: Of an experiment, of a sweep, or a folder with several workdirs in it.
-      output: The file; its folder is made where it is missing.
-      rows_of: The labelled dev rows of a model's task.
-      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
-      store_folder: Where the runs saved what they trained; empty: where each workdir says.
-      trunk: What they were trained on; empty: as their configs say.
-      num_mistakes: How many of the rows that a model got wrong to show.
-      batch_size: Rows a step.
+      workdir: The workdir of an experiment, the folder of a sweep, or a folder of workdirs.
+      output: The HTML file. A missing folder is created.
+      rows_of: Returns the labelled dev rows of a model's task.
+      load_trunk: Loads a trunk by the name in a config. It is called repeatedly with the same name.
+      moved: The current store and trunk of the runs, if they were moved.
+      num_mistakes: The maximum number of misclassified rows to show per model.
+      batch_size: Rows per step.
 
     Raises:
-      UserError: No finished run, a store that was given and is not there, or a file that cannot be written. Rows,
-        trunks and artefacts that are no longer there are told of in the page.
+      UserError: There is no finished run, the given store does not exist, or the file cannot be written. Missing rows,
+        trunks and artefacts are not errors: the page reports them.
     """
     check_output(output, make_folder=True)
-    if store_folder and not open_path(store_folder).is_dir():
-        raise UserError(f"There is no store at {store_folder}; give --store the folder that the run saved to.")
+    if moved.store_folder and not open_path(moved.store_folder).is_dir():
+        raise UserError(f"There is no store at {moved.store_folder}; give --store the folder that the run saved to.")
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
     looked = [
-        _looked(best, result, rows_of, load_trunk, store_folder, trunk, num_mistakes, batch_size)
-        for result in best.results.values()
+        _looked(best, result, rows_of, load_trunk, moved, num_mistakes, batch_size) for result in best.results.values()
     ]
     title = absolute(workdir).name
-    contents = make_page(title, experiments, best, looked, str(store_folder or find_store(best.workdir)))
+    contents = make_page(title, experiments, best, looked, str(moved.store_folder or find_store(best.workdir)))
     write_output(output, contents, make_folder=True)
 
 
@@ -85,10 +90,10 @@ def make_page(
     title: str,
     experiments: Sequence[ExperimentRecord],
     best: ExperimentRecord,
-    looked: Sequence[Looked],
+    looked: Sequence[EvaluatedResult],
     store_folder: str,
 ) -> str:
-    """The page, from all that was found."""
+    """Makes the HTML page from the records and evaluations."""
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
     on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
@@ -126,25 +131,24 @@ def _looked(
     result: Result,
     rows_of: Callable[[TaskModel], AnyRows],
     load_trunk: Callable[[str], Trunk],
-    store_folder: str,
-    trunk: str,
+    moved: Moved,
     num_mistakes: int,
     batch_size: int,
-) -> Looked:
+) -> EvaluatedResult:
     try:
-        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+        model = load_result(experiment, result, load_trunk, moved=moved)
     except UserError as error:
-        return Looked(result, missing=str(error))
+        return EvaluatedResult(result, missing=str(error))
     parameters = _parameters(experiment, model)
     try:
-        look = look_at(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
+        look = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
     except (UserError, OSError) as error:
-        return Looked(result, parameters, missing=str(error))
-    return Looked(result, parameters, look)
+        return EvaluatedResult(result, parameters, missing=str(error))
+    return EvaluatedResult(result, parameters, look)
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
-    """How many parameters a model has that were trained with it, and how many in all."""
+    """The numbers of trained and of all parameters of a model."""
     config = experiment.config
     name = "fusion" if model.model.fusion_name else config["partition"]
     head = model.model.head if model.model.reads == "pooled" else HeadConfig()
@@ -155,7 +159,10 @@ def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, in
 
 
 def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest]:
-    """Of what the experiment's runs saved, and of what its fusions use; what is not there or another's is left out."""
+    """The manifests of the artefacts that the experiment's runs saved and that its fusions use.
+
+    Artefacts that are missing or belong to another run are left out.
+    """
     found: dict[tuple[str, str], Manifest] = {}
 
     def read(kind: str, name: str) -> Manifest | None:
@@ -166,7 +173,7 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
 
     for run in experiment.runs:
         source = run.title != TARGET
-        # Of a sequence's results on a task, the last is of what was saved.
+        # In a sequence, the last result on a task belongs to the saved artefacts.
         for result in run.results if source else experiment.results.values():
             for kind in ("adapters", "fusion", "heads"):
                 manifest = read(kind, result.name)
@@ -189,7 +196,7 @@ def _summary(experiments: Sequence[ExperimentRecord]) -> str:
 
 
 def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) -> list[Markup]:
-    """Of runs on several tasks, which of these the page is about and why."""
+    """A sentence that names the task of the page and says why, if the runs are on several tasks."""
     groups = by_tasks(finished)
     if len(groups) == 1:
         return []
@@ -203,14 +210,16 @@ def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) ->
     return [tag("p", words)]
 
 
-def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[Looked]) -> Markup:
+def _key_numbers(
+    finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[EvaluatedResult]
+) -> Markup:
     metrics = dict.fromkeys(result.main_metric for result in best.results.values())
     what = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
     mean = "mean " if len(best.results) > 1 else ""
     on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
     of = f" of the best run{on}" if len(finished) > 1 else ""
     pairs = [(f"dev {mean}{what}{of}", score(best.score))]
-    # Of several tasks each has its own, in the table below.
+    # With several tasks the numbers differ per task, and the table below has them.
     if len(looked) == 1 and looked[0].parameters:
         trained, total = looked[0].parameters
         pairs += [("trained parameters", f"{trained:,}"), ("of all parameters", f"{trained / total:.2%}")]
@@ -220,8 +229,8 @@ def _key_numbers(finished: Sequence[ExperimentRecord], best: ExperimentRecord, l
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="key")
 
 
-def _of_looks(looked: Sequence[Looked], show: Callable[[Result, DevLook], list[Markup]]) -> list[Markup]:
-    """What there is to show of each result, or why there is nothing."""
+def _of_looks(looked: Sequence[EvaluatedResult], show: Callable[[Result, DevEvaluation], list[Markup]]) -> list[Markup]:
+    """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
     parts: list[Markup] = []
     for each in looked:
         parts += [tag("h3", each.result.name)] if len(looked) > 1 else []

@@ -1,4 +1,4 @@
-"""The report's pictures: a run's curves, a fusion's activations, predicted values."""
+"""Figures of reports: training curves, fusion activations and predicted values."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# As many points as a line of a column's width can show.
+# The number of points that are distinguishable across a column.
 _POINTS = 200
-# Of so few steps each is shown by itself.
+# Up to this number of steps, every step is shown.
 _EVERY_STEP = 25
-# Longer names are cut in the middle; the tables beside the pictures have them whole.
+# Longer names are abbreviated in the middle. The report's tables have the full names.
 _NAME = 28
-# Lines, and how their markers are filled, change after as many as there are colours: this many are told apart, without
-# colour too.
+# Line styles and marker fills. Each is used for one round of the colours, so that MOST_LINES lines differ even without
+# colour.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
 MOST_LINES = len(COLOURS) * len(_ROUNDS)
-# More numbers than these in a row of cells are too small to read.
+# With more cells per row than this, numbers in the cells are too small to read.
 _NUMBERED = 12
 
 
 def loss_figure(run: RunRecord) -> "Figure":
-    """Training loss by step: the mean over a few steps, and the range in which they lie."""
+    """Plots the training loss by step: the mean over a few steps, with their minimum and maximum as a band."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     steps = np.array([line["step"] for line in run.steps])
     loss = np.array([line["loss"] for line in run.steps], np.float64)
@@ -43,7 +43,7 @@ def loss_figure(run: RunRecord) -> "Figure":
 
 
 def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
-    """Learning rate by step, of the lines of a log that have one."""
+    """Plots the learning rate by step, from the lines of a log that have it."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     shown = lines[:: max(1, len(lines) // _POINTS)]
     if shown[-1] is not lines[-1]:
@@ -57,9 +57,9 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
-    """Dev metrics by step, ``MOST_LINES`` at most, and the step whose parameters were kept."""
-    # A line of the legend has three names.
+def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
+    """Plots up to ``MOST_LINES`` dev metrics by step, and the step whose parameters were kept."""
+    # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
         looks = [look for look in run.looks if name in look]
@@ -85,12 +85,12 @@ def look_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure
 
 
 def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.ndarray) -> "Figure":
-    """Mean attention of each layer's fusion over its adapters, float [layers, adapters]."""
+    """Draws a heatmap of each layer's mean attention over a fusion's adapters, float [layers, adapters]."""
     num_layers, num_members = means.shape
     names = [plain(name) for name in members]
     width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers
     figure, (axes,) = new_figure(min(PAGE_WIDTH, max(COLUMN_WIDTH, width)), 0.7 + 0.26 * max(3, num_members))
-    # Adapters as lines: their names are long.
+    # Adapters are rows because their names are long.
     shown = axes.imshow(means.T, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
     axes.set_yticks(range(num_members), names)
     axes.set_xticks(range(num_layers), [str(layer) for layer in layers])
@@ -104,7 +104,7 @@ def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.n
 
 
 def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
-    """Predicted values by right ones."""
+    """Plots predicted against right values."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
     ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]
     axes.plot(ends, ends, color="#595959", linestyle=":", label="as it should be")
@@ -118,7 +118,11 @@ def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
 
 
 def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
-    """Which dev metrics to draw: of several tasks their mean and main ones, else those of which more is better."""
+    """The dev metrics to plot.
+
+    With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
+    squared error, with the main metric first.
+    """
     names = list(dict.fromkeys(name for look in run.looks for name in look if name not in ("step", "mse")))
     if "mean" in names:
         wanted = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
@@ -135,7 +139,7 @@ def _label_steps(axes: "Axes") -> None:
 
 
 def plain(name: str) -> str:
-    """A name as matplotlib can show it: not for a formula, without signs that no font has, and not too long."""
+    """Prepares a name for matplotlib: escapes ``$``, replaces unprintable characters and abbreviates long names."""
     shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
     cut = shown if len(shown) <= _NAME else f"{shown[: _NAME - 9]}…{shown[-8:]}"
     return cut.replace("$", r"\$")

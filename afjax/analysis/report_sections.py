@@ -1,4 +1,4 @@
-"""The report's longer sections, each from its records."""
+"""The longer sections of reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from afjax.analysis import report_figures as draw
-from afjax.analysis.dev_rows import DevLook, Mistake
+from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.figures import picture
 from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, RunRecord
@@ -16,14 +16,14 @@ from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 
-# Longer texts are cut: a page is to be read.
+# Longer texts are truncated, to keep the page readable.
 _TEXT = 800
-# More classes than these are listed as pairs, not shown as a table.
+# With more classes than this, the most confused pairs are listed instead of the whole confusion matrix.
 _CLASSES = 40
 
 
 def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
-    """Loss, rate and dev metrics of every run; those of sources are folded."""
+    """Loss, learning rate and dev metrics of every run. The curves of a fusion's sources are folded."""
     shown = [run for run in reversed(experiment.runs) if run.steps]
     if not shown:
         return [tag("p", "The workdir has no logs of training steps.")]
@@ -59,12 +59,12 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
         )
         figures.append(
             image(
-                picture(draw.look_figure(run, names, best), ".svg"),
+                picture(draw.evaluation_figure(run, names, best), ".svg"),
                 f"Dev scores of {run.title} by step: {scores}.",
                 "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept") + left_out,
             )
         )
-    # A damaged log may lack them.
+    # Lines of a damaged log may lack the learning rate.
     rated = [line for line in run.steps if "learning_rate" in line]
     if rated:
         rates = [line["learning_rate"] for line in rated]
@@ -79,21 +79,21 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
 
 
 def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """At most twelve of the looks: an alternative text is read aloud."""
+    """At most twelve of the evaluations, to keep alternative texts short: screen readers read them aloud."""
     if len(looks) <= 12:
         return looks
     return [looks[place] for place in np.linspace(0, len(looks) - 1, 12).round().astype(int)]
 
 
-def activations(result: Result, look: DevLook | None) -> list[Markup]:
-    """What a fusion attends to, as a picture and as numbers."""
+def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
+    """A fusion's mean attention over its adapters, as a heatmap and as a table."""
     if look is None:
         return [tag("p", f"{result.name} was not run on its dev rows, so nothing is known of a fusion's use.")]
     if not look.activations:
         return [tag("p", f"{result.name} is no fusion, so it attends to no adapters.")]
     figures, tables = [], []
     for slot, means in look.activations.items():
-        # A fusion that was pruned layer by layer has numbers for adapters.
+        # In a fusion that was pruned layer by layer, a column is a different adapter in each layer.
         members = look.members if means.shape[1] == len(look.members) else [str(n) for n in range(means.shape[1])]
         most = [
             f"layer {layer}: {members[of.argmax()]} {of.max():.2f}"
@@ -119,8 +119,8 @@ def activations(result: Result, look: DevLook | None) -> list[Markup]:
     ]
 
 
-def confusion(result: Result, look: DevLook) -> list[Markup]:
-    """Right labels against predicted ones; of values a picture."""
+def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
+    """The confusion matrix, or a plot of predicted against right values for regression."""
     if look.values is not None:
         labels, predicted = look.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in look.scores.items())
@@ -161,8 +161,8 @@ def confusion(result: Result, look: DevLook) -> list[Markup]:
     return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
 
-def mistakes(result: Result, look: DevLook) -> list[Markup]:
-    """The worst rows, as cards: texts are too long for a table on a phone."""
+def mistakes(result: Result, look: DevEvaluation) -> list[Markup]:
+    """The worst mistakes, as cards because texts are too long for a table on a phone."""
     if not look.num_wrong:
         return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]
     share = f"{look.num_wrong:,} of {look.num_rows:,} dev rows are wrong ({look.num_wrong / look.num_rows:.1%})"
@@ -187,7 +187,7 @@ def _cut(words: str) -> str:
 
 
 def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
-    """What the runs took, as far as they have recorded it."""
+    """Time, devices and memory used by the runs, if recorded."""
     rows: list[list[Content]] = []
     total = 0.0
     for experiment in experiments:
@@ -221,14 +221,14 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
 
 
 def settings_table(experiment: ExperimentRecord) -> Markup:
-    """Every setting, folded: there are many."""
+    """All settings, folded because there are many."""
     rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
     shown = table(["setting", "value"], rows)
     return tag("details", tag("summary", f"All {len(rows)} settings"), shown)
 
 
 def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
-    """What ran, what it read and what it left, so that it can be told whether something is the same."""
+    """Package versions and the digests of stored artefacts and inputs, to identify them later."""
     used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
     lines = [", ".join(f"{name} {version}" for name, version in each) for each in used]
     parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []

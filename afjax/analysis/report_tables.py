@@ -1,4 +1,4 @@
-"""The report's tables of what was trained, and how well."""
+"""Tables of reports: the trained models and their scores."""
 
 import dataclasses
 import math
@@ -6,35 +6,36 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.dev_rows import DevLook
-from afjax.analysis.workdirs import NO_MATTER, ExperimentRecord, by_tasks, differing_settings
+from afjax.analysis.dev_rows import DevEvaluation
+from afjax.analysis.workdirs import IGNORED_SETTINGS, ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, table, tag
 from afjax.store import Manifest
 from afjax.train.experiment import Result
 from afjax.train.workdir import TARGET
 
-# More columns of settings than these make a table that is not read.
+# The maximum number of columns with settings, to keep tables readable.
 _SETTINGS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
-    """A result, its model and its dev rows, as far as they are still there.
+class EvaluatedResult:
+    """A result, with its model's size and evaluation if the model and the dev rows still exist.
 
     Attributes:
-      result: What the run gave.
-      parameters: (trained, all) numbers of parameters; None: the model cannot be loaded.
-      look: What the model makes of its dev rows; None: they, or the model, are not there.
-      missing: Why not, in a sentence.
+      result: The result of the run.
+      parameters: The numbers of trained and of all parameters, or None if the model cannot be loaded.
+      look: The evaluation on the dev rows, or None if the model or the rows are missing.
+      missing: The reason if ``look`` is None, as a sentence.
     """
 
     result: Result
     parameters: tuple[int, int] | None = None
-    look: DevLook | None = None
+    look: DevEvaluation | None = None
     missing: str = ""
 
 
-def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: Sequence[Manifest]) -> Markup:
+def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], manifests: Sequence[Manifest]) -> Markup:
+    """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
     known = {id(each.result): each.parameters for each in looked}
@@ -44,7 +45,7 @@ def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: S
         for result in run.results if run.title != TARGET else best.results.values():
             trained, total = known.get(id(result)) or (None, None)
             if trained is None and run.title != TARGET and ("heads", result.name) in sizes:
-                # A source trains its adapter and its head.
+                # A source run trains only its adapter and its head.
                 trained = sizes.get(("adapters", result.name), 0) + sizes["heads", result.name]
             share = f"{trained / total:.2%}" if trained and total else "–"
             task = _task(best.config, result.task)
@@ -68,8 +69,8 @@ def trained_table(best: ExperimentRecord, looked: Sequence[Looked], manifests: S
     return Markup(shown.html + tag("p", f"All parameters are not known: {looked[0].missing}").html)
 
 
-def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked]) -> list[Markup]:
-    """All runs' scores over seeds, task by task, and every score of the run that was looked at."""
+def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[EvaluatedResult]) -> list[Markup]:
+    """The scores of all runs over seeds, per task, and every score of the run that the report is about."""
     parts = []
     if len(finished) > 1:
         groups = by_tasks(finished)
@@ -92,12 +93,12 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Looked])
 
 
 def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
-    """Scores of runs on the same tasks: a row for every setting, over its seeds, the best first."""
+    """Scores of runs on the same tasks over seeds, one row per setting and task. The best setting is first."""
     sides = [experiment.settings for experiment in experiments]
-    varying = differing_settings(sides, NO_MATTER)
+    varying = differing_settings(sides, IGNORED_SETTINGS)
 
     def telling(name: str) -> tuple[bool, bool, int]:
-        """First what all runs have; of that what is no detail of a part, as recipe; then what takes most values."""
+        """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then those with most values."""
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
     shown = sorted(varying, key=telling)[:_SETTINGS]
@@ -124,8 +125,8 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
 
-def other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]:
-    """Tells of dev rows that are not those of training."""
+def other_rows(best: ExperimentRecord, looked: Sequence[EvaluatedResult]) -> list[Markup]:
+    """Warnings about dev rows that differ from the dev rows used in training."""
     parts = []
     for each in looked:
         known = best.inputs.get(f"task {each.result.task}'s dev rows")
@@ -136,7 +137,7 @@ def other_rows(best: ExperimentRecord, looked: Sequence[Looked]) -> list[Markup]
 
 
 def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, str, str]]:
-    """Task, main metric, mean ± std and the seeds, of runs of one setting."""
+    """One row per task for runs of one setting: task, main metric, mean ± std and seeds."""
     found = []
     for task, result in experiments[0].results.items():
         of_task = [(each, each.results[task]) for each in experiments if task in each.results]
@@ -150,7 +151,7 @@ def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, st
 
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The settings of a task by its name."""
+    """The settings of the task with this name, or an empty mapping."""
     sources = (source.get("task") for source in config.get("sources") or ())
     tasks = [config.get("task"), *(config.get("tasks") or ()), *sources]
     return next((task for task in tasks if task and task.get("name") == name), {})
@@ -161,7 +162,7 @@ def _whole(value: Any) -> str:
 
 
 def score(value: Any) -> str:
-    """A score as it is shown."""
+    """Formats a score."""
     if value is None:
         return "–"
     return f"{value:.4f}" if math.isfinite(value) else "not a number"

@@ -1,4 +1,4 @@
-"""Figures of scores, from finished runs: differences to full fine-tuning, and score against trained parameters."""
+"""Figures of finished runs' scores: differences to full fine-tuning, and score against trained parameters."""
 
 import dataclasses
 import math
@@ -27,10 +27,10 @@ from afjax.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Those that Houlsby 2019 draws.
+# The percentiles shown in Houlsby 2019.
 PERCENTILES = (20, 50, 80)
-# Of bars, which are told apart without colours too. They are more than the colours and have no divisor in common with
-# them, so that no two of many methods look the same. Lines are dark, which black would hide.
+# Hatches make bars distinguishable without colour. The numbers of hatches and colours have no common divisor, so that
+# many methods get different combinations. Hatch lines are dark, so black is not among the colours of bars.
 HATCHES = ("", "////", "....", "----", "xxxx", "||||", "\\\\\\\\", "++++", "oooo", "//..", "OO")
 BAR_COLOURS = COLOURS[:-1]
 
@@ -40,12 +40,13 @@ class Point:
     """One method, at one size, of the trade-off between score and trained parameters.
 
     Attributes:
-      family: ``top layers``, ``layernorm``, or the adapters' architecture.
-      method: With its size.
-      parameters: Trained for a task, heads included; the median over tasks.
-      low, middle, high: Percentiles over tasks of the score minus full fine-tuning's; of one task the mean score, and
-        that with the standard deviation over seeds taken off and put on (None: there is one seed).
-      count: Of the tasks; of one task, of the seeds.
+      family: ``top layers``, ``LayerNorm only``, or the adapters' architecture, as in ``pfeiffer adapters``.
+      method: The method, with its size.
+      parameters: The number of parameters trained per task, head included; the median over tasks.
+      low, middle, high: Over several tasks, percentiles of the score minus full fine-tuning's score. For one task, the
+        mean score minus one standard deviation over seeds, the mean, and the mean plus one standard deviation; ``low``
+        and ``high`` are None with a single seed.
+      count: The number of tasks, or the number of seeds for one task.
     """
 
     family: str
@@ -58,13 +59,16 @@ class Point:
 
 
 def tradeoff_points(grid: Grid) -> list[Point]:
-    """Over the tasks that have a run of full fine-tuning, which is taken off (Houlsby 2019, figures 1 and 3).
+    """The trade-off between score and trained parameters (Houlsby 2019, figures 1 and 3).
+
+    Scores are relative to full fine-tuning. Tasks without a run of full fine-tuning are left out.
 
     Args:
-      grid: By size.
+      grid: A grid made with ``by_size``.
 
     Raises:
-      UserError: No run of full fine-tuning, nothing to compare with it, or a run whose parameters are unknown.
+      UserError: There is no run of full fine-tuning, no other method to compare with it, or a run with an unknown
+        number of parameters.
     """
     difference_methods(grid)
     points = []
@@ -80,10 +84,10 @@ def tradeoff_points(grid: Grid) -> list[Point]:
 
 
 def task_points(grid: Grid, task: str) -> list[Point]:
-    """Of one task, as it is scored (Houlsby 2019, figures 4 and 5).
+    """One task's score against trained parameters (Houlsby 2019, figures 4 and 5).
 
     Raises:
-      UserError: Nothing to draw, or a run whose parameters are unknown.
+      UserError: There is nothing to draw, or a run has an unknown number of parameters.
     """
     points = []
     for method in order(grid.methods):
@@ -94,13 +98,16 @@ def task_points(grid: Grid, task: str) -> list[Point]:
 
 
 def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
-    """A logarithmic axis that reads ``200 k``, ``1 M``, with as many labels as have room, over however many decades."""
+    """Makes the x axis logarithmic, with labels such as ``200 k`` and ``1 M``.
+
+    The spacing of the labels adapts to the number of decades.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
     decades = math.log10(max(parameters) / min(parameters))
     if decades < 1:
-        # Between two powers of ten there may be none of a logarithm's own ticks.
+        # A range of less than a decade may not contain any logarithmic tick.
         axes.xaxis.set_major_locator(MaxNLocator(4))
     else:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
@@ -110,13 +117,13 @@ def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
 
 @style()
 def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full: Cell | None = None) -> list[Path]:
-    """Draws points, a line a family.
+    """Draws score against trained parameters, with one line per family.
 
     Args:
-      points: Of :func:`tradeoff_points`, or of :func:`task_points`.
+      points: The points of :func:`tradeoff_points` or :func:`task_points`.
       output: See :func:`afjax.analysis.figures.save_figure`.
-      task: With its metric, where it is one.
-      full: That task's full fine-tuning.
+      task: The name of the task with its metric, for the points of one task.
+      full: Full fine-tuning on that task.
     """
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
     parameters_axis(axes, [point.parameters for point in points])
@@ -149,10 +156,12 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
 
 @style()
 def draw_differences(grid: Grid, output: Path) -> list[Path]:
-    """Bars of every method's difference to full fine-tuning, a group a task (AdapterFusion, figure 3).
+    """Draws every method's difference to full fine-tuning (AdapterFusion, figure 3).
+
+    The differences are bars, grouped by task.
 
     Raises:
-      UserError: No run of full fine-tuning, or none to compare with it on the same task.
+      UserError: There is no run of full fine-tuning, or no run of another method on the same task.
     """
     methods = difference_methods(grid)
     rows = [
@@ -197,7 +206,7 @@ def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int)
 
 
 def _family(method: str) -> str:
-    """What is drawn as one line; empty: the figure does not show it."""
+    """The label of the line that a method belongs to, or an empty string if the figure does not show the method."""
     name, colon, _ = method.partition(":")
     if name.startswith("top-"):
         return "top layers"

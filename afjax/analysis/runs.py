@@ -1,11 +1,11 @@
-"""Finished runs as plain records, read from workdirs, folders of sweeps, and stores.
+"""Records of finished runs, read from workdirs, folders of sweeps, and stores.
 
-What a run's record says is what its workdir (``config.json``, ``inputs.json``, ``result.json``) and the manifests of
-its artefacts say; see :func:`method_of` and :func:`trained_in_trunk` for what follows from them by a rule.
+A record has the contents of a run's workdir (``config.json``, ``inputs.json``, ``result.json``) and of its artefacts'
+manifests. The method and the number of parameters trained in the trunk are derived from them, see :func:`method_of` and
+:func:`trained_in_trunk`.
 """
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from etils import epath
 from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
-from afjax.analysis.workdirs import NO_MATTER
+from afjax.analysis.run_records import Collection, RunRecord, Unfinished
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
@@ -30,134 +30,8 @@ from afjax.train.checks import target_kinds
 from afjax.train.experiment import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
-# Folders below one that was given are looked through to this depth: a sweep's runs are two below it.
+# How deep the given folders are searched. The runs of a sweep are two levels below its folder.
 _DEPTH = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What one finished run has given on one task.
-
-    Attributes:
-      task_config: The task.
-      method: See :func:`method_of`.
-      seed: Of the run.
-      metrics: On dev, finite numbers only.
-      config: The experiment that trains it. Of a fusion's source: the one that would train it on its own. None: only
-        its artefacts were found, in a store.
-      adapter: The adapters' architecture; None: it has none.
-      adapters: ``{digest: parameters}`` of the frozen adapters that it needs beside its own leaves.
-      own_parameters: How many are trained for this task alone; None: unknown, as its artefacts were not found.
-      shared_parameters: How many are trained for this task and the run's others together.
-      inputs: Digests of what it read, as its ``inputs.json`` has them; empty: only its artefacts were found.
-      trunk: SHA-256 of the pretrained trunk that all began with.
-      origin: On a trunk that runs on several tasks have trained: their settings, and the digest of the pretrained one.
-      trunk_name: What that is called.
-      trunk_parameters: How many it has; None: unknown.
-      folder: The workdir, or the store.
-      store: Where its artefacts are; empty: they were not found.
-    """
-
-    task_config: TaskConfig
-    method: str
-    seed: int
-    metrics: Mapping[str, float]
-    config: ExperimentConfig | None
-    adapter: Adapter | None
-    adapters: Mapping[str, int]
-    own_parameters: int | None
-    shared_parameters: int
-    inputs: Mapping[str, str]
-    trunk: str
-    trunk_name: str
-    trunk_parameters: int | None
-    folder: epath.Path
-    store: str
-    origin: str = ""
-
-    @property
-    def task(self) -> str:
-        return self.task_config.name
-
-    @property
-    def main_metric(self) -> str:
-        """The one that early stopping followed."""
-        return self.task_config.main_metric
-
-    @property
-    def trained_parameters(self) -> int | None:
-        return None if self.own_parameters is None else self.own_parameters + self.shared_parameters
-
-    @property
-    def replaces_trunk(self) -> bool:
-        """Whether the task has a whole trunk of its own, and the pretrained one is not needed beside it."""
-        return self.method == "full"
-
-    @property
-    def sampler(self) -> str:
-        """Of a run on several tasks; empty: there was one."""
-        return self.config.sampling.sampler if self.config and self.config.recipe == "multitask" else ""
-
-    @property
-    def settings(self) -> str:
-        """All that the result follows from but the seed, in a form that can be compared.
-
-        Trunk and rows count by what they hold, not by where they lie.
-        """
-        if self.config is None:
-            return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
-        values = {key: value for key, value in to_dict(self.config).items() if key not in NO_MATTER}
-        values["trunk"] = self.origin or self.trunk
-        values["task"] = self._by_rows(values["task"])
-        values["tasks"] = [self._by_rows(task) for task in values["tasks"]]
-        values["sources"] = [{**source, "task": self._by_rows(source["task"])} for source in values["sources"]]
-        return json.dumps(values, sort_keys=True)
-
-    def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """A task's settings with the digests of its rows in the place of their paths, where they are known."""
-        if task is None:
-            return None
-        rows = [
-            self.inputs.get(
-                f"task {task['name']}'s {split} rows", self.inputs.get(f"source {task['name']}'s {split} rows")
-            )
-            for split in ("train", "dev")
-        ]
-        return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
-
-
-@dataclasses.dataclass(frozen=True)
-class Unfinished:
-    """A run that was begun and not brought to its end."""
-
-    task: str
-    method: str
-    seed: int
-    folder: epath.Path
-    trunk: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Collection:
-    """What :func:`collect` found.
-
-    Attributes:
-      records: Of the finished runs; at least one.
-      unfinished: The others.
-      scoreless: Finished runs without a dev score; no records of these are above.
-    """
-
-    records: tuple[RunRecord, ...]
-    unfinished: tuple[Unfinished, ...] = ()
-    scoreless: tuple[RunRecord, ...] = ()
-
-    def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """What was left out of the runs on these tasks and why, a sentence each."""
-        return [
-            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
-            for each in self.unfinished
-            if each.task in tasks
-        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]
 
 
 def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
@@ -167,8 +41,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       folders: Workdirs, folders of sweeps, stores, or folders of any of these; local or ``gs://``.
 
     Raises:
-      UserError: A folder that is not there or without a finished run; a damaged file; a task none of whose runs has a
-        dev score; runs that began with different trunks.
+      UserError: A folder does not exist, there is no finished run, a file is damaged, a task has no run with a dev
+        score, or the runs started from different pretrained trunks.
     """
     workdirs: dict[str, epath.Path] = {}
     stores: dict[str, epath.Path] = {}
@@ -199,7 +73,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
 
 
-# Where they are
+# Finding workdirs and stores
 
 
 def _identity(folder: epath.Path) -> str:
@@ -207,7 +81,7 @@ def _identity(folder: epath.Path) -> str:
 
 
 def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
-    """The workdirs (True) and stores (False) in a folder; it may be one itself."""
+    """Yields ``(is_workdir, folder)`` for the workdirs and stores in a folder, which may be one itself."""
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         yield True, folder
         if (folder / "store").is_dir():
@@ -221,10 +95,10 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
 
 
 class _Shelf:
-    """The stores, and which of their artefacts belong to runs that were read.
+    """A collection of stores that marks artefacts of runs that were read from workdirs.
 
     Attributes:
-      trained: ``{digest: record}`` of trunks that runs on several tasks have trained.
+      trained: ``{trunk digest: record}`` of the runs that have trained a trunk on several tasks.
     """
 
     def __init__(self, stores: Sequence[epath.Path]) -> None:
@@ -235,9 +109,13 @@ class _Shelf:
     def find(
         self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
-        """The store that has what a run saved, the run's ``own`` before others, and the manifests; empty: none has.
+        """Finds a run's artefacts.
 
-        The run's own may be none of the shelf's: what else it has is then not asked for.
+        The run's ``own`` store is searched first. It need not be one of the given stores; in that case its other
+        artefacts are ignored.
+
+        Returns:
+          The store and the manifests of the artefacts, both empty if no store has them.
         """
         found: tuple[str, list[Manifest]] = ("", [])
         same = [folder for folder in self._stores if _identity(folder) == _identity(own)]
@@ -246,19 +124,19 @@ class _Shelf:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
-                    # A store may have been copied: a run's artefacts are no other's.
+                    # A store may have been copied. Mark every copy, so that it does not count as another run.
                     self._taken.update((str(folder), kind, name) for kind in kinds)
                     found = found if found[0] else (str(folder), manifests)
         return found
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
-        """``{digest: parameters}`` of what a fusion fuses, as far as the store has it."""
+        """``{digest: number of parameters}`` of the adapters of a fusion that the store has."""
         there = store.names(folder, "adapters")
         found = [store.read_manifest(folder, "adapters", of["name"]) for of in manifest.adapters if of["name"] in there]
         return {of.digest: of.num_parameters for of in found}
 
     def left(self) -> list[RunRecord]:
-        """Records of the adapters and fusions that belong to no workdir."""
+        """Records of the adapters and fusions that do not belong to a workdir."""
         records = []
         for folder in self._stores:
             for kind in ("adapters", "fusion"):
@@ -298,7 +176,7 @@ class _Shelf:
 
 
 def _readable(folder: epath.Path) -> list[epath.Path]:
-    """A store that a workdir names: scores can do without it."""
+    """The store that a workdir names, or nothing if it cannot be read: scores do not depend on it."""
     try:
         store.names(folder, "heads")
     except UserError:
@@ -306,11 +184,11 @@ def _readable(folder: epath.Path) -> list[epath.Path]:
     return [folder]
 
 
-# A workdir
+# Reading a workdir
 
 
 def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
-    """The runs of one workdir: that of the target (on each of its tasks), and those of a fusion's sources."""
+    """Reads the runs of one workdir: the target run on each of its tasks, and the runs of a fusion's sources."""
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
     if not isinstance(inputs.get("the trunk"), str):
@@ -327,7 +205,7 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
             of_run = {"method": method_of(each), "seed": each.seed, "folder": workdir, "trunk": inputs["the trunk"]}
             unfinished += [Unfinished(task=task.name, **of_run) for task in tasks]
             continue
-        # Of a sequence's scores of a task, the last counts.
+        # In a sequence, the last result on a task counts.
         results = {result.task: result for result in read_results(folder)}
         for task in tasks:
             if task.name not in results:
@@ -340,7 +218,7 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
     try:
         return from_dict(ExperimentConfig, _read_json(path), str(path))
     except UserError as error:
-        # What a config says against itself names no file.
+        # Errors about contradictions within a config do not name the file.
         told = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise UserError(told) from None
 
@@ -393,10 +271,13 @@ def _record(
 
 
 def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]) -> list[RunRecord]:
-    """The records, with those on jointly trained trunks as of the trunk that these began with.
+    """Finds the pretrained trunk of each record whose trunk was trained by another run.
+
+    The record gets the name, digest and size of the pretrained trunk, the settings of the other run as ``origin``, and
+    a method name with ``mt``.
 
     Raises:
-      UserError: They began with different trunks.
+      UserError: The runs started from different pretrained trunks.
     """
     found = []
     for record in records:
@@ -408,7 +289,7 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
             settings = ""
             for before in reversed(chain[1:]):
                 settings = dataclasses.replace(before, origin=settings).settings
-            # Of a store alone, adapters on such a trunk are taken for those that were trained with it.
+            # Without a workdir, adapters on such a trunk are assumed to have been trained jointly with it.
             alone = record.config is None and not record.method.startswith("fusion")
             method = f"mt-{record.method}" if alone else f"{record.method}-mt"
             record = dataclasses.replace(

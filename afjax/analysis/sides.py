@@ -1,4 +1,4 @@
-"""What is to be compared, by name: models of a store, or workdirs."""
+"""The two sides of a comparison, loaded by name: models of a store, or workdirs."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.analysis.workdirs import NO_MATTER, differing_settings, find_experiments, load_result
+from afjax.analysis.workdirs import IGNORED_SETTINGS, Moved, differing_settings, find_experiments, load_result
 from afjax.errors import UserError, did_you_mean
 from afjax.model.loading import load_task_model
 from afjax.model.stored import recorded_trunk
@@ -20,12 +20,12 @@ _MODEL = re.compile(r"(adapter|fusion|head):([^:]+)(?::([^:]+))?")
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of several runs of what is compared.
+    """A run or a stored model on one side of a comparison.
 
     Attributes:
-      title: What it is called.
-      model: What it computes.
-      config: The settings of a run, by dotted path; None of a model of a store.
+      title: The name as given, or the workdir.
+      model: The model.
+      config: The settings of the run by dotted path, or None for a stored model.
     """
 
     title: str
@@ -42,19 +42,21 @@ def open_sides(
     task: str = "",
     allow_mismatch: bool = False,
 ) -> list[Side]:
-    """What ``afjax compare`` is to compare.
+    """Loads one side of ``afjax compare``.
 
     Args:
-      text: With commas between them: models of a store, ``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``, perhaps
-        with ``:HEAD`` behind; or workdirs, where a sweep of one setting stands for its runs, by their seeds.
-      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
-      store_folder: The store; of workdirs empty: their own.
-      trunk: Name of the trunk. Empty means the one that the store, or the workdir, names.
-      task: Which task of a run on several.
+      text: Comma-separated names. A name is a stored model (``adapter:NAME``, ``fusion:NAME`` or ``head:NAME``,
+        optionally followed by ``:HEAD``) or a workdir. The folder of a sweep that varies only the seed is replaced by
+        its runs, sorted by seed.
+      load_trunk: Loads a trunk by name, as ``afjax.load_trunk`` does. It is called repeatedly with the same name.
+      store_folder: The store. For workdirs, empty means their own stores.
+      trunk: The name of the trunk. Empty means the trunk recorded in the store or the workdir.
+      task: The task to compare, for runs on several tasks.
       allow_mismatch: As in ``load_task_model``.
 
     Raises:
-      UserError: Neither of both, or what it names is not there.
+      UserError: A name is neither a stored model nor a workdir, its model cannot be loaded, or a sweep has several
+        settings.
     """
     sides = []
     for word in split_words(text):
@@ -71,7 +73,10 @@ def open_sides(
 
 
 def split_words(text: str) -> list[str]:
-    """What stands between the commas; a folder may have commas in its name, as those of a sweep's runs have."""
+    """Splits text at commas, except within paths of existing folders.
+
+    The folders of a sweep's runs have commas in their names.
+    """
     pieces, words = text.split(","), []
     while pieces:
         ends = range(len(pieces), 0, -1)
@@ -109,7 +114,7 @@ def _of_runs(
     folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
 ) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
-    swept = differing_settings([experiment.settings for experiment in finished], NO_MATTER)
+    swept = differing_settings([experiment.settings for experiment in finished], IGNORED_SETTINGS)
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
@@ -125,6 +130,6 @@ def _of_runs(
                 f"{did_you_mean(task, results)}"
             )
         result = results[task] if task else next(iter(results.values()))
-        model = load_result(experiment, result, load_trunk, store_folder=store_folder, trunk=trunk)
+        model = load_result(experiment, result, load_trunk, moved=Moved(store_folder, trunk))
         sides.append(Side(str(experiment.workdir), model, experiment.settings))
     return sides

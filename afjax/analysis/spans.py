@@ -1,8 +1,8 @@
-"""What every span of layers' adapters is worth (Houlsby 2019, section 3.6 and figure 6, left and centre).
+"""Ablation of the adapters of every span of layers (Houlsby 2019, section 3.6 and figure 6, left and centre).
 
-The trained adapters of a contiguous span of layers are removed and the model is scored again, without more training.
-One program computes all spans: each is a mask over the layers, and what their first layers have in common is computed
-once. As in the paper adapters alone are removed: LayerNorms that were trained with them stay, in all layers.
+The trained adapters of a contiguous span of layers are removed and the model is evaluated without further training. A
+single program evaluates all spans. Each span is a mask over the layers, and the computation of shared first layers is
+done once. As in the paper, only adapters are removed: LayerNorms that were trained with them stay in all layers.
 """
 
 import dataclasses
@@ -20,10 +20,12 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
+from afjax.tasks.scores import split_scores
 from afjax.trees import Tree
 
-# How many rows a step takes is chosen so that all masks' hidden states together hold about this many tokens: enough to
-# keep a chip busy, and 0.1 GB for the widest activations of BERT-base. On CPUs more are slower by a third.
+# The number of rows per step is limited so that the hidden states of all masks together have about this many tokens.
+# This keeps an accelerator busy and needs 0.1 GB for the widest activations of BERT-base. On CPUs, larger steps are
+# a third slower.
 TOKENS_A_STEP = 8192
 
 
@@ -32,9 +34,9 @@ class SpanScores:
     """Scores without the adapters of each span of layers.
 
     Attributes:
-      layers: The trunk's layers that have adapters; a span is ``(first, last)`` of them, both removed.
+      layers: The trunk's layers that have adapters.
       whole: Every metric with all adapters.
-      without: Every metric without a span's, for all spans.
+      without: Every metric without the adapters of each span. A span is ``(first, last)``, layers inclusive.
     """
 
     layers: tuple[int, ...]
@@ -45,7 +47,7 @@ class SpanScores:
         """``(without - whole) / |whole|`` of a metric: ``[first layer, last layer]``, NaN where last < first.
 
         Raises:
-          UserError: The score with all adapters is 0.
+          UserError: The score with all adapters is 0 or not finite.
         """
         whole = self.whole[metric]
         if not whole or not np.isfinite(whole):
@@ -61,20 +63,20 @@ class SpanScores:
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """``(first, last)`` of all contiguous spans of some layers, shorter ones among those of one start first."""
+    """All contiguous spans of layers as ``(first, last)``, sorted by their first layer, then by their length."""
     return [(first, last) for index, first in enumerate(layers) for last in layers[index:]]
 
 
 def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -> SpanScores:
-    """Scores a model without the adapters of every contiguous span of layers.
+    """Evaluates a model without the adapters of each contiguous span of layers.
 
     Args:
-      task_model: With an adapter, or with a fusion, which goes with its adapters.
-      rows: Labelled.
-      batch_size: Rows a step; fewer where ``TOKENS_A_STEP`` does not allow as many.
+      task_model: A model with an adapter or a fusion. A layer's fusion is removed with its adapters.
+      rows: Labelled rows.
+      batch_size: Rows per step. ``TOKENS_A_STEP`` may reduce it.
 
     Raises:
-      UserError: No adapters in layers, or rows without labels or with others than the head's.
+      UserError: The model has no adapters in its layers, or the rows' labels are missing or not the head's.
     """
     if not task_model.model.adapters:
         raise UserError(
@@ -94,7 +96,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     allowed = max(1, TOKENS_A_STEP // (len(masks) * data.num_choices * task_model.max_length))
     step = functools.partial(_step_under_masks, masks)
     logits = task_model.over_rows(step, data, batch_size=min(batch_size, allowed)) * np.float32(task_model.task.scale)
-    whole, *scores = (task_model.scores(logits[:, number], data) for number in range(len(masks)))
+    whole, *scores = (split_scores(logits[:, number], data, task_model.task) for number in range(len(masks)))
     return SpanScores(layers, whole, dict(zip(spans, scores, strict=True)))
 
 
@@ -102,26 +104,28 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 def _step_under_masks(
     masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
 ) -> jax.Array:
-    """The logits under each of the masks: ``[batch, masks, ...]``."""
+    """The logits for each mask: ``[batch, masks, ...]``."""
     return model.under_masks(params, batch, np.array(masks))
 
 
 def draw_spans(scores: SpanScores, metric: str, output: Path, *, title: str = "") -> list[Path]:
-    """Draws the relative change of a metric without each span, and writes every metric of every span as CSV.
+    """Draws the relative change of a metric without the adapters of each span.
+
+    Every metric of every span is written as CSV.
 
     Args:
-      scores: Of :func:`score_spans`.
-      metric: The one that is drawn.
+      scores: The result of :func:`score_spans`.
+      metric: The metric to draw.
       output: The files' common name.
-      title: Over the picture.
+      title: The title of the figure.
 
     Returns:
-      The files.
+      The paths of the files.
     """
     change, count = 100 * scores.relative_change(metric), len(scores.layers)
     width = COLUMN_WIDTH if count <= 12 else PAGE_WIDTH
     figure, (axes,) = new_figure(width, 0.86 * width)
-    # Nothing lost is the bright end.
+    # The bright end of the colours means no loss.
     low, high = min(float(np.nanmin(change)), -1.0), max(float(np.nanmax(change)), 0.0)
     image = axes.imshow(change, cmap=AMOUNTS, vmin=low, vmax=high)
     axes.set(

@@ -1,4 +1,4 @@
-"""Figures of how scores depend on adapters' settings, from sweeps: their start, their size, their architecture."""
+"""Figures of sweeps: scores by the adapters' initialization, size and architecture."""
 
 import dataclasses
 import json
@@ -19,22 +19,22 @@ from afjax.analysis.figures import (
     save_figure,
     style,
 )
-from afjax.analysis.runs import RunRecord
+from afjax.analysis.run_records import RunRecord
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# What a setting is called on an axis.
+# The axis labels of settings.
 SETTINGS = {
     "init_scale": "Standard deviation of the adapters' start",
     "size": "Bottleneck size",
     "reduction_factor": "Reduction factor",
 }
-# In this order they stand in the search's legends, and have their colours.
+# The order of options in the search's legends, which also determines their colours.
 OPTIONS = ("none", "attention", "before", "ffn", "after", "both")
-# The search's steps (AdapterFusion, appendix A.2), each with the best of the one before.
+# The steps of the search (AdapterFusion, appendix A.2). Each step fixes the best option of the previous one.
 STEPS = {
     "position": "(a) Position",
     "pretrained_layer_norm": "(b) Pretrained LayerNorm",
@@ -44,16 +44,16 @@ STEPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A setting over its seeds.
+    """The score of one value of a setting, over its seeds.
 
     Attributes:
-      task: The task.
-      setting: Its name.
-      option: What a line stands for, in the search; else empty.
-      value: On the axis.
-      mean: In points.
-      std: The sample standard deviation; None: there is one seed.
-      seeds: How many.
+      task: The name of the task.
+      setting: The name of the setting, or of the search's step.
+      option: The option of the search's step, drawn as one line; empty outside the search.
+      value: The position on the x axis.
+      mean: The mean score in points.
+      std: The sample standard deviation, or None with a single seed.
+      seeds: The number of seeds.
     """
 
     task: str
@@ -69,13 +69,13 @@ class Score:
 
 
 def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """Scores against each of ``SETTINGS`` that was swept, all else equal (Houlsby 2019, section 3.6, figure 6 right).
+    """Scores by swept setting, all else equal (Houlsby 2019, section 3.6, figure 6 right).
 
-    Of each task the runs count that differ in that setting and the seed alone; where there are several such groups, the
-    one with the most values, and among these the best.
+    For each task and each of ``SETTINGS``, runs are grouped so that they differ only in that setting and the seed. The
+    group with the most values counts. Ties are broken by the best mean score.
 
     Raises:
-      UserError: No setting with two values.
+      UserError: No setting has two values.
     """
     metrics = task_metrics(records, metric)
     adapters = [record for record in records if record.adapter is not None and record.config is not None]
@@ -102,14 +102,17 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
 
 @style()
 def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
-    """Draws scores of :func:`robustness`: a panel a setting, a line a task, the standard deviation over seeds."""
+    """Draws the scores of :func:`robustness`.
+
+    There is one panel per setting and one line per task. Bands show the standard deviation over seeds.
+    """
     settings = [setting for setting in SETTINGS if any(score.setting == setting for score in scores)]
     tasks = list(dict.fromkeys(score.task for score in scores))
     width = COLUMN_WIDTH if len(settings) == 1 else PAGE_WIDTH
     figure, all_axes = new_figure(width, 2.6, columns=len(settings), sharey=True)
     for axes, setting in zip(all_axes, settings, strict=True):
         for index, task in enumerate(tasks):
-            # Zero has no place on a logarithmic axis; the data have it.
+            # A logarithmic axis cannot show zero. The CSV has it.
             own = [of for of in scores if (of.setting, of.task) == (setting, task) and of.value > 0]
             _draw(axes, [of.value for of in own], own, task, index)
         if setting == "init_scale":
@@ -133,14 +136,14 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
 
 
 def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
-    """The search's steps (AdapterFusion, appendix A.2, figures 7 to 9), a task after the other.
+    """Scores of the architecture search (AdapterFusion, appendix A.2, figures 7 to 9).
 
-    At each reduction factor (or size) an option has the score of its best setting of everything else, chosen by the
-    mean over seeds, within what the steps before have chosen.
+    Each task has its own search. An option's score at a reduction factor (or size) is its best mean over seeds among
+    all other settings. Each step uses only runs with the options that the previous steps have chosen.
 
     Raises:
-      UserError: No runs of single adapters that differ in a step's setting, or such runs at different factors or sizes
-        alone, which are other experiments.
+      UserError: No runs of single adapters differ in a step's setting, or the options of a step do not share a
+        reduction factor or size.
     """
     metrics = task_metrics(records, metric)
     scores: list[Score] = []
@@ -179,7 +182,11 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
 
 @style()
 def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
-    """Draws scores of :func:`search`: a row of panels a task, a panel a step, a line an option; the best is ringed."""
+    """Draws the scores of :func:`search`.
+
+    There is one row of panels per task, one panel per step and one line per option. The best score of each panel is
+    circled.
+    """
     tasks = list(dict.fromkeys(score.task for score in scores))
     steps = [step for step in STEPS if any(score.setting == step for score in scores)]
     width = COLUMN_WIDTH if len(steps) == 1 else PAGE_WIDTH
@@ -187,7 +194,7 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
         width, 0.4 + 2.1 * len(tasks), rows=len(tasks), columns=len(steps), sharey="row", sharex=True
     )
     values = sorted({score.value for score in scores}, key=abs)
-    # Sizes below zero stand for shares of the trunk's width.
+    # Negative values are reduction factors, see _bottleneck.
     names = [f"{abs(value):g}" for value in values]
     kinds = {value < 0 for value in values}
     label = "Bottleneck size" if kinds == {False} else "Reduction factor" if kinds == {True} else "Factor or size"
@@ -232,7 +239,7 @@ def _searched(record: RunRecord) -> bool:
 
 
 def _bottleneck(adapter: AdapterConfig) -> float:
-    """Its size; below zero: its reduction factor."""
+    """The adapter's size, or its negated reduction factor if it has no size."""
     return float(adapter.size) if adapter.size is not None else -adapter.reduction_factor
 
 
@@ -244,11 +251,11 @@ def _named(value: float) -> str:
     return f"{'factor' if value < 0 else 'size'} {abs(value):g}"
 
 
-# What both need
+# Helpers
 
 
 def _value(record: RunRecord, setting: str) -> float | None:
-    """A setting of the run's adapters; None: they have none such."""
+    """The value of a setting of the run's adapters, or None if it does not apply to them."""
     if setting == "reduction_factor" and getattr(record.adapter, "size", None) is not None:
         return None
     value = getattr(record.adapter, setting, None)
@@ -256,7 +263,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
 
 
 def _without(record: RunRecord, setting: str) -> str:
-    """All settings of a run but one, in a form that can be compared."""
+    """All settings of a run except one, in a form that can be compared."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)
     return json.dumps(values, sort_keys=True)
@@ -272,7 +279,7 @@ def _score(task: str, setting: str, option: str, value: float, by_seed: Mapping[
 
 
 def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:
-    """A line, which is given back, with the standard deviation over seeds as a band."""
+    """Draws a line, with the standard deviation over seeds as a band, and returns the line."""
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     means = [score.mean for score in scores]
     lows = [None if score.std is None else score.mean - score.std for score in scores]

@@ -1,6 +1,6 @@
 """The papers' tables of scores, from finished runs.
 
-A :class:`Table` is text in cells and the same in full numbers; :mod:`afjax.analysis.formats` writes it.
+A :class:`Table` has formatted cells and the same data at full precision. :mod:`afjax.analysis.formats` writes it.
 """
 
 import dataclasses
@@ -10,25 +10,25 @@ from typing import Any
 
 from afjax.analysis.cells import Cell, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
-from afjax.analysis.runs import Collection
+from afjax.analysis.run_records import Collection
 from afjax.errors import UserError
 
 GAP = "-"
-# Points by which scores must differ for an arrow that is not level (AdapterFusion, table 2).
+# An arrow points up or down if scores differ by more than this number of points (AdapterFusion, table 2).
 LEVEL = 0.3
 UP, DOWN, SAME = "↑", "↓", "→"
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table, and all that belongs below it.
+    """A table, with its notes and the commands that fill its gaps.
 
     Attributes:
-      title: What it shows.
-      header, rows: Text; the first column names the row.
-      notes: Sentences: what scores are, seeds, what was chosen, what was left out.
-      commands: Those that would fill the gaps.
-      data_header, data: A line a number, in full.
+      title: The title.
+      header, rows: Formatted cells. The first column is the name of the row.
+      notes: Sentences on the meaning of the scores, the seeds, the chosen settings, and the runs that were left out.
+      commands: The commands that would fill the gaps.
+      data_header, data: The data at full precision, with one row per number.
     """
 
     title: str
@@ -42,14 +42,14 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What every layout is made from.
+    """The cells of a table. Every layout is made from them.
 
     Attributes:
       collection: The runs.
-      tasks, methods: What is shown, in order.
-      cells: ``{(task, method): cell}``, those that are there.
+      tasks, methods: The tasks and methods to show, in order.
+      cells: ``{(task, method): cell}``, without gaps.
       metrics: ``{task: metric}``.
-      seeds: ``{task: seeds}`` that each of its cells should have.
+      seeds: ``{task: seeds}``, the seeds that each cell of the task should have.
     """
 
     collection: Collection
@@ -60,7 +60,7 @@ class Grid:
     seeds: Mapping[str, tuple[int, ...]]
 
     def row(self, method: str) -> list[Cell]:
-        """A method's cells, of the tasks that have one."""
+        """The cells of a method, without the tasks that lack one."""
         return [self.cells[task, method] for task in self.tasks if (task, method) in self.cells]
 
 
@@ -74,17 +74,18 @@ def make_grid(
     by_size: bool = False,
     by_sampler: bool = False,
 ) -> Grid:
-    """The cells of a table.
+    """Makes the cells of a table.
 
     Args:
       collection: The runs.
-      tasks, methods: Names with commas between; empty: all there are. Methods of ``configs/baselines.py`` may be
-        named that no run has; they show as gaps.
-      seeds: Whole numbers with commas between, that each cell should have; empty: those that any of a task's has.
+      tasks, methods: Comma-separated names. Empty for all that have runs. Methods of ``configs/baselines.py`` may be
+        named without having runs; they are shown as gaps.
+      seeds: Comma-separated integers, the seeds that each cell should have. Empty for the seeds of any of the task's
+        cells.
       metric, by_size, by_sampler: See :func:`afjax.analysis.cells.make_cells`.
 
     Raises:
-      UserError: A name of which there is no run.
+      UserError: A named task or method has no run, or ``seeds`` is not a list of integers.
     """
     records = collection.records
     shown_tasks = chosen(tasks, "--tasks", sorted({record.task for record in records}))
@@ -100,10 +101,10 @@ def make_grid(
 
 
 def make_table(layout: str, grid: Grid) -> Table:
-    """A table of one of the ``LAYOUTS``.
+    """Makes a table in one of the ``LAYOUTS``.
 
     Raises:
-      UserError: The runs lack all that it is about.
+      UserError: The runs that the layout is about are missing.
     """
     return LAYOUTS[layout](grid)
 
@@ -125,7 +126,7 @@ def adapterfusion(grid: Grid) -> Table:
 
 
 def arrows(grid: Grid) -> Table:
-    """Fusions against the adapters they could replace, as arrows (AdapterFusion, table 2)."""
+    """Fusions compared with the adapters that they could replace, as arrows (AdapterFusion, table 2)."""
     pairs = [(one, other) for one in ("fusion", "fusion-mt") for other in ("pfeiffer", "mt-pfeiffer")]
     pairs = [pair for pair in pairs if set(pair) <= set(grid.methods)]
     if not pairs:
@@ -163,7 +164,7 @@ def arrows(grid: Grid) -> Table:
 
 
 def _uneven(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """A sentence on the means that are compared and are of different seeds, where there are any."""
+    """A sentence on the pairs whose means are over different seeds, if there are any."""
     told = [
         f"{one} and {other} on {task}"
         for one, other in pairs
@@ -176,14 +177,14 @@ def _uneven(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def arrow(change: float) -> str:
-    """Of a difference in points; one of ``LEVEL`` itself is level."""
-    # Two scores such as 80.3 and 80 differ by a little more or less than 0.3 in binary.
+    """The arrow for a difference in points. A difference of exactly ``LEVEL`` is level."""
+    # Rounding is needed because in binary 80.3 - 80 is not exactly 0.3.
     change = round(change, 9)
     return UP if change > LEVEL else DOWN if change < -LEVEL else SAME
 
 
 def differences(grid: Grid) -> Table:
-    """What every method is above or below full fine-tuning, in points (AdapterFusion, figure 3)."""
+    """Every method's difference to full fine-tuning, in points (AdapterFusion, figure 3)."""
     others = difference_methods(grid)
     rows, data = [], []
     for task in grid.tasks:
@@ -196,10 +197,10 @@ def differences(grid: Grid) -> Table:
 
 
 def difference_methods(grid: Grid) -> tuple[str, ...]:
-    """The methods that are compared with full fine-tuning.
+    """The methods to compare with full fine-tuning.
 
     Raises:
-      UserError: No run of ``full``, or of nothing else.
+      UserError: There is no run of ``full``, or no other method.
     """
     others = tuple(method for method in grid.methods if method != "full")
     if "full" not in grid.methods or not grid.row("full") or not others:
@@ -211,7 +212,7 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
 
 
 def task_difference(grid: Grid, task: str, method: str) -> float | None:
-    """A method's mean minus full fine-tuning's, in points; None: one of them has no run."""
+    """A method's mean minus full fine-tuning's, in points, or None if either has no run."""
     return _difference(grid, task, method, "full")
 
 
@@ -219,7 +220,7 @@ def task_difference(grid: Grid, task: str, method: str) -> float | None:
 
 
 def pals(grid: Grid) -> Table:
-    """Methods, and samplers of those on several tasks, by tasks (Stickland & Murray 2019, tables 2 and 3)."""
+    """Methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
     rows, sizes = [], {}
     for method in grid.methods:
         cells, total = grid.row(method), _relative(grid, method)
@@ -237,14 +238,20 @@ def pals(grid: Grid) -> Table:
 
 
 def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tuple[Any, ...]]) -> Table:
-    """The table with more columns of data a method in front, in the place of the method's own."""
+    """Replaces the method column of a table's data by several columns, which come first.
+
+    Args:
+      table: The table.
+      names: The names of the new columns.
+      columns: ``{method: values}``, the values of the new columns for each method. Rows are sorted in its order.
+    """
     data = sorted(table.data, key=lambda row: list(columns).index(row[1]))
     rows = tuple((*columns[row[1]], row[0], *row[2:]) for row in data)
     return dataclasses.replace(table, data_header=(*names, _DATA[0], *_DATA[2:]), data=rows)
 
 
 def _unknown(grid: Grid) -> list[str]:
-    """What to do about runs whose parameters are unknown."""
+    """A note on the runs whose parameters are unknown, with a remedy, if there are any."""
     records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
@@ -263,7 +270,7 @@ _PARAMETERS = (
 
 
 def houlsby(grid: Grid) -> Table:
-    """Methods by tasks, with parameters of all tasks and trained for each (Houlsby 2019, tables 1 and 2)."""
+    """Methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
     rows, columns = [], {}
     for method in grid.methods:
         total, trained = _relative(grid, method), _trained_share(grid, method)
@@ -277,19 +284,22 @@ def houlsby(grid: Grid) -> Table:
 
 
 def _relative(grid: Grid, method: str) -> float | None:
-    """What all tasks take with a method, relative to the pretrained trunk; None: a task lacks it, or it is unknown."""
+    """The parameters of all tasks' models together, relative to the pretrained trunk.
+
+    None if a task lacks the method or a number of parameters is unknown.
+    """
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.own_parameters for record in records]
     if len(records) < len(grid.tasks) or None in sizes or not records[0].trunk_parameters:
         return None
-    # A jointly trained trunk takes the pretrained one's place; one of a task's own comes with its own parameters.
+    # One trunk counts as shared, pretrained or jointly trained. A task's own trunk is among its own parameters.
     base = 0 if all(record.replaces_trunk for record in records) else records[0].trunk_parameters
     frozen = {digest: size for record in records for digest, size in record.adapters.items()}
     return (base + sum(size or 0 for size in sizes) + sum(frozen.values())) / records[0].trunk_parameters
 
 
 def _trained_share(grid: Grid, method: str) -> float | None:
-    """What is trained for a task, relative to the pretrained trunk, in the mean over tasks."""
+    """The parameters trained per task, relative to the pretrained trunk, averaged over tasks; None if unknown."""
     records = [cell.records[0] for cell in grid.row(method)]
     sizes = [record.trained_parameters for record in records]
     if not records or None in sizes or not records[0].trunk_parameters:
@@ -306,7 +316,7 @@ LAYOUTS: Mapping[str, Callable[[Grid], Table]] = {
 }
 
 
-# Cells and what stands below
+# Cells, data and notes
 
 
 _DATA = ("task", "method", "metric", "mean", "std", "seeds", "settings", "runs", "command")
@@ -331,7 +341,7 @@ def _table(
 
 
 def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
-    """``{(task, method): commands}`` of all runs that a table lacks."""
+    """The commands for all runs that a table lacks: ``{(task, method): commands}``."""
     found: dict[tuple[str, str], list[str]] = {}
     for task in grid.tasks:
         for method in grid.methods:
@@ -378,13 +388,13 @@ def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
 
 
 def _mean(grid: Grid, method: str) -> str:
-    """Over the tasks, where a method has all of them."""
+    """The mean over tasks, or a gap if the method lacks a task."""
     cells = grid.row(method)
     return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
 
 
 def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """As ``_DATA`` names them, from the metric to the runs."""
+    """A cell's values of the columns ``metric`` to ``runs`` in ``_DATA``."""
     seeds = " ".join(map(str, cell.seeds))
     return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
 

@@ -1,4 +1,4 @@
-"""What workdirs hold, as records: an experiment's config, its runs with their logs, results and what they took."""
+"""Records of workdirs: an experiment's config and its runs, with their logs, results, time and memory."""
 
 import dataclasses
 import math
@@ -21,10 +21,10 @@ from afjax.train.usage import read_usage
 from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
-# Settings on which results do not depend, or that only name them.
-NO_MATTER = ("seed", "name", "mesh", "scan_layers", "remat")
+# Settings in which repeated runs may differ: the seed, the name, and settings that do not affect results.
+IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
-# Folders below one that was given are looked through to this depth, as ``afjax table`` does.
+# How deep a given folder is searched, as in ``afjax table``.
 _DEPTH = 4
 
 
@@ -33,10 +33,10 @@ class RunRecord:
     """One run of the training loop.
 
     Attributes:
-      title: Its folder's place in the workdir, as in ``sources/rte``.
-      lines: The objects of its ``metrics.jsonl``, in order.
-      results: What it gave; empty where it is not at its end.
-      usage: What it took; empty where it was not recorded.
+      title: The path of the run's folder in the workdir, such as ``sources/rte``.
+      lines: The objects in the run's ``metrics.jsonl``, in order.
+      results: The results, or empty if the run is not finished.
+      usage: The time, memory and devices that the run used, or empty if not recorded.
     """
 
     title: str
@@ -51,7 +51,7 @@ class RunRecord:
 
     @property
     def looks(self) -> list[Mapping[str, Any]]:
-        """The lines of looks at the dev split, scores by name: ``{"step", "accuracy", ...}``."""
+        """The evaluations on the dev split, with the scores by name: ``{"step", "accuracy", ...}``."""
         return [
             {key.removeprefix("dev/"): value for key, value in line.items()}
             for line in self.lines
@@ -64,11 +64,11 @@ class ExperimentRecord:
     """One experiment.
 
     Attributes:
-      workdir: Its folder.
-      title: That folder as seen from the one that was given.
-      config: Its config, as JSON has it.
-      inputs: Digests of what it read, by what that is.
-      runs: That of the target last.
+      workdir: The experiment's folder.
+      title: The path of that folder relative to the given folder, or the folder's name if it was given itself.
+      config: The config as JSON data.
+      inputs: Digests of the inputs, by the inputs' names.
+      runs: The runs, the target run last.
     """
 
     workdir: epath.Path
@@ -79,26 +79,31 @@ class ExperimentRecord:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The config by dotted path."""
+        """The settings of the config by dotted path."""
         return by_path(self.config)
 
     @property
     def results(self) -> dict[str, Result]:
-        """What the experiment is about, by task: of a task trained in a sequence its last; empty: not finished."""
+        """The target run's results by task, or empty if it is not finished.
+
+        In a sequence, the last result on a task counts.
+        """
         return {result.task: result for run in self.runs if run.title == TARGET for result in run.results}
 
     @property
     def score(self) -> float:
-        """The mean of its tasks' main dev metrics; minus infinity where one is no number, so that it is never best."""
+        """The mean of the tasks' main dev metrics, or minus infinity if it is not finite, so that it is never best."""
         mean = statistics.fmean(result.metrics[result.main_metric] for result in self.results.values())
         return mean if math.isfinite(mean) else -math.inf
 
 
 def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
-    """The experiment of a workdir; those in a folder, such as a sweep's, by their paths; begun ones too.
+    """Reads the experiment of a workdir, or all experiments in a folder.
+
+    The folder of a sweep has several experiments. They are sorted by path. Unfinished experiments are included.
 
     Raises:
-      UserError: There is none that is finished, or a file that says what it was is damaged.
+      UserError: No experiment is finished, or a file of an experiment is damaged.
     """
     workdir = open_path(workdir)
     if (workdir / CONFIG).exists() or (workdir / RECORD).exists():
@@ -117,7 +122,7 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
 
 
 def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentRecord]]:
-    """Experiments by the tasks that they are about: scores on other tasks are not comparable."""
+    """Groups experiments by their tasks, because scores on different tasks are not comparable."""
     groups: dict[str, list[ExperimentRecord]] = {}
     for experiment in finished:
         groups.setdefault(", ".join(experiment.results), []).append(experiment)
@@ -125,23 +130,31 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
-    """The one that is best on dev, of those on the task that has most (the first such task)."""
+    """The experiment with the best dev score on the task that has most experiments (the first such task)."""
     most = max(by_tasks(finished).values(), key=len)
     return max(most, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
-    """Whether an artefact is what a run saved: a store may have another run's of the same name.
+    """Whether an artefact was saved by a run. A store may have another run's artefact of the same name.
 
     Args:
-      manifest: The artefact's.
-      experiment: The experiment.
-      result: What the run gave.
-      source: Whether the result is a source's of a fusion, which may have come from the store, with a seed of its own.
+      manifest: The artefact's manifest.
+      experiment: The experiment of the run.
+      result: The result of the run.
+      source: Whether the run is a fusion's source. Its artefacts may come from a store and have another seed.
     """
-    # Manifests have None for what is no finite number.
+    # Manifests have None instead of numbers that are not finite.
     metrics = {name: value if math.isfinite(value) else None for name, value in result.metrics.items()}
     return manifest.metrics == metrics and (source or manifest.seed == experiment.config["seed"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """The current store and trunk of a run. Empty if they are still where the workdir says."""
+
+    store_folder: str = ""
+    trunk: str = ""
 
 
 def load_result(
@@ -150,23 +163,21 @@ def load_result(
     load_trunk: Callable[[str], Trunk],
     *,
     source: bool = False,
-    store_folder: str = "",
-    trunk: str = "",
+    moved: Moved = Moved(),
 ) -> TaskModel:
-    """The model that a run of an experiment gave.
+    """Loads the model that a run of an experiment trained.
 
     Args:
       experiment: The experiment.
-      result: Which of its results.
-      load_trunk: As ``afjax.load_trunk``; asked for the same trunk again and again.
-      source: Whether the result is a source's of a fusion.
-      store_folder: Where it was stored; empty: where the workdir says.
-      trunk: What it was trained on; empty: what the config says, or what the experiment itself has trained.
+      result: One of the experiment's results.
+      load_trunk: Loads a trunk by name, as ``afjax.load_trunk`` does. It is called repeatedly with the same name.
+      source: Whether the result is from a fusion's source.
+      moved: The current store and trunk of the run, if they were moved.
 
     Raises:
-      UserError: The store or the trunk are no longer there, or damaged, or the store has another run's model.
+      UserError: The store or the trunk is missing or damaged, or the store has another run's model of that name.
     """
-    folder = str(store_folder or find_store(experiment.workdir))
+    folder = str(moved.store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
     if source or experiment.config["partition"] in ("adapter", "adapter+trunk"):
         adapter = result.name
@@ -183,18 +194,20 @@ def load_result(
         )
     own = experiment.workdir / "trunk"
     began = experiment.inputs.get("the trunk")
-    if not trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
+    if not moved.trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
         raise UserError(f"{own}, the trunk that this run has trained, is not there; give it with --trunk.")
-    name = trunk or (str(own) if own.exists() else experiment.config["trunk"])
+    name = moved.trunk or (str(own) if own.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 
 def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """``{setting: its value on each side}`` of those that differ; one that a side lacks is "not set" there.
+    """The settings that differ, with their value on each side: ``{setting: [value, ...]}``.
+
+    The value is "not set" if a side does not have the setting.
 
     Args:
-      sides: Settings by dotted path.
-      leave_out: Settings, or what their paths begin with, that may differ.
+      sides: The settings of each side by dotted path.
+      leave_out: Settings to ignore, by the first part of their paths.
     """
     names = dict.fromkeys(name for side in sides for name in side if name.partition(".")[0] not in leave_out)
     found = {name: [side.get(name, "not set") for side in sides] for name in names}
@@ -202,7 +215,8 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """The workdirs in a folder, which may be one itself; a trunk's folder has a ``config.json`` too, but no inputs."""
+    """The workdirs in a folder, which may be one itself."""
+    # A config.json is not enough: a trunk's folder has one too, but no inputs.
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
         return [folder]
     if (folder / RECORD).exists():
@@ -216,7 +230,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
         return _python_run(folder, title)
     places = [
         *_folders(folder / "sources"),
-        # The sequential recipe has a run a task within the target's.
+        # The sequential recipe has one run per task in the target's folder.
         *(place for place in _folders(folder / TARGET) if (place / "metrics.jsonl").exists()),
         folder / TARGET,
     ]
@@ -232,7 +246,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
 
 
 def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
-    """The run of a recipe that was called from Python: its settings take the place of an experiment's config."""
+    """Reads the run of a recipe that was called from Python. Its settings serve as the experiment's config."""
     record = read_json(folder / RECORD, advice=RESTORE) or {}
     settings, inputs = record.get("settings"), record.get("inputs")
     trained = read_json(folder / TRAINED, advice=RESTORE, constants=True) or {}
@@ -242,17 +256,17 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
     if not (isinstance(trunk, str) and isinstance(entries, list)):
         raise UserError(f"{folder / TRAINED} is damaged (it has no trunk or no results); {RESTORE}.")
     results = parse_results(entries, folder / TRAINED, RESTORE)
-    # A fusion has no partition of its own; the configs of experiments have the default one.
+    # A fusion does not have a partition. The config of an experiment has the default one.
     config = {"trunk": trunk, "partition": "adapter", **settings}
     _check_config(config, folder / RECORD)
-    # Experiments name rows by the task's role as well.
+    # The names of rows in an experiment's inputs also have the task's role.
     rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
     run = RunRecord(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
     return ExperimentRecord(folder, title, config, rows, (run,))
 
 
 def _check_config(config: Mapping[str, Any], path: epath.Path) -> None:
-    """Raises UserError unless a config has the settings that reports need."""
+    """Raises UserError if a config lacks a setting that reports need, or if its type is wrong."""
     for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
         if not isinstance(config.get(key), kind):
             found = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
@@ -267,7 +281,7 @@ def _folders(place: epath.Path) -> list[epath.Path]:
 
 
 def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
-    """The numbers of a log's whole lines; a killed run leaves half a line, and a bad disk worse."""
+    """The numbers on the lines of a log. Damaged lines are skipped: a killed run may leave an incomplete one."""
     if not path.exists():
         return ()
     try:
@@ -287,7 +301,7 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def _usage(place: epath.Path) -> dict[str, Any]:
-    """What was recorded of what a run took, as far as it is of the kind that it should be."""
+    """The recorded usage of a run, without invalid values."""
     found = read_usage(place)
     return {
         key: value

@@ -1,1 +1,1 @@
-"""Timing of single steps, for ``afjax bench``."""
+"""Times single steps, for ``afjax bench``."""

@@ -25,7 +25,7 @@ from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import cast_trunk, init_trunk
-from afjax.trunk.pretrained import trunk_size
+from afjax.trunk.sizes import trunk_size
 
 Method = Literal["adapter", "fusion", "full"]
 Mode = Literal["train", "eval"]
@@ -37,8 +37,8 @@ class Prepared:
 
     Attributes:
       run: Runs one step and waits for its result.
-      compile_s: Seconds that tracing and compiling took.
-      flops: Floating-point operations of the compiled program, by XLA's own count.
+      compile_s: Seconds spent on tracing and compiling.
+      flops: Floating-point operations of the compiled program, as counted by XLA; NaN if XLA does not report them.
     """
 
     run: Callable[[], None]
@@ -46,48 +46,54 @@ class Prepared:
     flops: float
 
 
-def prepare(
-    *,
-    trunk: str,
-    method: Method,
-    mode: Mode,
-    num_adapters: int,
-    batch_size: int,
-    max_length: int,
-    scan_layers: bool = False,
-    trunk_dtype: TrunkDtype = "float32",
-) -> Prepared:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A step to time.
+
+    Attributes:
+      trunk: Name of a size (``bert-base``), or a folder with a config.json.
+      method: ``adapter`` (one Pfeiffer adapter), ``fusion`` (of ``num_adapters`` Pfeiffer adapters), or ``full``
+        fine-tuning.
+      mode: ``train`` (forward, backward, update, with dropout) or ``eval`` (forward, without dropout).
+      num_adapters: Number of fused adapters.
+      batch_size: Rows per step.
+      max_length: Tokens per row.
+      scan_layers: Whether to compile one loop over the layers.
+      trunk_dtype: The dtype of the trunk's activations, and of its weights if they are frozen.
+    """
+
+    trunk: str
+    method: Method
+    mode: Mode
+    num_adapters: int
+    batch_size: int
+    max_length: int
+    scan_layers: bool = False
+    trunk_dtype: TrunkDtype = "float32"
+
+
+def prepare(case: Case) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
-    Args:
-      trunk: A size's name (``bert-base``) or a folder with a config.json.
-      method: ``adapter`` (one Pfeiffer adapter), ``fusion`` (over ``num_adapters`` of them), or ``full`` fine-tuning.
-      mode: ``train`` (forward, backward, update, dropout on) or ``eval`` (forward, dropout off).
-      num_adapters: Number of fused adapters.
-      batch_size: Rows.
-      max_length: Tokens a row.
-      scan_layers: One compiled loop over the layers.
-      trunk_dtype: Of the trunk's activations, and of its weights where they are frozen.
-
     Raises:
-      UserError: An unknown size, or numbers that make no step.
+      UserError: The size is unknown, or a number is out of range.
     """
-    config = trunk_size(trunk)
-    if num_adapters < 1 or batch_size < 1 or not 1 <= max_length <= config.max_length:
+    config = trunk_size(case.trunk)
+    if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:
         raise UserError(
-            f"num_adapters={num_adapters}, batch_size={batch_size}, max_length={max_length}: take at least 1 of each, "
-            f"and at most {config.max_length} tokens."
+            f"num_adapters={case.num_adapters}, batch_size={case.batch_size}, max_length={case.max_length}: take at "
+            f"least 1 of each, and at most {config.max_length} tokens."
         )
-    setup = _setup(config, method, num_adapters).computed(dtype=trunk_dtype, scan_layers=scan_layers)
+    setup = _setup(config, case.method, case.num_adapters)
+    setup = setup.computed(dtype=case.trunk_dtype, scan_layers=case.scan_layers)
     model, key = setup.model, jax.random.key(0)
-    trunk_params = init_trunk(named_key(key, "trunk"), config, stacked=scan_layers)
-    params = setup.init(key, cast_trunk(trunk_params, trunk_dtype))
-    batch = _synthetic_batch(config.vocab_size, batch_size, max_length)
-    if mode == "eval":
-        params = model.fold(params)
-        return _prepare_eval(model, params, batch)
+    trunk_params = init_trunk(named_key(key, "trunk"), config, stacked=case.scan_layers)
+    params = setup.init(key, cast_trunk(trunk_params, case.trunk_dtype))
+    batch = _synthetic_batch(config.vocab_size, case.batch_size, case.max_length)
+    if case.mode == "eval":
+        return _prepare_eval(model, model.fold(params), batch)
     trained, frozen = setup.split(params)
-    return _prepare_train(model, trained, model.with_bank(frozen) if method == "fusion" else frozen, batch)
+    return _prepare_train(model, trained, model.with_bank(frozen) if case.method == "fusion" else frozen, batch)
 
 
 def _setup(trunk: TrunkConfig, method: Method, num_adapters: int) -> Setup:
@@ -145,8 +151,8 @@ def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str,
     """Times ``num_steps`` steps after one warm-up.
 
     Returns:
-      ``median_step_s``, ``min_step_s``, ``examples_per_s`` (of the median), ``compile_s``, ``flops`` (a step), and
-      ``peak_memory_gb``: of the accelerator where it tells, else the process's largest resident size; 10**9 bytes.
+      ``median_step_s``, ``min_step_s``, ``examples_per_s`` (from the median), ``compile_s``, ``flops`` (per step) and
+      ``peak_memory_gb`` (in 10**9 bytes; see :func:`peak_memory_bytes`).
     """
     prepared.run()
     seconds = []
@@ -166,7 +172,10 @@ def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str,
 
 
 def peak_memory_bytes() -> int:
-    """Peak bytes in use on the first device, or the process's largest resident size where the device tells none."""
+    """Returns the peak bytes in use on the first device.
+
+    If the device does not report them, this is the process's peak resident size.
+    """
     statistics_ = jax.devices()[0].memory_stats()
     if statistics_ and "peak_bytes_in_use" in statistics_:
         return statistics_["peak_bytes_in_use"]

@@ -1,4 +1,4 @@
-"""Config files and their overrides: from ``--config=NAME:key=value --config.a.b=value`` to an ExperimentConfig."""
+"""Turns ``--config=NAME:key=value --config.a.b=value`` into an ExperimentConfig."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ from afjax.tasks.by_name import find_task, known_task
 def builtin_configs() -> dict[str, Path]:
     """The configs that come with afjax: ``{name: file}``.
 
-    They are in the repository's ``configs/``, which an installed package has as ``afjax/configs``.
+    They are in ``configs/`` of the repository, and in ``afjax/configs`` of an installed package.
     """
     package = Path(__file__).parents[1]
     installed = package / "configs"
@@ -28,7 +28,7 @@ def builtin_configs() -> dict[str, Path]:
 
 
 def find_config(given: str) -> Path:
-    """Returns the file that ``--config`` names.
+    """Finds the file that ``--config`` names.
 
     Args:
       given: The name of a built-in config, such as ``single``, or a path. The path ``configs/NAME.py`` means the
@@ -67,22 +67,22 @@ def load_experiment(
     Args:
       config: ``NAME``, ``NAME:key=value,key=value`` or the same with ``FILE.py``; the keys are arguments of
         ``get_config``. Or ``WORKDIR/config.json``, the experiment of a workdir.
-      overrides: Each ``a.b=value``, as in ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values
-        are Python literals; what is none is a string.
-      find_store: Returns the experiment's store. A fusion needs no data of the sources whose adapters the store has, so
-        this is only called if such data is missing.
-      reads_rows: Whether the experiment's rows will be read. If not, its tasks need no data.
+      overrides: Each ``a.b=value``, such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. Values are
+        Python literals; any other value is a string.
+      find_store: Returns the experiment's store. A fusion does not need the data of sources whose adapters are in the
+        store, so this is only called if such data is missing.
+      reads_rows: Whether the experiment's rows will be read. If not, the data of its tasks may be missing.
 
     Raises:
-      UserError: A config that does not exist or fails, an unknown argument or key, a value of another type, or a task
-        whose data is not there.
+      UserError: The config does not exist or fails, an argument or key is unknown, a value has the wrong type, or a
+        task's data is missing.
     """
     given, _, arguments = config.partition(":")
     values = _run_config(given, _parse_arguments(arguments))
     for override in overrides:
         _override(values, override)
 
-    # In files and overrides sources and tasks go by the task's name.
+    # Config files and overrides have sources and tasks in dicts, by task name.
     sources, tasks = values.get("sources", ()), values.get("tasks", ())
     if isinstance(sources, Mapping):
         values["sources"] = [_named_source(*item, find_store, needs_data=reads_rows) for item in sources.items()]
@@ -96,12 +96,18 @@ def load_experiment(
 
 
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:
-    """A task's settings with its name; what are none is for ``from_dict`` to refuse."""
+    """Adds the name to a task's settings.
+
+    A value that is not a mapping is returned unchanged; ``from_dict`` refuses it later.
+    """
     return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
 def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] | None, *, needs_data: bool) -> Any:
-    """A source's settings with its task's name. It needs no data if the store has its adapter."""
+    """Adds the task's name to a source's settings.
+
+    The source's data may be missing if the store has its adapter.
+    """
     if not isinstance(source, Mapping):
         return source
     task = source.get("task", {})
@@ -119,10 +125,10 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
 
 
 def _found(task: Any, *, needs_data: bool) -> Any:
-    """``{"data_dir": FOLDER, ...}``: the settings of the task of that name, and in front of them those that are given.
+    """Expands ``{"data_dir": FOLDER, ...}`` to the settings of the known task.
 
-    ``preset`` is the name that is looked for, where the task is to have another, or a TOML file. If the data is not
-    needed and not there, the source is the folder where it would be.
+    The given settings take precedence. The task is looked up by ``preset`` (a task's name or a TOML file), or else by
+    its own name. If the data is missing and not needed, the source is the folder expected to hold it.
     """
     if not isinstance(task, Mapping) or not {"data_dir", "preset"} & task.keys():
         return task
@@ -140,7 +146,10 @@ def _found(task: Any, *, needs_data: bool) -> Any:
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"preset": NAME, ...}``: the preset's settings, and in front of them those that are given."""
+    """Expands ``{"preset": NAME, ...}`` to the preset's settings.
+
+    The given settings take precedence.
+    """
     settings = dict(adapter)
     name = settings.pop("preset", None)
     if name is None:
@@ -170,7 +179,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
       given: As for :func:`find_config`.
 
     Returns:
-      The file, and everything that it defines, by name.
+      The file, and its global names: ``{name: value}``.
 
     Raises:
       UserError: There is no such config, or its file fails.
@@ -183,7 +192,7 @@ def run_config_file(given: str) -> tuple[Path, dict[str, Any]]:
 
 
 def config_function(given: str) -> tuple[Path, Callable[..., Any]]:
-    """A config's file, and its function ``get_config``; raises the errors of :func:`run_config_file`."""
+    """A config's file and its ``get_config``; raises as :func:`run_config_file`."""
     path, names = run_config_file(given)
     get_config = names.get("get_config")
     if not callable(get_config):
@@ -216,7 +225,7 @@ def _run_config(given: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a workdir's ``config.json`` holds, sources and tasks by the task's name."""
+    """Reads a workdir's ``config.json``, with sources and tasks in dicts by task name."""
     if arguments:
         raise UserError(f"The config {path} takes no arguments; write --config={path} --config.SETTING=VALUE.")
     advice = "give a workdir's config.json, or a Python file"
@@ -234,7 +243,7 @@ def _read_config(path: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(given: str, path: Path, error: BaseException) -> UserError:
-    """What to raise if a config's code fails; it names the line of the config, if there is one."""
+    """The error to raise if a config's code fails, with the line number if known."""
     if isinstance(error, SyntaxError):
         number = error.lineno
     else:
@@ -251,7 +260,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     node = values
     for parent in parents:
-        # Whether such a setting exists at all is from_dict's to say.
+        # from_dict checks whether such a setting exists.
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} holds no further settings.")
@@ -259,7 +268,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def literal(text: str) -> Any:
-    """A value as it stands behind ``--config.SETTING=``: a Python literal; what is none is a string."""
+    """Parses the value of ``--config.SETTING=VALUE``: a Python literal, or else a string."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

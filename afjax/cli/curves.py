@@ -1,4 +1,4 @@
-"""The curves that ``afjax adapterdrop`` and ``afjax prune`` print."""
+"""Prints the curves of ``afjax adapterdrop`` and ``afjax prune``."""
 
 import argparse
 import sys
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def add_curve_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the rows to score and of the file to write."""
+    """Adds the flags for the scored rows and the output file."""
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
     parser.add_argument("--output", type=Path, help="the curve as CSV")
 
 
 def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> None:
-    """Prints the points of a curve as they are measured, and writes them as CSV if ``output`` is given."""
+    """Prints each point of a curve once it is measured.
+
+    If ``output`` is given, the curve is also written there as CSV.
+    """
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
         if not first:

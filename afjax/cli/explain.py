@@ -1,4 +1,4 @@
-"""Exceptions that the user can do something about, as an exit code and a sentence."""
+"""Translates exceptions that the user can act on into an exit code and a message."""
 
 import signal
 
@@ -7,11 +7,14 @@ from afjax.storage.paths import client_errors
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """Exit code and sentence of what the user can put right, or did; None for any other exception."""
+    """Translates an exception into an exit code and a message.
+
+    Returns None for exceptions that the user neither caused nor can correct.
+    """
     if isinstance(error, PreemptionError):
         return PREEMPTED, str(error)
     if isinstance(error, UserError):
-        # One line, whatever a library's message inside looks like.
+        # One line, even if the message contains a library's message of several lines.
         return 2, " ".join(str(error).split())
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, "The reader of what this command prints has ended."
@@ -21,7 +24,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return 130, "interrupted; the same command goes on from the last checkpoint."
     if isinstance(error, client_errors()):
         told = " ".join(str(error).split()) or type(error).__name__
-        # Credentials, permissions and names are the user's to put right; the rest may pass.
+        # The user can correct credentials, permissions and names. Other errors may be temporary.
         code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
         return code, f"Google Cloud Storage does not answer as it should ({told}); try again."
     return None

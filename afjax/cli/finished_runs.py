@@ -1,4 +1,4 @@
-"""The flags that name finished runs."""
+"""Flags that select finished runs."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from afjax.storage.paths import expanded
 
 
 def add_runs_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that choose runs, their tasks and a metric."""
+    """Adds the flags that select runs, tasks and a metric."""
     parser.add_argument("--runs", required=True, metavar="DIR,...", help="workdirs, sweeps, stores, or folders of them")
     parser.add_argument("--tasks", default="", metavar="NAME,...", help="which, in this order (all)")
     parser.add_argument("--metric", default="", help="in place of each task's main metric, where a task has it")
 
 
 def split_folders(given: str) -> Sequence[str]:
-    """The folders of ``--runs``."""
+    """Splits the value of ``--runs`` into folders."""
     folders = [folder.strip() for folder in given.split(",")]
     if "" in folders:
         raise UserError(f'--runs is "{given}"; give folders with commas between, as in --runs=runs/rte,runs/mrpc.')

@@ -34,7 +34,7 @@ from afjax.cli.commands import (
 from afjax.cli.explain import explain
 from afjax.errors import did_you_mean
 
-# In the order of the help.
+# The commands, in the order of the help.
 COMMANDS = (
     train,
     configs,
@@ -61,14 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-      argv: The words of the command line, or None for those of this process.
+      argv: The command-line arguments; None for the arguments of this process.
 
     Returns:
-      The exit code. 0: done. 2: a mistake that the user can correct, with one sentence. 1: some runs of a sweep failed,
-      or Cloud Storage failed for a while. ``PREEMPTED``: training was stopped by SIGTERM and has saved what it needs to
-      resume. ``HOST_LOST``: training lost a host.
+      The exit code. 0: done. 1: some runs of a sweep failed, or Cloud Storage failed temporarily. 2: an error that the
+      user can correct; its message is printed. ``PREEMPTED``: training was stopped by SIGTERM and saved a checkpoint to
+      resume from. ``HOST_LOST``: training lost a host.
     """
-    # With TensorFlow installed epath would use it for gs://. Its errors differ from those that afjax handles.
+    # If TensorFlow is installed, epath would use it for gs://, and raise errors that afjax does not handle.
     os.environ.setdefault("EPATH_USE_TF", "false")
     argv = sys.argv[1:] if argv is None else argv
     parser, commands = make_parser()
@@ -87,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """The parser, and its commands, whose ``choices`` has each command's own parser by name."""
+    """Makes the parser and its commands.
+
+    Returns:
+      The parser, and its subparsers action. The action's ``choices`` maps command names to parsers.
+    """
     parser = argparse.ArgumentParser(
         prog="afjax", description="Adapters on BERT-family encoders: train, fuse, store, predict.", allow_abbrev=False
     )
@@ -99,7 +103,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
-    """The error about an unknown command or an unknown second word (``store lst``); None for a known command."""
+    """The error message for an unknown command (``stor``, ``store lst``), or None."""
     if not argv or argv[0].startswith("-"):
         return None
     names = commands.choices
@@ -113,9 +117,10 @@ def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:
-    """Names the first flag whose value is empty, such as ``--adapter=$NAME`` with an unset variable.
+    """The error message for the first flag with an empty value, or None.
 
-    A setting's value may be empty.
+    An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
+    empty.
     """
     for word, following in zip(argv, [*argv, None][1:], strict=True):
         flag, equals, value = word.partition("=")
@@ -126,7 +131,10 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Prints afjax's own warnings as errors are printed, each once; other warnings keep Python's format."""
+    """Prints each of afjax's own warnings once, on one line like an error.
+
+    Other warnings keep Python's format.
+    """
     printed: set[str] = set()
     original = warnings.formatwarning
 
@@ -149,7 +157,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _exit_code(arguments: argparse.Namespace) -> int:
-    """Runs the command; prints a sentence about an error that the user can correct."""
+    """Runs the command and prints the message of an error that the user can correct."""
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -159,7 +167,7 @@ def _exit_code(arguments: argparse.Namespace) -> int:
         if explained is None:
             raise
         if isinstance(error, BrokenPipeError):
-            # The reader (head, less) has ended. Python would report that again as it closes stdout.
+            # The reader (head, less) has ended. Python would report the broken pipe again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             print(f"afjax: {explained[1]}", file=sys.stderr)

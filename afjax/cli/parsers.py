@@ -1,4 +1,4 @@
-"""How a command is added to the parser, and flags that several commands have."""
+"""Adds commands to the parser, and flags that several commands share."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,11 @@ from afjax.errors import did_you_mean
 
 
 def add_group(commands: Any, name: str, summary: str, example: str | None = None, metavar: str = "FORMAT") -> Any:
-    """Adds a command that is a group of commands (``store ls``); returns what its commands are added to."""
+    """Adds a group of commands, such as ``store`` for ``store ls``.
+
+    Returns:
+      The subparsers action to add the group's commands to.
+    """
     parser = _add_parser(commands, name, summary, example)
     group = parser.add_subparsers(required=True, metavar=metavar)
     parser.set_defaults(actions=group.choices)
@@ -29,13 +33,13 @@ def add_command(
     """Adds a command.
 
     Args:
-      commands: What it is added to: the parser's commands, or a group's.
-      name: Its name.
-      summary: Its line in the help.
-      example: The end of its help.
-      run: Runs it and returns the exit code.
-      group: The group's name, if it is in one.
-      dotted: Prefixes of flags that end with a setting's name, as in ``--config.train.epochs=3``.
+      commands: The subparsers action of the main parser or of a group.
+      name: The command's name.
+      summary: One line for the help.
+      example: Text at the end of the command's help.
+      run: Runs the command and returns the exit code.
+      group: Name of the command's group, if any.
+      dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
     """
     parser = _add_parser(commands, name, summary, example)
     parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted), command=f"{group} {name}".strip())
@@ -55,7 +59,10 @@ def _add_parser(commands: Any, name: str, summary: str, example: str | None) -> 
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An argument's ``type`` that takes these names only, and suggests the nearest of them for another word."""
+    """An argparse ``type`` that only accepts these names.
+
+    The error for any other word suggests the nearest name.
+    """
 
     def check(word: str) -> str:
         if word not in names:
@@ -113,5 +120,5 @@ def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def print_written(paths: Iterable[Path]) -> None:
-    """Prints which files a command has written."""
+    """Prints the paths of the files that a command has written."""
     print(f"Written: {', '.join(map(str, paths))}")

@@ -1,4 +1,4 @@
-"""The file that ``afjax predict`` writes."""
+"""Writes the output file of ``afjax predict``."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 
-# The fields of every prediction; of span also its answers.
+# The fields of a prediction. Only span tasks have answers.
 FIELDS = ("logits", "label", "probabilities", "answers")
 
 
@@ -27,18 +27,19 @@ def write_predictions(
     batch_size: int,
     max_length: int | None,
 ) -> None:
-    """Predicts rows and writes ``{"logits", "label", "probabilities"}``, one line per row, in their order.
+    """Predicts rows and writes one line of JSON per row, in the order of the rows.
 
-    For multiple choice, a row has as many logits as choices. For span, the logits are the scores of its ``answers``, a
-    list of ``{"text", "begin", "end", "score", "probability"}``, best first. Kept fields come first. A file appears
-    completely or not at all.
+    A line has ``logits``, ``label`` and ``probabilities``. In multiple-choice tasks a row has one logit per choice. In
+    span tasks the logits are the scores of its ``answers``, a list of ``{"text", "begin", "end", "score",
+    "probability"}``, best first. Fields kept from the input come before the prediction. The file is written completely
+    or not at all.
 
     Args:
       output: The file; ``-`` for the standard output.
       task_model: The model.
-      rows: The rows.
+      rows: The rows to predict.
       batch_size: Rows per step.
-      max_length: Tokens per row; None: as in training.
+      max_length: Tokens per row; None for the length used in training.
 
     Raises:
       UserError: The file cannot be written, or the model's outputs are NaN or infinite.
@@ -71,11 +72,11 @@ def write_predictions(
 
 
 def _kept_fields(fields: Mapping[str, Any]) -> str:
-    """The kept fields as a JSON object."""
+    """Formats the fields kept from the input as a JSON object."""
     text = json.dumps(fields, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # Half a surrogate pair, which only an escape can express.
+    except UnicodeEncodeError:  # A lone surrogate, which can only be written as an escape.
         return json.dumps(fields)
     return text
 

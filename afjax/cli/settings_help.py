@@ -1,4 +1,4 @@
-"""The settings in the help of ``afjax train``, made from the config dataclasses."""
+"""Lists the settings for the help of ``afjax train``, from the config dataclasses."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from afjax.config.learning_rates import LEARNING_RATES
 
 @functools.cache
 def settings_text() -> str:
-    """Every setting of an experiment with its default and the names it allows, from the config dataclasses."""
+    """Every setting of an experiment, with its default and the names it allows."""
     lines = [
         "settings and their defaults, as in --config.train.epochs=3 (a config sets some of them):",
         *(f"  {line}" for line in _settings(ExperimentConfig)),
@@ -22,7 +22,7 @@ def settings_text() -> str:
 
 
 def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
-    """A line for each setting of a dataclass and of the dataclasses in it."""
+    """Yields one line per setting of a dataclass and of its nested dataclasses."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         path, members = f"{prefix}{field.name}", _dataclasses(hints[field.name])
@@ -42,7 +42,7 @@ def _settings(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _parts(cls: Any) -> str:
-    """The settings of ``tasks.NAME`` or ``sources.NAME``, which other lines list."""
+    """Names the settings of ``tasks.NAME`` or ``sources.NAME``, which other lines list in full."""
     hints = typing.get_type_hints(cls)
     parts = [field.name for field in dataclasses.fields(cls) if _dataclasses(hints[field.name])]
     return ", ".join(f"{part}.SETTING" for part in parts) if "task" in parts else "as task.SETTING"
@@ -51,7 +51,7 @@ def _parts(cls: Any) -> str:
 def _setting(field: Any, hint: Any, path: str) -> str:
     names = [str(name) for name in _literals(hint) if name != ""]
     if path == "train.learning_rate":
-        # Its default depends on what is trained.
+        # The default depends on the partition.
         names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
     allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
@@ -59,7 +59,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
 
 
 def _dataclasses(hint: Any) -> list[Any]:
-    """The dataclasses in a type hint: the hint itself, the members of a union, the items of a tuple."""
+    """The dataclasses in a type hint: the hint itself, the members of a union, or the items of a tuple."""
     if dataclasses.is_dataclass(hint):
         return [hint]
     if typing.get_origin(hint) is tuple or typing.get_origin(hint) in UNIONS:
@@ -77,5 +77,5 @@ def _literals(hint: Any) -> list[Any]:
 
 
 def default_text(value: Any) -> str:
-    """A default in the form that the command line takes after ``=``."""
+    """A default in the form that the command line accepts after ``=``."""
     return (value or "''") if isinstance(value, str) else shown(value)

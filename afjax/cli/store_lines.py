@@ -1,4 +1,4 @@
-"""What the ``afjax store`` commands print."""
+"""Formats the output of the ``afjax store`` commands."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from afjax import store
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
+from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
 from afjax.store import KINDS, Manifest
 
@@ -14,10 +15,10 @@ StorePath = str | os.PathLike[str]
 
 
 def list_lines(path: StorePath) -> list[str]:
-    """A table of all artefacts, one a line under a heading.
+    """A table of all artefacts with a heading, one line per artefact.
 
     Raises:
-      UserError: There is no such store.
+      UserError: The store does not exist.
     """
     rows: list[tuple[str, ...]] = [
         ("kind", "name", "task", "metric", "parameters", "size", "trunk", "digest", "created")
@@ -27,14 +28,15 @@ def list_lines(path: StorePath) -> list[str]:
             rows.append(_row(store.read_manifest(path, kind, name)))
         except UserError:
             rows.append((kind, name, "damaged: see afjax store verify", "", "", "", "", "", ""))
-    return _printable(_table(rows))
+    return table_lines([_printable(row) for row in rows], num_texts=len(rows[0]))
 
 
 def show_lines(path: StorePath, name: str) -> list[str]:
-    """All that the manifests of the artefacts of this name say, whatever their kind.
+    """The manifests of all artefacts with a name, of any kind.
 
     Raises:
-      UserError: There is no such store, or nothing of that name (with the nearest name), or a damaged manifest.
+      UserError: The store does not exist, no artefact has the name (the message suggests the nearest name), or a
+        manifest is damaged.
     """
     artefacts = _artefacts(path)
     found = [kind for kind, other in artefacts if other == name]
@@ -51,10 +53,13 @@ def show_lines(path: StorePath, name: str) -> list[str]:
 
 
 def verify_lines(path: StorePath) -> tuple[list[str], bool]:
-    """One line per artefact, ``ok`` or its problems, and whether all is well. Reads every artefact wholly.
+    """Verifies a store; every artefact is read completely.
+
+    Returns:
+      One line per artefact (``ok`` or its problems), and whether the store has no problems.
 
     Raises:
-      UserError: There is no such store.
+      UserError: The store does not exist.
     """
     lines, all_well = [], True
     for kind, name in _artefacts(path):
@@ -65,11 +70,11 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
 
 
 def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
-    """What was packed or unpacked, and what more it takes to use it.
+    """Describes packed or unpacked artefacts, and notes if a head is missing.
 
     Args:
       where: The beginning of the sentence.
-      manifests: Of all of it, what it is about last.
+      manifests: The manifests of all artefacts, with the main artefact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
     size = _size(sum(manifest.num_bytes for manifest in manifests))
@@ -104,7 +109,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
 def _main_metric(manifest: Manifest) -> str:
     try:
         metric = from_dict(TaskConfig, manifest.task).main_metric
-    except UserError:  # No task, or one of another version's settings.
+    except UserError:  # No task, or a task with the settings of another version.
         return "-"
     return f"{metric} {_number(manifest.metrics[metric])}" if metric in manifest.metrics else "-"
 
@@ -142,14 +147,9 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
     for adapter in manifest.adapters:
         lines.append(f"  adapter     {adapter['name']} {adapter['sha256'][:12]}")
     leaves = [(f"  leaf        {path}", leaf["dtype"], str(leaf["shape"])) for path, leaf in manifest.leaves.items()]
-    return lines + _table(leaves)
+    return lines + table_lines([_printable(leaf) for leaf in leaves], num_texts=3)
 
 
-def _printable(lines: Sequence[str]) -> list[str]:
-    """Lines that a terminal only shows: tasks and labels of what was shared are strangers' words."""
-    return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines]
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _printable(texts: Sequence[str]) -> list[str]:
+    """Replaces control characters, because the tasks and labels of shared artefacts are untrusted."""
+    return ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text) for text in texts]

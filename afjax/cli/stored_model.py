@@ -1,4 +1,4 @@
-"""The stored model that a command's flags name, and the rows that it is scored on."""
+"""Loads the stored model that a command's flags name, and the rows to score it on."""
 
 import argparse
 import os
@@ -23,10 +23,12 @@ def set_up_libraries() -> None:
 
 
 def load_stored_model(arguments: argparse.Namespace) -> Any:
-    """The model of ``--adapter`` or ``--fusion`` and ``--head``; without ``--trunk`` or ``--head`` the recorded ones.
+    """Loads the model of ``--adapter`` or ``--fusion`` and ``--head``.
+
+    ``--trunk`` and ``--head`` default to the trunk and the head that the store records.
 
     Raises:
-      UserError: The store does not have such a model, or records no trunk, or no head or several.
+      UserError: The store does not have the model, does not record the trunk, or does not record exactly one head.
     """
     from afjax.model.loading import load_adapters, load_task_model
     from afjax.model.stored import recorded_head
@@ -65,7 +67,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
 
 
 def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> Any:
-    """Loads the trunk of ``--trunk``, or without it the trunk that an artefact's manifest names.
+    """Loads the trunk of ``--trunk``, or else the trunk that an artefact's manifest names.
 
     Args:
       given: The flag's value; empty if it was not given.
@@ -88,7 +90,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
 
 
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
-    """The labelled rows of ``--source``, or in ``--data_dir``, that a task model is scored on."""
+    """Loads the labelled rows of ``--source`` or ``--data_dir`` to score a task model on."""
     import dataclasses
 
     from afjax.data.sources.kinds import open_source
@@ -108,26 +110,26 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     elif source == own.source or _is_same_file(source, own.source):
         found = own
     elif Path(source).is_file():
-        # All rows of the file are scored, whatever the split is called.
+        # All rows of the file are scored, for any split.
         files = {"train": "", "dev": "", "test": "", split: source}
         found = dataclasses.replace(own, source="", dev_share=0.0, **files)
     else:
         found = dataclasses.replace(own, source=source, train="", dev="", test="")
     places = {name: getattr(found, name) for name in ("source", "train", "dev", "test", "dev_share")}
     task = dataclasses.replace(own, **places)
-    # A source that names its labels must name those of the head, which evaluate sees to.
+    # If the source names its labels, they must be the head's labels. evaluate checks this.
     names = task.labels or open_source(task, split).label_names or task_model.labels
     # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
 
 
 def _is_same_file(one: str, other: str) -> bool:
-    """Whether two sources are one file, however its path is written. Both then have the same dev rows."""
+    """Whether two paths are the same file, so that the sources have the same dev rows."""
     return os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":
-    """The rows of ``--source`` or ``--data_dir``; without these flags the rows of the model's own task."""
+    """Loads the rows of ``--source`` or ``--data_dir``, or else of the model's own task."""
     from afjax.tasks.load import load_split
 
     if arguments.source or arguments.data_dir:

@@ -1,4 +1,4 @@
-"""``afjax submit``: predicts a benchmark's test sets with stored models, and writes what its server takes."""
+"""``afjax submit``: writes predictions on test sets as files for a benchmark's server."""
 
 import io
 import zipfile
@@ -18,38 +18,43 @@ from afjax.tasks.best_answers import Answer
 from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
 from afjax.trunk.pretrained import Trunk, check_length
 
-# Rows that are predicted before the progress bar moves.
+# Rows per update of the progress bar.
 CHUNK = 1024
 
 
 def write(
     benchmark: str,
     jobs: Sequence[Job],
+    models: Mapping[str, TaskModel],
     *,
-    store_folder: str,
-    trunk: Trunk,
     output: Path,
     batch_size: int,
     max_length: int | None,
-    allow_mismatch: bool = False,
 ) -> list[str]:
-    """Predicts and writes every file, each whole or not at all, and an archive of them for GLUE and SuperGLUE.
+    """Predicts and writes every file, and for GLUE and SuperGLUE an archive of them.
+
+    Each file is written completely or not at all.
+
+    Args:
+      benchmark: ``glue``, ``superglue`` or ``squad``.
+      jobs: The files to write.
+      models: The model of each job's head by name, as :func:`load_models` returns them.
+      output: The folder for the files.
+      batch_size: Rows per step.
+      max_length: Tokens per row; None for the length used in training.
 
     Returns:
-      Lines that say which files there are, and what predicted them.
+      One line per file, with its number of rows and the model that predicted it.
 
     Raises:
-      UserError: A model that cannot be loaded, a length or a batch size that cannot be, or a folder that cannot be
-        written.
+      UserError: The length or batch size is out of range, or the folder cannot be written.
     """
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
     if max_length is not None:
-        check_length(max_length, trunk)
-    # All of them at first: better to know what is wrong with the last before the first has predicted for an hour. What
-    # they take of the device's memory they take with their first rows.
-    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
-    models = {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
+        for model in models.values():
+            check_length(max_length, model.trunk)
+    models = dict(models)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -75,8 +80,20 @@ def write(
     return lines
 
 
+def load_models(
+    jobs: Sequence[Job], store_folder: str, trunk: Trunk, *, allow_mismatch: bool = False
+) -> dict[str, TaskModel]:
+    """Loads the models of all jobs: ``{head's name: model}``.
+
+    All models are loaded before the first one predicts, so that an error in any of them shows at once. They do not use
+    device memory until they predict.
+    """
+    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
+    return {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
+
+
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:
-    """The head of a name, with the fusion of that name or, where there is none, the adapter."""
+    """Loads a head with the fusion of the same name, or else the adapter, if any."""
     fusion = name if name in store.names(store_folder, "fusion") else ""
     adapter = name if not fusion and name in store.names(store_folder, "adapters") else ""
     return load_task_model(
@@ -87,7 +104,7 @@ def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bo
 def predict(
     task_model: TaskModel, rows: AnyRows, title: str, *, batch_size: int, max_length: int | None
 ) -> tuple[list[str | float], list[list[Answer]]]:
-    """Every row's label and, of span, its answers, behind a progress bar."""
+    """Predicts the label of every row, and its answers for span tasks, with a progress bar."""
     labels: list[str | float] = []
     answers: list[list[Answer]] = []
     with progress_bar(title, len(rows), unit="row") as bar:
@@ -110,7 +127,7 @@ def _described(task_model: TaskModel) -> str:
 def _contents(
     benchmark: str, job: Job, labels: Sequence[str | float], answers: Sequence[list[Answer]]
 ) -> dict[str, str]:
-    """The text of a job's file, or files, by name."""
+    """The contents of a job's files: ``{name: text}``."""
     if benchmark == "glue":
         return {job.entry.file: glue_text(job.entry, job.ids, labels)}
     if benchmark == "superglue":
@@ -123,6 +140,6 @@ def _archive(files: Mapping[str, str]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in files.items():
-            # Without the time of day, so that equal predictions are an equal archive.
+            # Without the time, so that equal predictions give an identical archive.
             archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return packed.getvalue()

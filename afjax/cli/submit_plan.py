@@ -1,4 +1,4 @@
-"""What ``afjax submit`` is to predict: which files, from which rows, with which heads of a store."""
+"""Plans ``afjax submit``: files to write, their rows, and the heads that predict them."""
 
 import dataclasses
 import sys
@@ -27,10 +27,10 @@ class Job:
     """A file to write.
 
     Attributes:
-      entry: Which.
-      rows: What is predicted.
-      ids: What the server calls each row.
-      head: The head's name in the store; empty: there is none, and every row gets the first label.
+      entry: The benchmark's entry for the file.
+      rows: The rows to predict.
+      ids: The server's identifier of each row.
+      head: The head's name in the store. If it is empty, every row gets the first label.
     """
 
     entry: Entry
@@ -42,20 +42,25 @@ class Job:
 def plan(
     benchmark: str, *, store_folder: str, data_dir: Path, names: str, tasks: str, split: str | None, partial: bool
 ) -> list[Job]:
-    """What is to be predicted, and by which heads. All rows are read; what will be missing is said on stderr.
+    """Plans the files of a submission.
+
+    All rows are read. Warnings about missing files are printed on stderr.
 
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
       store_folder: The store.
-      data_dir: The folder that holds the tasks' folders.
-      names: What heads are called, with ``{task}`` for the task's name.
-      tasks: Those to predict, with commas; empty: all of the benchmark.
-      split: Of SQuAD, dev where it is None; the others have test alone.
-      partial: Whether to go on without heads and test splits that are missing.
+      data_dir: The folder with the tasks' folders.
+      names: Pattern of the heads' names, with ``{task}`` for the task's name.
+      tasks: The tasks to predict, separated by commas; empty for all tasks of the benchmark.
+      split: The split of SQuAD; None for dev. The other benchmarks only have test.
+      partial: Whether heads and test splits may be missing.
+
+    Returns:
+      One job per file.
 
     Raises:
-      UserError: An unknown task, a missing head or split, a head of another kind or with other labels, or rows that
-        cannot be read.
+      UserError: A task is unknown, a head or split is missing, a head has another kind or other labels, or rows cannot
+        be read.
     """
     if not store.exists(store_folder):
         raise UserError(f"There is no store at {store_folder}; give the folder that holds adapters, fusion, heads.")
@@ -76,7 +81,10 @@ def plan(
 
 
 def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
-    """The files of the tasks that are named; a task that has a head stands for all files that its head predicts."""
+    """The entries of the named tasks.
+
+    The name of a task that has a head selects all files that the head predicts.
+    """
     known = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
     wanted = [name.strip() for name in tasks.split(",")] if tasks else known
     for name in wanted:
@@ -123,7 +131,7 @@ def _test_jobs(
 def _warn(
     benchmark: str, jobs: Sequence[Job], absent: Sequence[Entry], name_of: Mapping[str, str], data_dir: Path
 ) -> None:
-    """Says what a submission will lack."""
+    """Warns on stderr about files without rows or without a head, and about further files that the server needs."""
     lines = [f"{entry.file} is left out: {data_dir} has no {entry.rows_file}." for entry in absent]
     lines += [
         f'{job.entry.file} says {first_label(job.entry.head)} of every row, as there is no head "'
@@ -141,8 +149,8 @@ def _warn(
 
 
 def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
-    """The task whose test split a file is on; None where that split is not there."""
-    # RTE is in both benchmarks: the rows are to be those of the one that is asked for.
+    """The task whose test split an entry's file predicts; None if the split is missing."""
+    # RTE is in both benchmarks, with different files: use the rows of the requested benchmark.
     lines = entry in SUPER_GLUE
     folders = [data_dir / name for name in ("super_glue", "superglue", "SuperGLUE")] if lines else []
     for folder in [*(folder for folder in folders if folder.is_dir()), data_dir]:
@@ -150,7 +158,7 @@ def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
         try:
             task = find_task(entry.task, folder)
         except UserError:
-            if files:  # and a folder of our own format, too
+            if files:  # The error is that a folder in our own format claims the task's name too.
                 raise
             continue
         others = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]
@@ -191,7 +199,7 @@ def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
     """The task that a head was trained on.
 
     Raises:
-      UserError: Its kind or its labels are not those of the task that it is to predict.
+      UserError: Its kind or its labels differ from the task that it should predict.
     """
     manifest = store.read_manifest(store_folder, "heads", name)
     trained: TaskConfig = from_dict(TaskConfig, manifest.task, f'the task of head "{name}"')

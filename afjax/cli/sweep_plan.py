@@ -1,4 +1,4 @@
-"""What ``afjax sweep`` runs: combinations of settings and seeds, read from flags and config files and checked."""
+"""Plans ``afjax sweep``: reads and checks the combinations of settings and seeds."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from afjax.storage.json_files import read_json
 from afjax.train.workdir import check_workdir
 
 RECORD = "sweep.json"
-# The longest folder name of a run, but for the digest behind a name that is cut.
+# Maximum length of a run's folder name, not counting the digest that follows a shortened name.
 NAME_LENGTH = 200
 
 
@@ -25,8 +25,8 @@ class Run:
     """One run of a sweep.
 
     Attributes:
-      settings: ``{setting: value}``, values as behind ``--config.SETTING=``.
-      seed: Its seed.
+      settings: ``{setting: value}``, with values as in ``--config.SETTING=VALUE``.
+      seed: The random seed.
     """
 
     settings: Mapping[str, str]
@@ -34,16 +34,16 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """The run's name in messages."""
         return ", ".join(self.overrides)
 
     @property
     def name(self) -> str:
-        """Its folder's name: readable, and no other run's."""
+        """The name of the run's folder: readable and unique."""
         parts = {**self.settings, "seed": str(self.seed)}
         whole = ",".join(f"{setting}={value}" for setting, value in parts.items())
         plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
-        # A comma or "=" in a value is replaced as well, so names that are whole differ as their values do.
+        # _plain also replaces a comma or "=" in a value, so names that are not changed or shortened are unique.
         if plain == whole and len(plain) <= NAME_LENGTH:
             return plain
         return f"{plain[:NAME_LENGTH]}~{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
@@ -55,14 +55,14 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What is swept.
+    """A sweep over settings and seeds.
 
     Attributes:
       config: The experiment, ``NAME[:key=value,...]`` or the same with ``FILE.py``.
-      overrides: Each ``a.b=value``, of every run.
-      grid: ``{setting: values}``, values as behind ``--config.SETTING=``.
-      seeds: Every setting is run with each.
-      adapters: A store whose adapters each run starts with, in a store of its own; empty: none.
+      overrides: Overrides of every run, each ``a.b=value``.
+      grid: ``{setting: values}``, with values as in ``--config.SETTING=VALUE``.
+      seeds: The seeds to run every combination of settings with.
+      adapters: A store whose adapters are copied into each run's own store before it starts; may be empty.
     """
 
     config: str
@@ -84,20 +84,20 @@ class Sweep:
 def plan(
     config: str, *, overrides: Sequence[str], grid: Sequence[str], seeds: str, workdir: Path, adapters: str = ""
 ) -> Sweep:
-    """Reads what is to be swept and checks all of it. Nothing is written.
+    """Reads a sweep and checks every run. Nothing is written.
 
     Args:
-      config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. What its function ``get_sweep`` returns,
-        ``{dotted setting: [values]}``, is the grid.
-      overrides: Each ``a.b=value``, of every run.
-      grid: Each ``a.b=value,value``; takes the place of the file's entry of that name, or is added to the others.
-      seeds: Whole numbers with commas between.
-      workdir: The sweep's folder. One that holds a sweep goes on with it; values and seeds may be added.
+      config: ``NAME[:key=value,...]`` or the same with ``FILE.py``. If the file has a function ``get_sweep``, it
+        returns the grid: ``{dotted setting: [values]}``.
+      overrides: Overrides of every run, each ``a.b=value``.
+      grid: Each ``a.b=value,value``. Replaces the file's values of the same setting, or adds a setting to the grid.
+      seeds: Integers, separated by commas.
+      workdir: The sweep's folder. If it holds a sweep, the sweep is resumed; values and seeds may be added.
       adapters: A local store; see :class:`Sweep`.
 
     Raises:
-      UserError: Any combination of settings that is no experiment; no grid; an empty, repeated or unreadable value;
-        a workdir with another sweep, or with runs of another config.
+      UserError: A combination of settings is not a valid experiment, there is nothing to sweep, a value is empty,
+        repeated or unreadable, or the workdir holds another sweep or runs of another config.
     """
     wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if adapters and not (Path(adapters) / "adapters").is_dir():
@@ -116,12 +116,12 @@ def plan(
 
 
 def run_folder(workdir: Path, run: Run) -> Path:
-    """A run's own folder."""
+    """The folder of a run."""
     return workdir / "runs" / run.name
 
 
 def _plain(text: str) -> str:
-    """The text with "_" for all that has a meaning in names of folders, or between a name's parts."""
+    """Replaces characters that are special in folder names or separate a name's parts by "_"."""
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
 
 
@@ -156,7 +156,7 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
 
 
 def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
-    """What the config file's ``get_sweep`` returns; empty: it has none."""
+    """The grid that the config file's ``get_sweep`` returns; empty if it has no such function."""
     path = config.partition(":")[0]
     if path.endswith(".json"):
         return {}
@@ -174,7 +174,7 @@ def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
 
 
 def _values(where: str, values: Sequence[Any]) -> tuple[str, ...]:
-    """The values as they are written behind ``--config.SETTING=``."""
+    """Checks a setting's values and formats them as in ``--config.SETTING=VALUE``."""
     if not values:
         raise UserError(f"{where} has no values; give at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
     texts = [_text(where, value) for value in values]
@@ -185,7 +185,7 @@ def _values(where: str, values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _text(where: str, value: Any) -> str:
-    """How a value is written, so that a config's override reads it back."""
+    """Formats a value such that a config's override reads the same value back."""
     text = value if isinstance(value, str) and literal(value) == value else repr(value)
     read = literal(text)
     if type(read) is not type(value) or read != value:
@@ -197,7 +197,7 @@ def _text(where: str, value: Any) -> str:
 
 
 def _split(setting: str, text: str) -> list[str]:
-    """Splits on the commas that stand in no brackets and no quotes."""
+    """Splits on commas outside of brackets and quotes."""
     pieces, depth, quote = [""], 0, ""
     for sign in text:
         if sign == "," and not depth and not quote:
@@ -257,10 +257,12 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
-    """The sweep with its settings in the order of the one that the workdir holds, which it may only add to.
+    """Resumes the workdir's sweep, if any: takes over the order of its settings.
+
+    The new sweep may only add values and seeds to it.
 
     Raises:
-      UserError: The workdir holds another sweep, or a damaged record, or is no folder.
+      UserError: The workdir holds another sweep or a damaged record, or is not a folder.
     """
     path = workdir / RECORD
     found = read_json(path, advice="give another --workdir")

@@ -1,8 +1,9 @@
-"""``afjax sweep``: one config over a grid of settings and seeds, the best of them chosen on dev.
+"""``afjax sweep``: runs a config over a grid of settings and seeds.
 
-Every run is a process of its own (``afjax train``), so one that crashes or runs out of memory takes no other with it,
-and this process never holds an accelerator. A sweep's folder has ``sweep.json`` (what is swept), a folder a run in
-``runs``, ``sweep.csv`` (a line a run) and ``summary.csv`` (a line a setting).
+The best combination of settings is chosen by its mean score on dev. Every run is a separate process (``afjax train``).
+If a run crashes or runs out of memory, the others are not affected, and the sweep's own process never holds an
+accelerator. A sweep's folder has ``sweep.json`` (the sweep), ``runs`` (one folder per run), ``sweep.csv`` (one line per
+run) and ``summary.csv`` (one line per combination of settings).
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.cli.sweep_plan import RECORD, Run, Sweep, run_folder
+from afjax.display.tables import table_lines
 from afjax.display.terminal import duration
 from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_json, write_text
@@ -31,11 +33,11 @@ LOG = "log.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
-      score: The mean of its tasks' main dev metrics; None: the run failed.
-      metric: Their names, joined with ``+``.
+      score: The mean of its tasks' main dev metrics, or None if the run failed.
+      metric: The names of these metrics, joined with ``+``.
     """
 
     score: float | None = None
@@ -44,15 +46,15 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One setting over its seeds.
+    """One combination of settings, aggregated over its seeds.
 
     Attributes:
       settings: ``{setting: value}``.
-      mean: Of the finished runs' scores; None: there is none.
-      std: Their sample standard deviation; None: there are not two.
-      finished: How many there are.
-      metric: What the scores are.
-      best: Whether this is the setting to take.
+      mean: Mean score of the finished runs, or None if no run finished.
+      std: Sample standard deviation of the scores, or None for fewer than two finished runs.
+      finished: Number of finished runs.
+      metric: Name of the score.
+      best: Whether this combination is the best.
     """
 
     settings: Mapping[str, str]
@@ -64,12 +66,12 @@ class Summary:
 
 
 def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
-    """Runs what is not finished, one run after the other, and tells about each on stderr.
+    """Runs the unfinished runs one after another, and reports each on stderr.
 
-    A run that fails is told of and the sweep goes on. The two CSV files are written after every run.
+    If a run fails, the failure is reported and the sweep continues. The two CSV files are written after every run.
 
     Returns:
-      ``{run's name: outcome}``, of every run.
+      ``{run's name: outcome}`` for every run.
 
     Raises:
       UserError: The workdir cannot be written, or a run's result cannot be read.
@@ -91,7 +93,7 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
             begin = time.monotonic()
             outcome, failure = _train(sweep, run, workdir)
             took, waiting = time.monotonic() - begin, waiting - 1
-            # A run that failed may have taken no time at all: it does not say how long the others will take.
+            # Failed runs may end early, so they are not used to estimate the remaining time.
             seconds += [] if failure else [took]
             left = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
             print(f"{place}: {failure or _score(outcome)} ({duration(took)}{left})", file=sys.stderr)
@@ -105,16 +107,20 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
 
 
 def run_command(command: Sequence[str], log: Path) -> int:
-    """Runs a command, adds what it says to a file, and returns its exit code (below 0: the signal that ended it)."""
+    """Runs a command and appends its output to a file.
+
+    Returns:
+      The exit code, or minus the number of the signal that ended the command.
+    """
     with log.open("a", encoding="utf-8") as file:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False)
     return done.returncode
 
 
 def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
-    """Every setting over its seeds, best first.
+    """Aggregates every combination of settings over its seeds, best first.
 
-    A setting of which a seed failed stands behind all those that are whole, whatever its mean.
+    Combinations with a failed seed come after all complete ones, whatever their mean.
     """
     found = []
     for settings in sweep.settings:
@@ -131,15 +137,14 @@ def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    """The table of settings, the runs that failed, and the command that trains the best setting on its own."""
+    """The table of settings, the failed runs, and the command that trains only the best combination."""
     table = summaries(sweep, outcomes)
     metrics = dict.fromkeys(summary.metric for summary in table if summary.metric)
     rows = [[*sweep.grid, f"dev {' or '.join(metrics)}" if metrics else "score", "seeds", ""]]
     for summary in table:
         cells = [_cell(summary), f"{summary.finished}/{len(sweep.seeds)}", "best" if summary.best else ""]
         rows.append([*summary.settings.values(), *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = table_lines(rows, num_texts=len(rows[0]))
     failed = [run for run in sweep.runs if outcomes[run.name].score is None]
     if failed:
         lines += ["", "Failed; the same command tries these again:"]
@@ -150,11 +155,15 @@ def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
     return lines
 
 
-# Its runs
+# Runs
 
 
 def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
-    """Trains one run in a process of its own; returns its outcome, and in words how it failed (empty: it did not)."""
+    """Trains one run in a separate process.
+
+    Returns:
+      The outcome, and a description of the failure (empty if the run finished).
+    """
     folder = run_folder(workdir, run)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
@@ -164,7 +173,7 @@ def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(Path(sweep.adapters) / "adapters", part / "adapters")
         part.rename(folder / "store")
-    # The log keeps what earlier tries said.
+    # Append, so that the log keeps the output of earlier attempts.
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(['afjax', *words])}\n")
     code = run_command([sys.executable, "-m", "afjax", *words], log)
@@ -185,18 +194,18 @@ def _command(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> str:
 
 
 def _last_line(log: Path) -> str:
-    # A progress bar goes back to the beginning of its line, which splits lines too.
+    # splitlines also splits at the carriage returns of progress bars.
     lines = (line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines())
     return [line for line in lines if line][-1]
 
 
 def _finished(workdir: Path, run: Run) -> Outcome | None:
-    """What a run gave that was brought to its end; None: it was not.
+    """The outcome of a finished run, or None if it is not finished.
 
-    Where a task has several results, as one after each task of a sequence, the last counts.
+    If a task has several results (in a sequence of tasks, one after each task), the last one counts.
 
     Raises:
-      UserError: Its result is damaged.
+      UserError: The run's result is damaged.
     """
     folder = run_folder(workdir, run) / TARGET
     last = {result.task: result for result in read_results(folder)}.values()
@@ -209,11 +218,11 @@ def _finished(workdir: Path, run: Run) -> Outcome | None:
     return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
 
 
-# What is told of them
+# Tables
 
 
 def _write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> None:
-    """Writes the CSV files, of the runs that have an outcome by now."""
+    """Writes the CSV files for the runs that have an outcome so far."""
     rows: list[list[Any]] = [[*sweep.grid, "seed", "status", "score", "metric", "folder"]]
     for run in sweep.runs:
         if run.name in outcomes:

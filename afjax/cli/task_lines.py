@@ -1,4 +1,4 @@
-"""``afjax data``: what a task's splits hold, and which tasks are known by their names."""
+"""``afjax data``: summarizes a task's splits, and lists the known tasks."""
 
 import dataclasses
 import json
@@ -17,6 +17,7 @@ from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.kinds import has_split, open_source, source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
+from afjax.display.tables import table_lines
 from afjax.errors import UserError
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
@@ -28,14 +29,17 @@ from afjax.trunk.pretrained import Trunk, check_length
 Split = Literal["train", "dev", "test"]
 
 NUM_EXAMPLES = 3
-# Characters of a text, of a row's tokens and of a line of the page; label names of a split.
+# Maximum characters of a text, of a row's tokens and of a printed line; maximum number of label names printed.
 TEXT, TOKENS, WIDTH, LABELS = 200, 220, 120, 24
-# Above as many bytes or rows a word is said before they are read or tokenised.
+# Reading a file with more bytes, or tokenising more rows, is announced on stderr.
 LARGE_FILE, MANY_ROWS = 20_000_000, 20_000
 
 
 def list_lines(*, as_json: bool) -> list[str]:
-    """The known tasks, one a line under a heading; with ``as_json`` an object with the same on the last line."""
+    """A table of the known tasks with a heading.
+
+    With ``as_json`` the last line is a JSON object with the same content.
+    """
     tasks = [
         {
             "name": name,
@@ -47,16 +51,21 @@ def list_lines(*, as_json: bool) -> list[str]:
         for name, task in OFFICIAL.items()
     ]
     rows = [("name", "kind", "metric", "TFDS", "about"), *(tuple(task.values()) for task in tasks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join([*map(str.ljust, row, widths), row[4]]) for row in rows]
+    lines = table_lines(rows, num_texts=len(rows[0]))
     return [*lines, json.dumps({"tasks": tasks})] if as_json else lines
 
 
 def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
-    """The task of a name, a TOML file or a file of rows, in ``data_dir`` or at ``source``.
+    """Finds the task to show.
+
+    Args:
+      name: A task's name, a TOML file or a file of rows.
+      data_dir: The folder with the tasks' folders; may be empty.
+      source: The task's own source; may be empty.
 
     Raises:
-      UserError: Both of them or, with a name, none; and all that ``find_task`` raises.
+      UserError: Both ``data_dir`` and ``source`` were given, neither was given for a task's name, or ``find_task``
+        fails.
     """
     if source and data_dir:
         raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
@@ -84,10 +93,12 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
 def show_lines(
     task: TaskConfig, trunk: Trunk, *, max_length: int, batch_size: int, split: str, as_json: bool
 ) -> list[str]:
-    """The task, its splits in numbers, and three examples; with ``as_json`` an object with the same on the last line.
+    """Describes a task: its settings, statistics of its splits, and three examples.
+
+    With ``as_json`` the last line is a JSON object with the same content.
 
     Raises:
-      UserError: No such split or none at all, a split that cannot be read, or a length that the trunk cannot take.
+      UserError: The split (or every split) is missing or cannot be read, or the trunk does not support the length.
     """
     check_length(max_length, trunk)
     if batch_size < 1:
@@ -129,10 +140,10 @@ def show_lines(
 
 
 def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
-    """The splits that are there, labelled or not; all, or one.
+    """Loads all existing splits, or only one, with or without labels.
 
     Raises:
-      UserError: The split, or any of them, is not there; or one cannot be read.
+      UserError: The split is missing, the task has no splits, or a split cannot be read.
     """
     there: list[Split] = [split for split in SPLITS if has_split(task, split)]
     wanted = [split for split in there if only in ("", split)]
@@ -155,7 +166,10 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
 
 
 def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
-    """The label names that occur in a split; empty where the task or its source has names, or the split no labels."""
+    """The label names that occur in a split.
+
+    Empty if the task or its source names them, or if the split has no labels.
+    """
     source = open_source(task, split)
     if task.labels or source.label_names:
         return ()
@@ -174,7 +188,7 @@ def _is_large(files: Sequence[str]) -> bool:
 
 
 def _about(task: TaskConfig) -> str:
-    """What an official task is; empty for others."""
+    """The description of an official task; empty for other tasks."""
     if source_kind(task.source) is official.KIND:
         return OFFICIAL[official.split_official(task.source)[0]].about
     tfds = (known.about for known in OFFICIAL.values() if known.tfds and task.source == f"tfds:{known.tfds}")
@@ -189,7 +203,7 @@ def _head(task: TaskConfig, labels: Sequence[str]) -> str:
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
-    """A summary for JSON, whose lengths have their percentiles as keys."""
+    """Converts a summary to a JSON object, with the percentiles as keys of its lengths."""
     plain = dataclasses.asdict(summary)
     plain["values"] = summary.values and dict(zip(("min", "mean", "max"), summary.values, strict=True))
     plain["lengths"] = {str(percent): length for percent, length in zip(PERCENTILES, summary.lengths, strict=True)}
@@ -268,12 +282,15 @@ def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list
 
 
 def _entry(name: str, text: str) -> list[str]:
-    """``text`` behind a name, in as many lines as it takes."""
+    """Formats a name followed by a text, wrapped to the width of the page."""
     first, *others = textwrap.wrap(text, WIDTH - 13, break_long_words=False, break_on_hyphens=False)
     return [f"  {name:11}{first}", *(" " * 13 + line for line in others)]
 
 
 def printable(text: str, most: int = TEXT) -> str:
-    """A text in one line: what does not print (and backslashes) as Python escapes it, cut to ``most`` characters."""
+    """Cuts a text to ``most`` characters and makes it printable on one line.
+
+    Unprintable characters and backslashes are escaped as in Python.
+    """
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(sign if sign.isprintable() and sign != "\\" else repr(sign)[1:-1] for sign in cut)

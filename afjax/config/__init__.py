@@ -1,1 +1,1 @@
-"""Everything that a user can set: frozen dataclasses that check themselves, and their conversion from dictionaries."""
+"""All settings: frozen dataclasses that validate their fields, and conversion from and to dictionaries."""

@@ -1,9 +1,11 @@
-"""Adapters: one frozen dataclass for each kind, and the papers' own choices as presets.
+"""Adapters: one frozen dataclass per kind, and presets with the settings of the papers.
 
-A bottleneck (:class:`AdapterConfig`) follows a sub-layer; :class:`PalConfig`, :class:`LowRankConfig`,
-:class:`ProjectedFfnConfig` and :class:`LhucConfig` are parallel to or follow whole layers; and
-:class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` follow the encoder. The last seven are
-the task modules of Stickland & Murray 2019, who train the trunk along with them.
+- A bottleneck (:class:`AdapterConfig`) follows a sub-layer.
+- :class:`PalConfig`, :class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` are parallel to an
+  entire layer or follow it.
+- :class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` follow the encoder.
+
+All except the bottleneck are the task modules of Stickland & Murray 2019, who train them together with the trunk.
 """
 
 import dataclasses
@@ -22,29 +24,30 @@ LayerNormPlace = Literal["before", "after", "both", "none"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """A bottleneck adapter: every choice of AdapterFusion's search (appendix A.2), and Houlsby's.
+    """A bottleneck adapter.
+
+    The options cover AdapterFusion's search space (Pfeiffer 2021, appendix A.2) and Houlsby 2019.
 
     Attributes:
-      kind: Tells the kinds of adapters apart in configs and manifests.
-      position: After which sub-layers an adapter sits.
-      pretrained_layer_norm: Where the trunk's own LayerNorm of that sub-layer is applied: to the
-        adapter's input, after the adapter, both, or not at all.
-      new_layer_norm: Where a trained LayerNorm is added: before the down- and/or after the
-        up-projection.
-      residual_from: What the adapter's output is added to: the ``sublayer`` output before the layer's
-        residual and LayerNorm, the ``sum`` of that output and the layer's residual, or the adapter's
-        own ``input``.
-      residual_before_new_layer_norm: Whether that residual is added before the new LayerNorm behind
-        the up-projection (which only matters where there is one).
-      reduction_factor: The bottleneck's size is ``max(1, hidden_size // reduction_factor)``.
-      size: The bottleneck's size itself; takes the place of ``reduction_factor``.
-      activation: Between the projections. ``gelu`` is the exact one, ``gelu_tanh`` its approximation.
-      init: Distribution of the kernels at the start (truncated: at two standard deviations).
-      init_scale: Standard deviation of that distribution. Biases start at zero.
+      kind: The kind of adapter in configs and manifests.
+      position: The sub-layers that are followed by an adapter.
+      pretrained_layer_norm: Position of the sub-layer's pretrained LayerNorm: before the adapter, after it, both, or
+        none.
+      new_layer_norm: Position of a new, trained LayerNorm: before the down-projection, after the up-projection, both,
+        or none.
+      residual_from: The residual that is added to the adapter's output: the ``sublayer`` output before the layer's
+        residual and LayerNorm, the ``sum`` of this output and the layer's residual, or the adapter's ``input``.
+      residual_before_new_layer_norm: Whether the residual is added before the new LayerNorm after the up-projection.
+        Ignored without this LayerNorm.
+      reduction_factor: The bottleneck size is ``max(1, hidden_size // reduction_factor)``.
+      size: The bottleneck size; overrides ``reduction_factor``.
+      activation: Activation between the projections. ``gelu`` is exact, ``gelu_tanh`` is the tanh approximation.
+      init: Initial distribution of the kernels. ``truncated_normal`` is truncated at two standard deviations.
+      init_scale: Standard deviation of the initial kernels. Biases are initialized to zero.
       scaling: A constant factor on the up-projection's output.
-      layer_norms: Whether the adapter carries trained copies of every LayerNorm of the trunk
-        (Houlsby 2019, section 2.1), which replace the trunk's while the adapter is active.
-      layers: Indices of the layers that have an adapter; None: all.
+      layer_norms: Whether the adapter has trained copies of all of the trunk's LayerNorms, which replace the trunk's
+        while the adapter is active (Houlsby 2019, section 2.1).
+      layers: Indices of the layers with an adapter; None for all layers.
     """
 
     kind: Literal["bottleneck"] = "bottleneck"
@@ -82,12 +85,12 @@ class AdapterConfig:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The sub-layers that hold an adapter, in the order they run."""
+        """The sub-layers that have an adapter, in the order of execution."""
         return ("attention", "ffn") if self.position == "both" else (self.position,)
 
     @property
     def linear_output(self) -> bool:
-        """Whether what fusion mixes is linear in inner activations: it always is, see :mod:`afjax.fusion.factored`."""
+        """Whether the output is linear in the inner activations. Always true; see :mod:`afjax.fusion.factored`."""
         return True
 
     def bottleneck_size(self, hidden_size: int) -> int:
@@ -98,10 +101,11 @@ class AdapterConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _BesideLayers:
-    """What the modules beside whole layers share; the docstrings of those list it.
+    """Base class of modules that act on entire layers. The subclasses document its fields.
 
-    The layer with the module gives ``LN2(h + f + TS(x))``, where h is its attention block's output, f its FFN's, and TS
-    reads the layer's input x (``parallel``) or, ``serial``, what the layer gives without it, ``LN2(h + f)``.
+    A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, with ``h`` the output of the attention block and ``f``
+    the output of the FFN. If the placement is ``parallel``, ``z`` is the layer's input. If it is ``serial``, ``z`` is
+    the layer's output without the module, ``LN2(h + f)``.
     """
 
     placement: Literal["parallel", "serial"] = "parallel"
@@ -113,12 +117,12 @@ class _BesideLayers:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The sub-layers whose slots hold the module."""
+        """The sub-layers whose slots have the module."""
         return ("ffn",)
 
     @property
     def linear_output(self) -> bool:
-        """Whether the output is linear in inner activations, so that fusion has a factored form."""
+        """Whether the output is linear in the inner activations, so that fusion can be factored."""
         return True
 
 
@@ -126,17 +130,18 @@ class _BesideLayers:
 class PalConfig(_BesideLayers):
     """A projected attention layer: ``TS(x) = VD attention(VE x)`` (Stickland & Murray 2019, section 3.3).
 
-    The small attention has query, key and value matrices and no output matrix.
+    The projected attention has query, key and value matrices but no output matrix.
 
     Attributes:
-      size: What VE projects to.
-      num_heads: Of the small attention; divides ``size``. The paper has 12, the authors' code 6.
-      shared_projections: One VE and one VD for all layers, or each layer its own.
-      output_activation: On VD's output. The paper has none, the authors' code ``gelu``.
-      dropout: Rate on the small attention's weights; None: the trunk's attention dropout.
-      placement: Whether the module reads the layer's input, or stands behind the layer.
-      layers: Indices of the layers that have one; None: all.
-      init_scale: Standard deviation of the kernels at the start. Biases start at zero.
+      size: Output size of VE.
+      num_heads: Number of heads of the projected attention; must divide ``size``. 12 in the paper, 6 in the authors'
+        code.
+      shared_projections: Whether all layers share VE and VD.
+      output_activation: Activation on VD's output. ``none`` in the paper, ``gelu`` in the authors' code.
+      dropout: Dropout rate on the attention weights; None for the trunk's attention dropout.
+      placement: Whether the module's input is the layer's input (``parallel``) or its output (``serial``).
+      layers: Indices of the layers with a module; None for all layers.
+      init_scale: Standard deviation of the initial kernels. Biases are initialized to zero.
     """
 
     kind: Literal["pal"] = "pal"
@@ -162,12 +167,14 @@ class PalConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LowRankConfig(_BesideLayers):
-    """``TS(x) = VD g(VE x)``, each layer with its own VE and VD (Stickland & Murray 2019, section 3.3).
+    """A low-rank module: ``TS(x) = VD g(VE x)`` (Stickland & Murray 2019, section 3.3).
+
+    Each layer has its own VE and VD.
 
     Attributes:
-      size: What VE projects to.
-      activation: g. The paper has the identity (``none``), the authors' code ``gelu``.
-      placement, layers, init_scale: As in :class:`PalConfig`.
+      size: Output size of VE.
+      activation: The activation g. ``none`` (the identity) in the paper, ``gelu`` in the authors' code.
+      placement, layers, init_scale: See :class:`PalConfig`.
     """
 
     kind: Literal["low_rank"] = "low_rank"
@@ -185,15 +192,15 @@ class LowRankConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProjectedFfnConfig(_BesideLayers):
-    """A PAL with a feed-forward network in place of attention (Stickland & Murray 2019, section 3.3).
+    """A PAL with a feed-forward network instead of attention (Stickland & Murray 2019, section 3.3).
 
     ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``.
 
     Attributes:
-      size: What VE projects to.
-      intermediate_size: Of the network; 306 gives as many parameters as a PAL's attention.
-      activation: g.
-      shared_projections, placement, layers, init_scale: As in :class:`PalConfig`.
+      size: Output size of VE.
+      intermediate_size: Inner size of the network. 306 has as many parameters as a PAL's attention.
+      activation: The activation g.
+      shared_projections, placement, layers, init_scale: See :class:`PalConfig`.
     """
 
     kind: Literal["projected_ffn"] = "projected_ffn"
@@ -214,12 +221,13 @@ class ProjectedFfnConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LhucConfig(_BesideLayers):
-    """Learning hidden unit contributions: the layer's output times ``2 sigmoid(w)``, w zero at the start.
+    """Learning hidden unit contributions: the layer's output times ``2 sigmoid(w)``.
 
-    It scales what the layer gives, so its placement is always ``serial``.
+    ``w`` is initialized to zero, so that the initial factor is 1. The placement is always ``serial``, because the
+    layer's output is scaled.
 
     Attributes:
-      layers: As in :class:`PalConfig`.
+      layers: See :class:`PalConfig`.
     """
 
     kind: Literal["lhuc"] = "lhuc"
@@ -234,7 +242,7 @@ class LhucConfig(_BesideLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OnTop:
-    """What the modules on top of the encoder share: they take the place of no slot."""
+    """Base class of modules on top of the encoder. They do not use any slot."""
 
     init_scale: float = 0.02
 
@@ -249,15 +257,16 @@ class _OnTop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopAttentionConfig(_OnTop):
-    """Projected attention on top: ``VD g(VE x)`` of the last hidden state (Stickland & Murray 2019, section 3.1).
+    """Projected attention on the last hidden state: ``VD g(VE x)`` (Stickland & Murray 2019, section 3.1).
 
-    g is a stack of attention blocks as BERT's, with output matrix, residual and LayerNorm.
+    ``g`` is a stack of BERT's attention blocks, with output matrix, residual and LayerNorm.
 
     Attributes:
-      size: What VE projects to.
-      num_layers: Of g.
-      num_heads: Divides ``size``.
-      init_scale: Standard deviation of the kernels at the start. Biases start at zero, LayerNorms as the identity.
+      size: Output size of VE.
+      num_layers: Number of attention blocks.
+      num_heads: Number of heads per block; must divide ``size``.
+      init_scale: Standard deviation of the initial kernels. Biases are initialized to zero, and LayerNorms to the
+        identity.
     """
 
     kind: Literal["top_attention"] = "top_attention"
@@ -275,14 +284,16 @@ class TopAttentionConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopFfnConfig(_OnTop):
-    """:class:`TopAttentionConfig` with feed-forward blocks: small networks with residual and LayerNorm.
+    """:class:`TopAttentionConfig` with feed-forward instead of attention blocks.
+
+    Each block is a small network with residual and LayerNorm.
 
     Attributes:
-      size: What VE projects to.
-      num_layers: Blocks of g.
-      hidden_sizes: Hidden layers of each block's network. One of 408, or two of 252, have as many parameters as an
-        attention block of size 204.
-      init_scale: As in :class:`TopAttentionConfig`.
+      size: Output size of VE.
+      num_layers: Number of feed-forward blocks.
+      hidden_sizes: Sizes of each block's hidden layers. One layer of 408, or two layers of 252, have as many parameters
+        as an attention block of size 204.
+      init_scale: See :class:`TopAttentionConfig`.
     """
 
     kind: Literal["top_ffn"] = "top_ffn"
@@ -302,10 +313,10 @@ class TopFfnConfig(_OnTop):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopLayerConfig(_OnTop):
-    """One whole encoder layer more (Stickland & Murray 2019, section 3.1), of the trunk's shape.
+    """An additional encoder layer with the trunk's sizes (Stickland & Murray 2019, section 3.1).
 
     Attributes:
-      init_scale: As in :class:`TopAttentionConfig`.
+      init_scale: See :class:`TopAttentionConfig`.
     """
 
     kind: Literal["top_layer"] = "top_layer"
@@ -346,9 +357,9 @@ def _check_heads(size: int, num_heads: int) -> None:
 
 ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(
     {
-        # AdapterFusion, section 3.1 and appendix A.2 (the search's winner).
+        # Pfeiffer 2021 (AdapterFusion), section 3.1 and appendix A.2: the best architecture of the search.
         "pfeiffer": AdapterConfig(),
-        # Houlsby 2019, section 2.1 and 3.1; size 64 is the default of the authors' code.
+        # Houlsby 2019, sections 2.1 and 3.1. Size 64 is the default of the authors' code.
         "houlsby": AdapterConfig(
             position="both",
             pretrained_layer_norm="after",

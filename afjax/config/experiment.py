@@ -1,4 +1,4 @@
-"""Whole experiments, made once from an ml_collections config. Nothing deeper in the package sees a ConfigDict."""
+"""Experiments. An ml_collections config is converted here; no other part of the package uses a ConfigDict."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """One source of a fusion: an adapter of the store, and how to train it where it is missing."""
+    """One source of a fusion: an adapter in the store, and the settings to train it if it is missing."""
 
     task: TaskConfig
     train: TrainConfig = TrainConfig()
@@ -30,31 +30,35 @@ class SourceConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    """All of one experiment.
+    """The settings of one experiment.
 
     Attributes:
-      recipe: ``single`` trains one partition on one task. ``fusion`` trains what is missing of its sources' adapters,
-        then fuses them for the task. ``multitask`` trains one partition on several tasks, a step on one of them.
-        ``sequential`` trains it on one task after the other, and scores the earlier ones each time.
+      recipe: ``single`` trains one partition on one task. ``fusion`` trains its sources' adapters if they are missing
+        from the store, then fuses them for the task. ``multitask`` trains one partition on several tasks, one task per
+        step. ``sequential`` trains one partition on one task after another, and scores all earlier tasks each time.
       trunk: A Hugging Face id, a folder (local or ``gs://``), or ``minilm``.
-      trunk_dtype: What the trunk computes in, and is kept in where it is frozen. ``bfloat16`` halves its memory and is
-        faster where the hardware multiplies it faster; what is trained is kept, and updated, in float32.
-      task: The task of ``single``, the target of ``fusion``.
-      tasks: Those of ``multitask`` and ``sequential``, the latter in this order.
-      name: Under which name results enter the store; empty: the task's name, with ``-fusion`` behind it for the fusion
-        recipe. With several tasks each has its own name behind it: ``NAME-TASK``.
-      seed: All randomness follows from it.
-      partition: What is trained, but for the ``fusion`` recipe.
+      trunk_dtype: Compute dtype of the trunk, and storage dtype of its frozen parameters. ``bfloat16`` halves their
+        memory and is faster on hardware with fast bfloat16 multiplication. Trained parameters are stored and updated in
+        float32.
+      task: The task of ``single``; the target task of ``fusion``.
+      tasks: The tasks of ``multitask`` and ``sequential``. ``sequential`` trains on them in this order.
+      name: The name of the results in the store. Defaults to the task's name, with the suffix ``-fusion`` for the
+        fusion recipe. With several tasks, each task's results are named ``NAME-TASK``.
+      seed: Random seed of the entire experiment.
+      partition: The trained part of the model. Not used by the ``fusion`` recipe.
       top_k: Number of layers that the ``top_k`` partition trains.
-      adapter: The adapters' architecture (of every source, for the fusion recipe; of every task's, for multitask).
-      fusion, head, train, sampling: As their names say; ``train`` is that of the target's run.
-      sources: The fusion recipe's source tasks.
-      fused: Which of them are fused, by name; empty: all. The others are trained to compare with.
-      scan_layers: Whether the layers are one compiled loop (compiles in less than half the time) or unrolled (runs
-        faster on CPU and TPU v5p; docs/scaling.md).
-      remat: What the backward pass computes again instead of keeping it: nothing, all but the results of ``matmuls``
-        and dropout masks, or all but each layer's input (``layers``). Results are the same.
-      mesh: How devices share the work.
+      adapter: Architecture of the adapters, which is the same for all sources of a fusion and for all tasks.
+      fusion: Architecture of the fusion.
+      head: Architecture of the head.
+      train: Settings of the training run; for the fusion recipe, of the target's run.
+      sampling: Sampling of tasks for the ``multitask`` recipe.
+      sources: The source tasks of the fusion recipe.
+      fused: Names of the sources to fuse; empty for all. The other sources are only trained for comparison.
+      scan_layers: Whether to compile the layers as a loop, which compiles in less than half the time, or unrolled,
+        which runs faster on CPU and TPU v5p (docs/scaling.md).
+      remat: The activations that the backward pass rematerializes: ``none``; all except the results of ``matmuls`` and
+        dropout masks; or all except the inputs of ``layers``. Results do not depend on it.
+      mesh: The mesh of devices.
     """
 
     recipe: Literal["single", "fusion", "multitask", "sequential"] = "single"
@@ -110,7 +114,7 @@ class ExperimentConfig:
         assert self.method, "its checks are the config's"
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
-        # The workdir records the rates themselves, so that a run does not depend on later defaults.
+        # The workdir records the resolved learning rates, so that a run does not depend on later defaults.
         trained: Partition = "fusion" if self.recipe == "fusion" else self.partition
         object.__setattr__(self, "train", self.train.with_rate(trained))
         with_rates = (dataclasses.replace(source, train=source.train.with_rate("adapter")) for source in self.sources)
@@ -118,13 +122,13 @@ class ExperimentConfig:
 
     @property
     def target(self) -> TaskConfig:
-        """The one task of ``single`` and ``fusion``."""
+        """The task of the ``single`` and ``fusion`` recipes."""
         assert self.task is not None, "__post_init__ sees to it"
         return self.task
 
     @functools.cached_property
     def method(self) -> Method:
-        """What is trained: a :class:`MultitaskMethod` for several tasks at once; for a fusion that of its sources."""
+        """The training method: a :class:`MultitaskMethod` for ``multitask``; for ``fusion``, the sources' method."""
         given: dict[str, Any] = {"partition": self.partition, "adapter": self.adapter, "head": self.head}
         given["top_k"] = self.top_k
         return MultitaskMethod(**given, sampling=self.sampling) if self.recipe == "multitask" else Method(**given)
@@ -136,11 +140,11 @@ class ExperimentConfig:
 
     @property
     def trains_trunk(self) -> bool:
-        """Whether any of the trunk is trained."""
+        """Whether any of the trunk's parameters are trained."""
         return self.recipe != "fusion" and self.method.trains_trunk
 
     def artefact_name(self, task: TaskConfig) -> str:
-        """Under which name what was trained for one of its tasks enters the store."""
+        """The name in the store of the artefacts that are trained for one of the tasks."""
         if self.tasks:
             return f"{self.name}-{task.name}" if self.name else task.name
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")

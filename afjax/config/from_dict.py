@@ -1,7 +1,7 @@
-"""Frozen dataclasses from nested mappings and back, for configs, manifests and workdirs.
+"""Converts nested mappings to frozen dataclasses and back, for configs, manifests and workdirs.
 
-Every config class calls :func:`check_fields` in its ``__post_init__``, so the same rules hold for a config that Python
-code makes and for one that :func:`from_dict` makes from a file or a command line.
+Every config class calls :func:`check_fields` in its ``__post_init__``. Configs constructed in Python are therefore
+checked by the same rules as configs that :func:`from_dict` makes from a file or a command line.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from afjax.errors import UserError, did_you_mean
 
 UNIONS = (typing.Union, types.UnionType)
 
-# Steps, sizes and counts become int32 on the devices.
+# Steps, sizes and counts are int32 on the devices.
 MAX_INT = 2**31 - 1
 
 
 def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
-    """Makes the frozen dataclass ``cls`` from nested mappings.
+    """Makes an instance of the frozen dataclass ``cls`` from nested mappings.
 
-    Where ``cls`` is a union of dataclasses, ``values["kind"]`` says which of them; without it, it is the first.
+    If ``cls`` is a union of dataclasses, ``values["kind"]`` selects one of them; it defaults to the first.
 
     Raises:
-      UserError: An unknown key (with a suggestion), a missing one, or a value of another type.
+      UserError: A key is unknown (with a suggestion) or missing, or a value has another type.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{path} is {shown(values)}; give its settings as a mapping.")
@@ -48,19 +48,19 @@ def from_dict(cls: Any, values: Mapping[str, Any], path: str = "config") -> Any:
 
 
 def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> None:
-    """Checks the types of a frozen dataclass's fields; call it first in ``__post_init__``.
+    """Checks and converts the fields of a frozen dataclass. Call it first in ``__post_init__``.
 
-    Values are converted as by :func:`from_dict`: integers to floats where floats are due, NumPy's numbers to Python's,
+    Values are converted as by :func:`from_dict`: integers to float for float fields, NumPy numbers to Python numbers,
     lists to tuples, and mappings to nested dataclasses.
 
     Args:
       config: The dataclass.
       path: Its name in error messages, such as ``train``.
-      unbounded: Integer fields with a range of their own; the others are at most ``MAX_INT``.
+      unbounded: Integer fields that are not limited to ``MAX_INT``, because the caller checks their range.
 
     Raises:
-      UserError: A value of another type, a name that is not one of the allowed ones (with a suggestion), or an integer
-        beyond ``MAX_INT``.
+      UserError: A value has another type, a string is not one of the allowed values (with a suggestion), or the
+        absolute value of an integer exceeds ``MAX_INT``.
     """
     cls: Any = type(config)
     for name, hint in _hints(cls).items():
@@ -74,7 +74,7 @@ def check_fields(config: Any, path: str, *, unbounded: tuple[str, ...] = ()) -> 
 
 @functools.cache
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """The types of a dataclass's fields, by name."""
+    """The types of a dataclass's fields by name."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -88,23 +88,23 @@ def _check_bounds(value: Any, path: str) -> None:
 
 
 def _member(classes: tuple[Any, ...], values: Mapping[str, Any], path: str) -> Any:
-    """The dataclass of a union that ``values["kind"]`` names."""
+    """Selects the dataclass of a union by ``values["kind"]``."""
     kinds = {kind: cls for cls in classes for kind in typing.get_args(_hints(cls)["kind"])}
     kind = values.get("kind", next(iter(kinds)))
     return kinds[check_value(Literal[tuple(kinds)], kind, f"{path}.kind")]
 
 
 def check_value(hint: Any, value: Any, path: str) -> Any:
-    """Checks a value against a type hint, and converts it as :func:`check_fields` says.
+    """Checks a value against a type hint, and converts it as described in :func:`check_fields`.
 
     Args:
       hint: ``int``, ``float``, ``bool``, ``str``, a ``Literal`` of strings, a tuple, a mapping from strings, a
         dataclass, or a union of these.
-      value: What was given.
+      value: The value.
       path: Its name in error messages.
 
     Raises:
-      UserError: The value does not fit.
+      UserError: The value does not match the type hint.
 
     Example:
       >>> check_value(float, 3, "train.epochs")
@@ -152,7 +152,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
             raise UserError(f"{path} is {shown(value)}; give a mapping.")
         checked = {}
         for key, item in value.items():
-            # Labels that are integers in a user's data are strings in afjax.
+            # Keys can be labels. Integer labels in a user's data are strings in afjax.
             if isinstance(key, bool) or not isinstance(key, str | numbers.Integral):
                 raise UserError(f"{path} has the key {shown(key)}; its keys must be strings.")
             checked[str(key)] = check_value(arguments[1], item, f"{path}[{str(key)!r}]")
@@ -164,7 +164,7 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         return value
     if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return int(value)  # NumPy's.
+        return int(value)  # A NumPy integer.
     if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         try:
             return float(value)
@@ -174,9 +174,9 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it: its ``repr``, cut where it is long.
+    """A value for an error message: its ``repr``, shortened to 200 characters.
 
-    Python writes no integer of more than 4,300 digits, and fails at values that nest too deep.
+    ``repr`` fails for integers of more than 4,300 digits and for deeply nested values. They are described by type.
     """
     try:
         text = repr(value)
@@ -186,7 +186,7 @@ def shown(value: Any) -> str:
 
 
 def settings_repr(config: Any) -> str:
-    """The ``__repr__`` of config classes: the settings that differ from their defaults, long values cut."""
+    """The ``__repr__`` of config classes: the settings that differ from their defaults, with long values shortened."""
     given = [
         f"{field.name}={_cut(repr(value))}"
         for field in dataclasses.fields(config)
@@ -200,7 +200,7 @@ def _cut(text: str, limit: int = 120) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The dataclass as nested dicts and lists, ready for JSON; :func:`from_dict` takes it back."""
+    """Converts a dataclass to nested dicts and lists for JSON. :func:`from_dict` is the inverse."""
     return {
         key: [to_dict(item) if dataclasses.is_dataclass(item) else item for item in value]
         if isinstance(value, tuple)

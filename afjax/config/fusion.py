@@ -1,4 +1,4 @@
-"""The attention over adapters."""
+"""Settings of the attention over adapters."""
 
 import dataclasses
 import math
@@ -13,16 +13,16 @@ class FusionConfig:
     """Attention over adapters (AdapterFusion, section 3.2).
 
     Attributes:
-      value: Whether a value matrix is learnt ("dynamic"); without, the adapters' outputs are mixed as
-        they are ("static").
-      dropout: Dropout rate on the scores; None: the trunk's attention dropout.
-      temperature: The scores are divided by it.
-      init_scale: Standard deviation of the query and key kernels at the start.
-      value_init_scale: Standard deviation of the noise added to the identity that V starts from.
+      value: Whether a value matrix V is learnt ("dynamic"). Otherwise the adapters' outputs are mixed without one
+        ("static").
+      dropout: Dropout rate on the scores; None for the trunk's attention dropout.
+      temperature: Divides the scores.
+      init_scale: Standard deviation of the initial query and key kernels.
+      value_init_scale: Standard deviation of the noise that is added to the identity to initialize V.
       regularization: Weight of ``sum over layers of ||V - I||²`` in the loss.
-      subset: How many of the adapters, drawn anew in each training step, are fused in it; None: all of them.
-      kept: Which adapters each layer fuses, by their numbers, where they have been pruned: for each slot and each
-        layer with a fusion as many numbers. None: all.
+      subset: Number of randomly chosen adapters that are fused in each training step; None for all adapters.
+      kept: The adapters that remain after pruning: their indices for each slot and each layer with a fusion, the same
+        number for all layers. None for all adapters.
     """
 
     value: bool = True

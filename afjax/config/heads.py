@@ -1,4 +1,4 @@
-"""Task heads."""
+"""Settings of task heads."""
 
 import dataclasses
 from typing import Literal
@@ -16,12 +16,13 @@ class HeadConfig:
       pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
         the last hidden states of all tokens except padding (``mean``). Heads that read every token ignore it.
       pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
-        pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks and as
-        frozen or trained as the trunk is. ``none``: no such layer. Heads that read every token have none.
-      hidden_layers: Dense layers of the trunk's hidden size in front of the output layer, each with an activation.
-      activation: That of the hidden layers.
-      dropout: Dropout rate in front of the hidden layers and the output layer; None: the trunk's hidden dropout, or
-        none for heads that read every token, as in BERT's code.
+        pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks, and
+        trained if the trunk is. ``none``: no pooler. Heads that read every token have none.
+      hidden_layers: Number of dense layers before the output layer, each with the trunk's hidden size and an
+        activation.
+      activation: Activation of the hidden layers.
+      dropout: Dropout rate before the hidden layers and before the output layer. Defaults to the trunk's hidden
+        dropout, or to no dropout for heads that read every token, as in BERT's code.
     """
 
     pooling: Pooling = "first"

@@ -1,4 +1,4 @@
-"""The learning rate of each partition, for runs that state none; see docs/defaults.md."""
+"""The default learning rate of each partition; see docs/defaults.md."""
 
 import types
 from collections.abc import Mapping

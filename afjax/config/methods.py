@@ -13,7 +13,7 @@ from afjax.errors import UserError
 
 
 def check_partition(partition: Partition, adapter: Adapter) -> None:
-    """Raises UserError where a partition cannot be trained, or not with this adapter."""
+    """Raises UserError if a partition cannot be trained, in general or with this adapter."""
     check_value(Partition, partition, "The partition")
     if partition == "fusion":
         raise UserError('A fusion is trained by the fusion recipe, not by partition="fusion".')
@@ -26,10 +26,10 @@ def check_partition(partition: Partition, adapter: Adapter) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """What is trained, and with which architecture; the head is always trained.
+    """The trained part of a model and its architecture. The head is always trained.
 
     Attributes:
-      partition: ``adapter``; ``adapter+trunk``, an adapter together with the trunk; ``head``, the head alone; ``full``,
+      partition: ``adapter``; ``adapter+trunk``, an adapter together with the trunk; ``head``, only the head; ``full``,
         the trunk; ``layernorm``, the trunk's LayerNorms; or ``top_k``, the trunk's upper layers.
       adapter: The adapter's architecture, for the partitions with an adapter.
       head: The head's architecture.
@@ -63,17 +63,18 @@ class Method:
 
     @property
     def trains_trunk(self) -> bool:
-        """Whether the partition trains any of the trunk."""
+        """Whether the partition trains any of the trunk's parameters."""
         return self.partition in ("adapter+trunk", "full", "layernorm", "top_k")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultitaskMethod(Method):
-    """What is trained on several tasks at once, the same for all of them, and which task each step trains.
+    """A method for training several tasks at once. Partition and architectures are the same for all tasks.
 
     Attributes:
-      sampling: Which task a step trains.
-      partition, adapter, head, top_k: As in :class:`Method`; by default an adapter per task and the shared trunk.
+      sampling: How the task of each step is chosen.
+      partition, adapter, head, top_k: See :class:`Method`. By default, one adapter per task and the shared trunk are
+        trained.
     """
 
     partition: Partition = "adapter+trunk"
@@ -84,7 +85,7 @@ class MultitaskMethod(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionMethod:
-    """A fusion of trained adapters, and a head; the trunk and the adapters stay frozen.
+    """Trains a fusion of trained adapters, and a head. The trunk and the adapters are frozen.
 
     Attributes:
       adapters: Names of the adapters in the store, in order.

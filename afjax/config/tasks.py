@@ -1,4 +1,4 @@
-"""Tasks: where their rows are, what kind of task it is, how it is scored."""
+"""Settings of tasks: source of rows, kind, labels and metric."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from afjax.errors import UserError
 
 TaskKind = Literal["classification", "regression", "multiple_choice", "span"]
 Metric = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match"]
-# The main metric of each kind of task, where the task names none.
+# The main metric of each kind of task, for tasks that do not set one.
 MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
     {"classification": "accuracy", "regression": "pearson", "multiple_choice": "accuracy", "span": "f1"}
 )
@@ -20,16 +20,17 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanConfig:
-    """How answers are found in long contexts (BERT's SQuAD set-up, which Houlsby 2019 follows).
+    """Windows and answers of span tasks. Defaults follow BERT's SQuAD code, which Houlsby 2019 uses.
 
     Attributes:
-      doc_stride: A context longer than a row is read in windows; tokens from one window's beginning to the next's. (The
-        ``stride`` of Hugging Face's tokenizers is what two windows share.)
-      max_question_length: Longer questions are cut to as many tokens, and to half of a row.
-      max_answer_length: Tokens an answer may have.
+      doc_stride: Tokens from the start of one window to the start of the next, for contexts that do not fit into one
+        window. (In Hugging Face's tokenizers, ``stride`` is instead the overlap of two windows.)
+      max_question_length: Maximum number of tokens of a question; longer questions are truncated. A question also never
+        takes more than half of a window.
+      max_answer_length: Maximum number of tokens of an answer.
       no_answer: Whether a question may have no answer (SQuAD v2).
-      no_answer_threshold: A question has none where the score of "no answer" is above the best answer's by more.
-      num_best: How many answers a prediction lists.
+      no_answer_threshold: "No answer" is predicted if its score exceeds the best answer's by more than this.
+      num_best: Number of answers per prediction.
     """
 
     doc_stride: int = 128
@@ -52,31 +53,39 @@ class SpanConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """A labelled dataset and how it is scored.
+    """A labelled dataset and its metric.
 
     Attributes:
-      name: The task's name; names of adapters and heads default to it. No ``/`` or comma.
-      source: A folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``, each
-        also ``.gz``) and ``labels.json``; one such file, which holds the train rows; ``official:NAME:FOLDER``, the
-        folder that holds the benchmarks' own downloads; ``builtin:NAME``; or ``tfds:NAME``. A folder, a file, and the
-        folder of a prepared TFDS dataset may be on ``gs://``; they are copied to the cache.
-      train, dev, test: Files to use in place of the folder's, relative to it (or names of TFDS splits).
-      dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of a row's texts
-        decides, so equal rows are in the same split, and neither the order of the rows nor other rows matter. 0: no
-        dev split is made, and the task is refused.
-      kind: Classification; regression; multiple choice (rows of a context and its choices); or span (rows of a question
-        and the context that its answer is cut from).
-      labels: Label names in order; empty: ``labels.json`` of the folder, else those of the train split. Those of
-        multiple choice name the first, second, ... choice.
-      text_a, text_b, label: Column names; empty: ``text_a``/``text_b`` or ``text``, and ``label``. Of multiple choice
-        and span ``text_a`` is the context (``context``), ``text_b`` the question (``question``; multiple choice need
-        not have one) and ``label`` of span the answers (``answers``).
-      choices: Columns of multiple choice: one that holds a list, or one for each choice; empty: ``choices``.
-      train_rows: Trains on as many of the train rows, evenly spaced; 0: on all.
-      metric: The dev metric that early stopping follows; empty: accuracy, Pearson for regression, F1 for span.
+      name: The task's name, and the default name of its adapters and heads. It cannot contain ``/`` or a comma.
+      source: One of:
+
+        - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``, optionally
+          with ``.gz``) and ``labels.json``;
+        - one such file with the train rows;
+        - ``official:NAME:FOLDER``, with the folder of the benchmarks' official downloads;
+        - ``builtin:NAME``;
+        - ``tfds:NAME``, or ``tfds:FOLDER`` with a prepared dataset.
+
+        Folders and files can be on ``gs://``, except official downloads; they are copied to the cache.
+      train, dev, test: Files that replace the folder's, relative to the folder; or names of TFDS splits.
+      dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of the row's texts
+        decides, so that equal rows are in the same split, independently of other rows and of the order of rows. 0
+        disables this, and a task without a dev split is an error.
+      kind: Classification; regression; multiple choice (a context and its choices per row); or span (a question and a
+        context per row, and the answer is a span of the context).
+      labels: Label names in order; for multiple choice, names of the first, second, ... choice. Defaults to the names
+        in the folder's ``labels.json``, or else the labels of the train split.
+      text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
+        multiple choice and span tasks, ``text_a`` is the context (default ``context``) and ``text_b`` the question
+        (default ``question``, optional for multiple choice). For span tasks, ``label`` is the answers (default
+        ``answers``).
+      choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
+      train_rows: Number of train rows to use, evenly spaced; 0 for all.
+      metric: The dev metric for early stopping. Defaults to accuracy; Pearson correlation for regression, and F1 for
+        span tasks.
       span: Windows and answers of a span task.
-      scale: Regression learns labels divided by it, and predictions are multiplied by it. Stickland & Murray 2019 have
-        5 for STS-B, so that its loss is of the size of the other tasks'.
+      scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &
+        Murray 2019 use 5 for STS-B, so that its loss has the magnitude of the other tasks' losses.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Training: optimizer, schedule, batches, task sampling, and the mesh of devices."""
+"""Settings of training: optimizer, schedule, batches, task sampling, and the mesh of devices."""
 
 import dataclasses
 import math
@@ -11,52 +11,54 @@ from afjax.config.values import Partition
 from afjax.errors import UserError
 
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
-# Only ratios of class weights matter; float32 holds sums of weights in this range.
+# Only ratios of class weights matter. Sums of weights in this range are safe in float32.
 MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """One training run: optimizer, schedule, batches, when to look and when to stop.
+    """Settings of one training run: optimizer, schedule, batches, evaluation and early stopping.
 
     Attributes:
-      learning_rate: Peak rate, which decays linearly to zero over the run. None: the default for what is trained
-        (``LEARNING_RATES``).
+      learning_rate: Peak learning rate, which decays linearly to zero over the run. None for the default of the trained
+        partition (``LEARNING_RATES``).
       epochs: Passes over the train split.
-      max_steps: Stops the schedule there instead, when above 0.
-      batch_size: Rows a step.
-      max_length: Tokens a row, special tokens included; longer rows are truncated.
-      buckets: Padded lengths a batch may have, beside ``max_length``; empty: as few as keep padding below 15 % of the
-        tokens, at most eight.
-      warmup: Share of the steps in which the rate rises from zero.
-      decay_from: Where the decay begins: at the peak, behind the ``warmup``; or at the ``start``, as in BERT's own
-        optimizer, so that the rate falls from the peak to where it would be without a warm-up.
+      max_steps: If above 0, the number of steps of the run, instead of ``epochs``.
+      batch_size: Rows per step.
+      max_length: Maximum tokens per row, including special tokens; longer rows are truncated.
+      buckets: Padded lengths of batches, in addition to ``max_length``. If empty, at most eight lengths are chosen for
+        the rows; see :func:`afjax.data.lengths.choose_lengths`.
+      warmup: Share of the steps during which the learning rate increases linearly from zero.
+      decay_from: The start of the linear decay: ``warmup``, from the peak at the end of the warm-up; or ``start``, from
+        step 0 as in BERT's optimizer. With ``start``, the rate drops at the end of the warm-up to its value without a
+        warm-up.
       weight_decay: AdamW's decoupled weight decay.
-      weight_decay_on: Which leaves decay: ``kernels``, the matrices of linear layers; or ``weights``, everything except
-        biases and LayerNorms, so embeddings and LHUC's scales too, as in BERT's own optimizer and the code of Houlsby
-        2019 and of Stickland & Murray 2019.
-      clip_norm: Largest norm of the trained leaves' gradients; 0: no clipping.
-      clip_by: Whose norm that is: of all trained leaves together; or of each tensor, which is then clipped for itself,
-        as in the optimizer of Stickland & Murray 2019's code (a layer's tensors are its own, stacked or not).
-      adam_b1, adam_b2, adam_epsilon: Adam's own.
-      adam_bias_correction: Whether Adam's moments are corrected for their start at zero. In BERT's own optimizer, which
-        the code of Houlsby 2019 and of Stickland & Murray 2019 uses, they are not.
-      dropout: Whether dropout acts in training.
-      eval_every: Steps between looks at the dev split; 0: once an epoch.
-      patience: Stops after this many looks without a better dev metric; 0: never. The best parameters
-        are kept either way.
-      checkpoint_every: Steps between checkpoints of the run; 0: at every look at the dev split.
-      class_weights: How much each label of a classification task counts in the loss: ``{label: weight}``, where other
-        labels have a weight of 1; or ``balanced``: a label with ``count`` of the ``n`` train rows gets
-        ``n / (labels that occur * count)``, as in scikit-learn. Empty: all count alike. A batch's loss is divided by
-        the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``; a common factor of all weights
-        therefore changes nothing. (scikit-learn adds up the weighted losses, where such a factor acts like a larger
-        ``C``.)
-      label_smoothing: Share of each classification target that is spread evenly over all labels, the right one
-        included; at least 0 and below 1. Each label's term has that label's weight, as in
+      weight_decay_on: The leaves with weight decay: ``kernels``, the matrices of linear layers; or ``weights``, all
+        leaves except biases and LayerNorms, as in BERT's optimizer and the code of Houlsby 2019 and of Stickland &
+        Murray 2019. ``weights`` includes embeddings and LHUC's scales.
+      clip_norm: Maximum norm of the trained leaves' gradients; 0 for no clipping.
+      clip_by: The norm for clipping: the global norm over ``all`` trained leaves, or the norm of each ``tensor``, as in
+        the code of Stickland & Murray 2019. Each layer's slice of a stacked leaf is a separate tensor.
+      adam_b1, adam_b2, adam_epsilon: Adam's hyperparameters.
+      adam_bias_correction: Whether to correct the bias of Adam's moments. BERT's optimizer, which the code of Houlsby
+        2019 and of Stickland & Murray 2019 uses, does not.
+      dropout: Whether dropout is active during training.
+      eval_every: Steps between evaluations of the dev split; 0 for one evaluation per epoch.
+      patience: Stop after this number of evaluations without a better dev metric; 0 to never stop early. The parameters
+        with the best dev metric are kept in either case.
+      checkpoint_every: Steps between checkpoints of the run; 0 for a checkpoint at every evaluation.
+      class_weights: Weight of each label in the loss of a classification task. ``{label: weight}``, with a default of 1
+        for other labels; or ``balanced``, with a weight of ``n / (labels that occur * count)`` for a label that occurs
+        in ``count`` of the ``n`` train rows, as in scikit-learn. If empty, all labels have the same weight. A batch's
+        loss is divided by the sum of its rows' weights, as in ``torch.nn.CrossEntropyLoss(weight=...)``, so a common
+        factor of all weights has no effect. (scikit-learn sums the weighted losses, so a common factor acts like a
+        larger ``C``.)
+      label_smoothing: Share of each classification target that is spread evenly over all labels, including the correct
+        one; at least 0 and below 1. Each label's term is multiplied by its class weight, as in
         ``torch.nn.CrossEntropyLoss(label_smoothing=...)``.
-      prng: Generator of the dropout masks. ``rbg`` is made for one TPU chip; where several share a batch each of them
-        draws the bits of all, and ``threefry2x32``, of which each draws its part, is the better. So it is on CPU.
+      prng: Generator of the dropout masks. ``rbg`` suits a single TPU chip. If several devices share a batch,
+        ``threefry2x32`` is better, because each device generates only its own part of the bits; with ``rbg``, each
+        generates all of them. ``threefry2x32`` is also better on CPU.
     """
 
     learning_rate: float | None = None
@@ -79,7 +81,7 @@ class TrainConfig:
     eval_every: int = 0
     patience: int = 0
     checkpoint_every: int = 0
-    # A mapping cannot be hashed; configs that are equal have equal hashes without it.
+    # Excluded from the hash, because mappings are not hashable. Equal configs still have equal hashes.
     class_weights: Mapping[str, float] | Literal["", "balanced"] = dataclasses.field(default="", hash=False)
     label_smoothing: float = 0.0
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
@@ -108,7 +110,7 @@ class TrainConfig:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"train.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 1.")
         if not self.class_weights:
-            # An empty mapping says the same.
+            # An empty mapping is equivalent to "".
             object.__setattr__(self, "class_weights", "")
         elif isinstance(self.class_weights, Mapping):
             for label, weight in self.class_weights.items():
@@ -121,10 +123,10 @@ class TrainConfig:
             raise UserError(f"train.buckets is {self.buckets}; each must be from 1 to max_length={self.max_length}.")
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """The number of steps of a run: ``max_steps``, or else those of its ``epochs``.
+        """The number of steps of a run: ``max_steps`` if it is set, or else the steps of ``epochs``.
 
         Raises:
-          UserError: More steps than the devices can count.
+          UserError: The number of steps exceeds the range of int32.
         """
         if self.max_steps:
             return self.max_steps
@@ -137,27 +139,27 @@ class TrainConfig:
         return max(1, math.ceil(num_steps))
 
     def with_rate(self, trained: Partition) -> "TrainConfig":
-        """Returns these settings with a learning rate: the given one, or the default for what is trained."""
+        """Returns these settings, with the partition's default learning rate if none is set."""
         if self.learning_rate is not None:
             return self
         return dataclasses.replace(self, learning_rate=LEARNING_RATES[trained])
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Padded lengths that do not look at rows: ``buckets`` or quarters, rising, the last of them ``max_length``."""
+        """Padded lengths that do not depend on the data, ascending: ``buckets`` and ``max_length``, or its quarters."""
         quarters = (self.max_length * part // 4 for part in (1, 2, 3))
         return tuple(sorted({*(self.buckets or quarters), self.max_length}))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Which task a multi-task step trains (Stickland & Murray 2019, section 4.1).
+    """Sampling of tasks in multi-task training (Stickland & Murray 2019, section 4.1).
 
     Attributes:
-      sampler: A task of N train rows is drawn with a probability proportional to N^α. ``proportional``: α = 1;
-        ``square_root``: 0.5; ``annealed``: ``1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E; ``round_robin``: each task
-        in turn.
-      steps_per_epoch: Steps of what is called an epoch; the train split is passed over as often as draws will have it.
+      sampler: A task with N train rows is drawn with probability proportional to N^α. ``proportional``: α = 1;
+        ``square_root``: α = 0.5; ``annealed``: ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E. ``round_robin``
+        takes the tasks in turn.
+      steps_per_epoch: Steps counted as one epoch. How often a task's rows are seen depends on the sampler.
     """
 
     sampler: Sampler = "annealed"
@@ -173,15 +175,16 @@ class SamplingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How many devices share what; the three sizes multiply to the number of devices.
+    """The sizes of the device mesh's axes. Their product is the number of devices.
+
+    One size can be -1, and is then inferred from the others.
 
     Attributes:
-      data: Groups of devices that have all parameters, each with its own rows of a batch.
-      fsdp: Devices that share the parameters and the optimizer's state, and gather them layer by layer; each has its
-        own rows as well.
-      tensor: Devices that share each layer's heads and inner units, and compute on the same rows.
-
-    One of them may be -1: what the others leave.
+      data: Data parallelism: number of replicas of the parameters, each with its own rows of a batch.
+      fsdp: Fully sharded data parallelism: number of devices that the parameters and the optimizer state are sharded
+        over. They gather parameters layer by layer, and each has its own rows.
+      tensor: Tensor parallelism: number of devices that each layer's heads and inner units are sharded over. They
+        compute on the same rows.
     """
 
     data: int = -1

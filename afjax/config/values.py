@@ -1,11 +1,11 @@
-"""Types and checks of values that several configs share."""
+"""Types and checks shared by several configs."""
 
 from typing import Literal
 
 from afjax.config.from_dict import shown
 from afjax.errors import UserError
 
-# How a row's last hidden states become one vector.
+# How a row's last hidden states are reduced to one vector.
 Pooling = Literal["first", "mean"]
 Activation = Literal["relu", "leaky_relu", "swish", "gelu", "gelu_tanh", "tanh"]
 
@@ -18,21 +18,21 @@ def check_dropout(owner: str, rate: float | None) -> None:
 Partition = Literal["adapter", "adapter+trunk", "fusion", "head", "full", "layernorm", "top_k"]
 TrunkDtype = Literal["float32", "bfloat16"]
 Remat = Literal["none", "matmuls", "layers"]
-# File systems take names of 255 bytes. The longest that is made of an artefact's name is that of its reservation,
-# "adapters-NAME.json.part".
+# File names are limited to 255 bytes. The longest one derived from an artefact's name is "adapters-NAME.json.part",
+# which reserves the name.
 MAX_NAME_BYTES = 236
-# jax.random.key makes the same key of seeds that differ by a multiple of this.
+# Seeds that differ by a multiple of this give the same key in jax.random.key.
 NUM_SEEDS = 2**32
 
 
 def check_seed(seed: int) -> None:
-    """Raises UserError unless the seed is an integer with a random key of its own: 0 to 4294967295."""
+    """Raises UserError unless the seed is an integer from 0 to 4294967295. Such seeds have distinct keys."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < NUM_SEEDS:
         raise UserError(f"The seed is {shown(seed)}; it must be an int from 0 to {NUM_SEEDS - 1}.")
 
 
 def check_name(name: str, kind: str) -> None:
-    """Raises UserError unless ``name`` can be a folder's name and a key of a tree."""
+    """Raises UserError unless ``name`` is valid as a folder name and as a key of a tree."""
     unusable = name.startswith(".") or any(sign in name for sign in "/\\,:") or not name.isprintable()
     if not name or unusable or name != name.strip():
         raise UserError(

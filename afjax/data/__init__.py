@@ -1,1 +1,1 @@
-"""From rows to batches: columns, labels, splits, token ids, padded lengths."""
+"""Turns rows into batches: columns, labels, splits, token ids and padded lengths."""

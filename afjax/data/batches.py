@@ -1,16 +1,23 @@
-"""Batches of few static shapes.
+"""Batches with a small number of static shapes.
 
-A batch is a dict of arrays: ``tokens`` int32 [B, T], ``types`` int32 [B, T], ``mask`` bool [B, T] (true on
-tokens), ``labels`` int32 or float32 [B] (zeros where there are none), ``weights`` float32 [B] and ``rows``
-int32 [B] (the row's index in its split). Rows that only fill a batch up have weight 0, index -1, label 0 and
-no token in their mask. B is always the batch size, T one of a few lengths.
+A batch is a dict of arrays:
 
-Of multiple choice ``tokens``, ``types`` and ``mask`` are [B, C, T], C the most choices of any row of the split; choices
-that a row does not have are without a token in their mask. Of span ``labels`` is [B, 2].
+- ``tokens``: int32 [B, T].
+- ``types``: int32 [B, T].
+- ``mask``: bool [B, T], true on tokens and false on padding.
+- ``labels``: int32 or float32 [B]; zeros if the split has no labels.
+- ``weights``: float32 [B]; 1 for a row of the split, 0 for a padding row.
+- ``rows``: int32 [B], each row's index in its split; -1 for a padding row.
 
-On several hosts each builds its own part of every batch, but for ``rows``, which is of all.
+B is always the batch size, and T is one of a few padded lengths. A padding row has label 0 and an all-false mask.
+
+For multiple choice, ``tokens``, ``types`` and ``mask`` are [B, C, T], and C is the maximum number of choices in the
+split. A row with fewer choices has an all-false mask for the missing ones. For span tasks, ``labels`` is [B, 2].
+
+With several hosts, each host builds only its own rows of every batch, except ``rows``, which covers all hosts.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,51 +27,60 @@ from afjax.data.tokenise import TokenisedRows
 Batch = dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """Batch size, padded lengths and padding token.
+
+    Attributes:
+      batch_size: Rows per batch, over all hosts.
+      lengths: The padded lengths that a batch can have, in ascending order. The longest row fits into the last one.
+      pad_id: The id of the padding token.
+    """
+
+    batch_size: int
+    lengths: tuple[int, ...]
+    pad_id: int
+
+
 def batches_per_epoch(num_rows: int, batch_size: int) -> int:
     return -(-num_rows // batch_size)
 
 
 def train_batches(
     data: TokenisedRows,
+    batching: Batching,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
     seed: int,
     epoch: int,
     start: int = 0,
     part: slice = slice(None),
 ) -> Iterator[Batch]:
-    """Yields one epoch: every row once, in an order that depends on ``(seed, epoch)`` alone.
+    """Yields the batches of one epoch, with every row once.
 
-    Rows of about one length share a batch. What does not fill a batch of its length goes up to the next
-    longer one, so at most one batch of the epoch has fewer rows than ``batch_size``.
+    The order depends only on ``seed`` and ``epoch``. Rows of similar length share a batch. Rows that do not fill a
+    batch of their length move to the next longer length, so at most one batch of the epoch is not full.
 
     Args:
       data: The split.
-      batch_size: B.
-      lengths: What T may be, rising; the last holds the longest row.
-      pad_id: Token id behind a row's end.
-      seed, epoch: Whole numbers from 0.
-      start: Number of batches to skip, without building them.
-      part: Of each batch, the rows to build (this host's); ``rows`` names those of all hosts.
+      batching: Batch size, padded lengths and padding token.
+      seed, epoch: Non-negative integers.
+      start: The number of batches to skip. Skipped batches are not built.
+      part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
     """
-    for rows in train_groups(data.lengths, batch_size, lengths, seed, epoch)[start:]:
-        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
+    for rows in train_groups(data.lengths, batching.batch_size, batching.lengths, seed, epoch)[start:]:
+        yield make_batch(data, rows, batching, part)
 
 
-def eval_batches(
-    data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], pad_id: int, part: slice = slice(None)
-) -> Iterator[Batch]:
-    """Yields every row once, the short ones first; ``rows`` says where each belongs. Arguments as above."""
-    for rows in eval_groups(data.lengths, batch_size):
-        yield make_batch(data, rows, batch_size, lengths, pad_id, part)
+def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
+    """Yields batches with every row once, shortest rows first; see :func:`train_batches` for the arguments."""
+    for rows in eval_groups(data.lengths, batching.batch_size):
+        yield make_batch(data, rows, batching, part)
 
 
 def train_groups(
     row_lengths: np.ndarray, batch_size: int, lengths: Sequence[int], seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The rows of each training batch, in order."""
+    """The row indices of each training batch, in order."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
@@ -81,13 +97,13 @@ def train_groups(
 
 
 def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """The rows of each evaluation batch, in order."""
+    """The row indices of each evaluation batch, in order."""
     order = np.argsort(row_lengths, kind="stable")
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """The index of the smallest length that holds each row."""
+    """For each row, the index of the smallest length that it fits into."""
     assert list(lengths) == sorted(set(lengths)), f"lengths must rise: {lengths}"
     buckets = np.searchsorted(np.asarray(lengths), row_lengths)
     assert not len(buckets) or buckets.max() < len(lengths), (
@@ -96,32 +112,26 @@ def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     return buckets
 
 
-def make_batch(
-    data: TokenisedRows,
-    rows: np.ndarray,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
-    part: slice = slice(None),
-) -> Batch:
-    count = len(rows)
+def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: slice = slice(None)) -> Batch:
+    """Builds the batch of the given rows; see :func:`train_batches`."""
+    count, batch_size, lengths = len(rows), batching.batch_size, batching.lengths
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
     there = sequences >= 0
     starts = np.where(there, data.offsets[sequences], 0)
     sequence_lengths = np.where(there, data.offsets[sequences + 1] - starts, 0)
-    # That of all hosts' rows: they run one program.
+    # The longest row of any host decides, because all hosts run the same program.
     length = lengths[bucket_of(sequence_lengths.ravel(), lengths).max()]
     starts, sequence_lengths = starts[part], sequence_lengths[part]
     places = np.arange(length)
     mask = places < sequence_lengths[..., None]
-    # Places behind a row's end read any token, which the mask then replaces.
+    # Padding positions read an arbitrary token, which is then replaced by the padding token.
     indices = np.where(mask, starts[..., None] + places, 0)
     given = np.zeros((0,), np.int32) if data.labels is None else data.labels
     labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
     if data.labels is not None:
         labels[:count] = data.labels[rows]
     return {
-        "tokens": np.where(mask, data.tokens[indices], pad_id).astype(np.int32),
+        "tokens": np.where(mask, data.tokens[indices], batching.pad_id).astype(np.int32),
         "types": np.where(mask, data.types[indices], 0).astype(np.int32),
         "mask": mask,
         "labels": labels[part],
@@ -131,7 +141,7 @@ def make_batch(
 
 
 def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
-    """The numbers of the rows' sequences, int64 [B], or [B, C] of multiple choice; -1 where there is none."""
+    """The sequence indices of rows: int64 [B], or [B, C] for multiple choice; -1 for a missing row or choice."""
     if data.choices is None:
         return np.pad(rows.astype(np.int64), (0, batch_size - len(rows)), constant_values=-1)
     sequences = np.full((batch_size, data.num_choices), -1, np.int64)
@@ -141,14 +151,14 @@ def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.n
 
 
 def padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0) -> float:
-    """The share of padding among the tokens of one training epoch, rows and choices that fill a batch up included."""
+    """The share of padding among the tokens of one training epoch, including padding rows and choices."""
     groups = train_groups(data.lengths, batch_size, lengths, seed, epoch=0)
     rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
     return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)
 
 
 def eval_padding_share(data: TokenisedRows, *, batch_size: int, lengths: Sequence[int]) -> float:
-    """The share of padding among the tokens of one evaluation, including rows and choices that fill a batch up."""
+    """The share of padding among the tokens of one evaluation, including padding rows and choices."""
     groups = eval_groups(data.lengths, batch_size)
     rows = sum(batch_size * lengths[bucket_of(data.lengths[rows], lengths).max()] for rows in groups)
     return 1.0 - float(data.offsets[-1]) / (rows * data.num_choices)

@@ -1,4 +1,4 @@
-"""Arrays kept on disk under a digest of all they depend on."""
+"""Reads and writes cached arrays. Their file name is a digest of everything they depend on."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from afjax.errors import UserError
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """What :func:`write_arrays` wrote, or None where there is nothing that can be read."""
+    """Reads the arrays that :func:`write_arrays` wrote; None if the file is missing or damaged."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -21,10 +21,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes beside ``path`` first, so that nobody sees half a file.
+    """Writes arrays to a temporary file and renames it to ``path``, so that readers never see a partial file.
 
     Raises:
-      UserError: The folder cannot be written.
+      UserError: The folder is not writable.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Texts and labels of one split: picked out of named columns and checked, each error with its place."""
+"""Picks and checks the texts and labels of a split. Errors name the file and line."""
 
 import math
 import unicodedata
@@ -15,17 +15,17 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one split, labels as they were given.
+    """The columns of one split, with unconverted labels.
 
     Attributes:
-      source: What errors call the split: its file, or its TFDS name.
-      places: What errors call each row: its file and line.
+      source: The split's name in error messages: its file, or its TFDS name.
+      places: Each row's name in error messages: its file and line.
       text_a: The texts, or the first texts of pairs.
       text_b: The second texts; None for single texts.
-      labels: None where the split has no label column.
-      ids: The column ``id``; None if there is none.
-      names: The names of all columns of the first row; empty for lists.
-      label: The name of the label column, whether it exists or not.
+      labels: The labels; None if the split has no label column.
+      ids: The values of the column ``id``; None if there is no such column.
+      names: The names of all columns of the first row; empty if the data are lists.
+      label: The name of the label column, even if the split does not have it.
     """
 
     source: str
@@ -38,7 +38,7 @@ class Columns:
     label: str = "label"
 
 
-# Pairs of text columns, or single ones, that a JSONL, TSV or CSV file may have without naming them.
+# Text columns of JSONL, TSV and CSV files that are found without a setting, in order of preference.
 TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (("text_a", "text_b"), ("text",))
 
 
@@ -51,17 +51,18 @@ def pick_columns(
     label: str = "",
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
 ) -> Columns:
-    """Picks text and label columns out of rows; the first row says which there are.
+    """Picks the text and label columns of rows. The first row decides which columns exist.
 
     Args:
-      source: What errors call the split.
-      rows: (what errors call the row, its values by column name); at least one.
-      text_a, text_b, label: Names of columns; empty: the first of ``known`` that is there, and ``label``,
-        which may then be missing.
+      source: The split's name in error messages.
+      rows: At least one ``(the row's name in error messages, its values by column name)``.
+      text_a, text_b: Names of text columns. If empty, the first entry of ``known`` whose columns all exist.
+      label: Name of the label column. If empty, ``label``, which may then be missing.
       known: Names of text columns to look for.
 
     Raises:
-      UserError: A column is missing, a text is not a string, or two rows have one ``id``; with the row's place.
+      UserError: A column is missing, a text is not a string, or two rows have the same ``id``. The message names the
+        row.
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)
@@ -92,7 +93,7 @@ def pick_columns(
 def first_row(
     source: str, rows: Iterable[tuple[str, dict[str, Any]]]
 ) -> tuple[str, dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
-    """The first of the rows, with its place, and all of them again."""
+    """Returns the name of the first row, the first row, and an iterator over all rows including the first."""
     iterator = iter(rows)
     try:
         place, first = next(iterator)
@@ -109,7 +110,7 @@ def id_of(place: str, row: dict[str, Any]) -> str:
 
 
 def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
-    """Raises UserError where two rows have one id."""
+    """Raises UserError if two rows have the same id."""
     if ids is None or len(set(ids)) == len(ids):
         return
     seen: dict[str, str] = {}
@@ -146,18 +147,18 @@ def value_of(place: str, row: dict[str, Any], name: str) -> Any:
 
 
 def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
-    """The error for a row without a column that is needed.
+    """The error for a row that lacks a required column.
 
     Args:
       place: The row's file and line.
-      name: The column's name.
-      columns: The columns that there are.
-      setting: The task's setting that names the column; empty: the message does not name one.
-      flag: The command's flag that names the column, in place of a setting.
+      name: The name of the missing column.
+      columns: The names of the row's columns.
+      setting: The task's setting for the column's name; if empty, the message does not name a setting.
+      flag: The command-line flag for the column's name, which the message names instead of a setting.
     """
     there = list(map(str, columns))
     where = flag or (f'the task\'s "{setting}" setting' if setting else "the task's settings")
-    # The texts of a pair are not another spelling of a single text.
+    # "text" is close to "text_a" and "text_b", but a pair's column is not a misspelling of the single text's column.
     candidates = [column for column in there if not (name == "text" and column in ("text_a", "text_b"))]
     return UserError(
         f'{place} has no column "{name}", but {listing(there)}; add it, or name another in {where}.'
@@ -166,7 +167,10 @@ def missing_column(place: str, name: str, columns: Iterable[Any], setting: str =
 
 
 def listing(columns: Iterable[Any]) -> str:
-    """Column names for an error message. Long names are cut: in a file without a header line they are texts."""
+    """Joins column names for an error message.
+
+    Long names are shortened: if a file has no header line, its "names" are the texts of the first row.
+    """
     names = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, columns)]
     return f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" or "no columns"
 
@@ -183,7 +187,7 @@ def text_of(place: str, row: dict[str, Any], name: str) -> str:
 
 
 def check_text(place: str, text: str) -> None:
-    """Refuses half surrogate pairs, which JSON can escape but no tokenizer takes."""
+    """Raises UserError for a lone surrogate, which JSON can escape but tokenizers do not accept."""
     if not text.isascii():
         try:
             text.encode()
@@ -192,21 +196,21 @@ def check_text(place: str, text: str) -> None:
 
 
 def number_labels(columns: Columns) -> np.ndarray:
-    """float32 [rows]: the labels of a regression task.
+    """Converts the labels of a regression task to float32 [rows].
 
     Raises:
-      UserError: There are no labels, or one is missing, not a number or not finite, with its place.
+      UserError: There are no labels, or a label is missing, not a number or not finite. The message names the row.
     """
     if columns.labels is None:
         raise no_labels(columns)
     numbers = np.empty(len(columns.labels), np.float32)
     for row, label in enumerate(columns.labels):
         try:
-            # Python's own spelling of 10 as "1_0" is no file's.
+            # float() would accept Python's digit separators ("1_0"), which are not numbers in a data file.
             number = math.nan if isinstance(label, bool) or "_" in str(label) else float(label)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        # A number beyond float32 would turn into infinity below.
+        # A number outside float32's range would become infinite in the assignment below.
         if not abs(number) <= float(np.finfo(np.float32).max):
             raise UserError(f"{columns.places[row]} has the label {shorten(label)}; it must be a finite number.")
         numbers[row] = number
@@ -214,12 +218,12 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is a placeholder of unlabelled rows: null, an empty string or -1."""
+    """Whether a label is a placeholder for a missing one: null, an empty string or -1."""
     return label is None or (isinstance(label, (str, int)) and label in ("", "-1", -1))
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a character other than blanks and invisible ones."""
+    """Whether a text has at least one character that is neither white space nor invisible."""
     return any(not sign.isspace() and is_visible_or_blank(sign) for sign in text)
 
 

@@ -1,6 +1,7 @@
-"""Reads columns from Python objects: lists, generators, NumPy arrays, Series, DataFrames, dictionaries of columns.
+"""Reads columns from lists, generators, NumPy arrays, Series, DataFrames and dictionaries of columns.
 
-pandas, Polars, PyArrow and Hugging Face's datasets are recognised by their methods; none of them is imported.
+The objects of pandas, Polars, PyArrow and Hugging Face's datasets are recognised by their methods, so none of these
+packages is imported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ import numpy as np
 from afjax.data.sources.files import shorten
 from afjax.errors import UserError
 
-# The types that an error message recommends.
+# The types of table that error messages suggest.
 TABLES = "a DataFrame or a dictionary of columns"
 
 
@@ -27,8 +28,8 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``("NAME:ROW", {column: value})`` for every row of a table, with rows counted from 0 by position.
 
     Raises:
-      UserError: The table has no columns or no rows, two columns have one name or different lengths, or a column cannot
-        be read.
+      UserError: The table has no columns or no rows, two columns have the same name or different lengths, or a column
+        cannot be read.
     """
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
     twice = [str(column) for column in names if names.count(column) > 1]
@@ -46,14 +47,14 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def as_list(values: Any, what: str) -> list[Any]:
-    """The values of a sequence, a column or an iterator as a list, NumPy's numbers as Python's.
+    """Converts a sequence, a column or an iterator to a list, and NumPy scalars to Python's types.
 
     Args:
-      values: A list, tuple, generator, NumPy array, Series, or any other iterable with an order.
-      what: Its name in error messages.
+      values: A list, tuple, generator, NumPy array, Series, or any other ordered iterable.
+      what: The name of the values in error messages.
 
     Raises:
-      UserError: A single text, a table, a set, or a value that is not iterable.
+      UserError: The value is a single text, a table, a set, or not iterable.
     """
     kind = type(values).__name__
     if is_table(values):
@@ -74,7 +75,7 @@ def as_list(values: Any, what: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Python's own types: Parquet files give NumPy arrays within columns."""
+    """Converts NumPy values to Python's types. Columns of Parquet files can contain NumPy arrays."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Makes a dev split for a task that has none: a hash of each row's texts decides which rows are dev."""
+"""Makes a dev split for a task without one. A hash of each row's texts decides whether it is dev."""
 
 import hashlib
 import math
@@ -15,12 +15,12 @@ from afjax.errors import UserError
 
 
 def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows]:
-    """Divides rows into train and dev, and logs how many each gets.
+    """Divides rows into train and dev, and logs the size of each.
 
     Args:
-      task: The task, whose ``dev_share`` is the expected share of dev rows.
+      task: The task. Its ``dev_share`` is the expected share of dev rows.
       rows: All rows.
-      name: Their name in messages.
+      name: The name of the rows in messages.
 
     Returns:
       The train rows and the dev rows, in the order of ``rows``.
@@ -39,7 +39,7 @@ def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows
 
 
 def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRows:
-    """The train or dev part of :func:`divide`, without a log line.
+    """Returns the train or dev rows of :func:`divide` without logging.
 
     Raises:
       UserError: The part would have no rows.
@@ -50,7 +50,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     if len(chosen):
         return rows.take(chosen)
     num_dev = int(is_dev.sum())
-    # In hundredths, as a user would write it.
+    # Rounded up to hundredths, as a user would write it.
     lowest = math.floor(100 * hashes.min() + 1) / 100
     some = f" from {lowest:.2f} on" if hashes.min() < lowest <= hashes.max() else ""
     advice = f"give another task.dev_share{some}, or a dev file" if len(set(hashes)) > 1 else "give a dev file"
@@ -61,7 +61,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
 
 
 def row_hashes(rows: AnyRows) -> np.ndarray:
-    """float64 [rows]: a number in [0, 1) for each row, which depends only on the row's texts."""
+    """Hashes each row's texts to a number in [0, 1); float64 [rows]."""
     return np.fromiter(map(_hash, row_texts(rows)), np.float64, len(rows))
 
 
@@ -70,7 +70,7 @@ def _hash(texts: Iterable[Any]) -> float:
     for text in texts:
         for piece in (text,) if isinstance(text, str) else text:
             encoded = piece.encode()
-            # The length keeps ("ab", "c") and ("a", "bc") apart.
+            # The length makes ("ab", "c") and ("a", "bc") different.
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
     # A float64 represents 53 bits exactly.
     return (int.from_bytes(digest.digest(), "little") >> 11) / 2**53

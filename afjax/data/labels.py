@@ -1,11 +1,11 @@
-"""Class labels: their names, their order, and the index of every row's label.
+"""Class labels: names, order, and each row's index.
 
-No label is reinterpreted silently:
+Labels are never reinterpreted silently:
 
-- A label is a name, exactly as it is spelled. Labels that differ only in their spelling ("few" and "few ", composed and
-  decomposed accents, "1" and "1.0") are refused, unless the task lists both among its label names.
-- An integer may stand for the name with that index, but only if the task or its source lists the names in order, and
-  only if no name could be taken for an index (:func:`indices_are_clear`).
+- A label is matched exactly. Labels that differ only in spelling ("few" and "few ", composed and decomposed accents,
+  "1" and "1.0") raise an error, unless the task lists both among its label names.
+- An integer is accepted as the index of a name only if the task or its source lists the names in order, and only if no
+  name could be mistaken for an index (:func:`indices_are_clear`).
 """
 
 import functools
@@ -25,7 +25,7 @@ from afjax.storage.json_files import read_json
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
 
-# Names that an error message lists.
+# Maximum number of label names in an error message.
 _SHOWN = 20
 
 
@@ -56,10 +56,11 @@ def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
 
 
 def find_label_names(columns: Columns) -> tuple[str, ...]:
-    """The label names that occur, sorted; if all are integers, in their numeric order.
+    """Collects the label names of a split, sorted; in numeric order if all are integers.
 
     Raises:
-      UserError: There are no labels, one is missing (with its place), or two names differ only in their spelling.
+      UserError: There are no labels, a row has no label (the message names the row), or two names differ only in
+        spelling.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -79,26 +80,26 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
                 "in their spelling, but would be two classes. Write them alike, or, if they are two classes, list both "
                 "among the label names (labels.json, or the task's labels)."
             )
-    # The text decides between integers of one value, so that no order depends on how Python hashes strings.
+    # Spellings of the same integer are ordered by their text, so that the order is deterministic.
     if all(map(_is_integer, counts)):
         return tuple(sorted(counts, key=lambda name: (Decimal(name), name)))
     return tuple(sorted(counts))
 
 
 def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> np.ndarray:
-    """Looks up the index of every row's label.
+    """Returns the index of every row's label.
 
     Args:
       columns: The split.
       names: The label names in the order of their indices.
-      listed: Whether the task or its source lists the names in this order, so that an index may stand for a name. Names
-        that were only found in the labels have no order that a label could refer to.
+      listed: Whether the task or its source lists the names in this order. Only then can a label be an index; names
+        that were collected from the labels have no order that the labels could refer to.
 
     Returns:
       int32 [rows], indices into ``names``.
 
     Raises:
-      UserError: There are no labels, or one is missing or unknown, with its place.
+      UserError: There are no labels, or a label is missing or unknown. The message names the row.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -117,10 +118,11 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:
-    """Whether an integer can only mean the index of a name.
+    """Whether an integer label is unambiguously the index of a name.
 
-    It cannot if a name is a number itself, in any spelling: "1" would be the second of "1.0", "2.0", "3.0". Nor if a
-    name mentions an index other than its own: "1" would be the second of "1 star", "2 stars", "3 stars".
+    It is ambiguous if any name is itself a number: among "1.0", "2.0" and "3.0", the index 1 is "2.0". It is also
+    ambiguous if a name contains an index other than its own: among "1 star", "2 stars" and "3 stars", the index 1 is
+    "2 stars".
 
     Example:
       >>> indices_are_clear(["no", "yes"]), indices_are_clear(["LABEL_0", "LABEL_1"])
@@ -136,14 +138,18 @@ def indices_are_clear(names: Sequence[str]) -> bool:
 
 
 def label_name(columns: Columns, row: int) -> str:
-    """The label of a row as a name: a string as it is, an integer in digits, a boolean as JSON writes it."""
+    """Returns a row's label as a string: strings unchanged, integers in digits, booleans as "true" or "false".
+
+    Raises:
+      UserError: The label is missing or of another type.
+    """
     assert columns.labels is not None
     label = columns.labels[row]
     if isinstance(label, str) and is_visible(label):
         return label
     if isinstance(label, bool):
         return str(label).lower()
-    if isinstance(label, (int, np.integer)) and int(label).bit_length() < 4096:  # Python has a limit for digits.
+    if isinstance(label, (int, np.integer)) and int(label).bit_length() < 4096:  # str() limits the number of digits.
         return str(label)
     if label is None or isinstance(label, str):
         raise UserError(f"{columns.places[row]} has no label; give it one or drop the row.")
@@ -154,10 +160,10 @@ def label_name(columns: Columns, row: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def spelling(name: str) -> str | Decimal:
-    """What a label name has in common with its other spellings.
+    """Returns a key that is equal for different spellings of the same label name.
 
-    That is its value if it is a number, else its letters: without invisible characters, in one Unicode form
-    (compatibility characters included), in one case, and with single blanks.
+    The key of a number is its value. Otherwise it is the text in Unicode form NFKC and folded case, without invisible
+    characters, and with single spaces.
 
     Example:
       >>> spelling("Few ") == spelling("few"), spelling("1") == spelling("1.0"), spelling("a") == spelling("b")
@@ -168,7 +174,7 @@ def spelling(name: str) -> str | Decimal:
     if _NUMBER.fullmatch(letters):
         try:
             return Decimal(letters)
-        except InvalidOperation:  # An exponent that is out of range.
+        except InvalidOperation:  # The exponent is out of range.
             pass
     return letters
 
@@ -178,7 +184,7 @@ def _is_integer(name: str) -> bool:
 
 
 def _unknown(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
-    """The end of an error message about a label that is not a name."""
+    """The end of an error message about a label that is not among the names."""
     alike = [known for known in names if spelling(known) == spelling(name)]
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
@@ -204,6 +210,6 @@ def _rows(count: int) -> str:
 
 
 def _escaped(name: str) -> str:
-    """A name whose spelling matters: invisible and non-ASCII characters are escaped."""
+    """Quotes a name and escapes its invisible and non-ASCII characters, so that its exact spelling is visible."""
     text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."

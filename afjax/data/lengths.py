@@ -1,4 +1,7 @@
-"""Which padded lengths batches may have: few, because each one compiles a program, and close to the rows' lengths."""
+"""Chooses the padded lengths of batches.
+
+Each length costs the compilation of a program, and each token of padding costs compute. The choice balances the two.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,22 +12,22 @@ from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_groups, padding_share
 from afjax.data.tokenise import TokenisedRows
 
-# Most lengths that a run may have.
+# Maximum number of padded lengths in a run.
 MOST = 8
-# Tokens of padding, over the whole run, that one more length must remove to be worth compiling its program.
+# Minimum reduction in padding, in tokens over the whole run, that justifies compiling one more length.
 PROGRAM_TOKENS = 100_000
-# The distance to the next allowed length, by the length it starts from. There are few allowed lengths, so that tasks
-# share compiled programs.
+# The distance to the next allowed length, by the length it starts at. Allowed lengths are sparse, so that different
+# tasks share compiled programs.
 STEPS = {0: 2, 24: 4, 48: 8, 80: 16, 128: 32, 256: 64, 512: 128}
 
 
 @dataclasses.dataclass(frozen=True)
 class PaddedLengths:
-    """The padded lengths of a run's batches, each rising; the last one holds the longest row.
+    """The padded lengths of a run's batches, in ascending order. The longest row fits into the last one.
 
     Attributes:
       train: Lengths of training batches.
-      dev: Lengths of the batches that evaluate dev rows.
+      dev: Lengths of dev batches.
     """
 
     train: tuple[int, ...]
@@ -40,15 +43,15 @@ def choose_lengths(
     num_evaluations: int,
     shares: Sequence[float] = (),
 ) -> PaddedLengths:
-    """Chooses the padded lengths of a run; ``config.buckets`` if it has any.
+    """Chooses the padded lengths of a run, unless ``config.buckets`` sets them.
 
     Args:
       train: The train split of each task.
       dev: The dev split of each task.
       config: ``max_length``, ``buckets`` and ``batch_size``.
       num_steps: Training steps of the run.
-      num_evaluations: How often the dev rows are evaluated.
-      shares: How often rows of each of ``train`` are drawn; empty: as often as it has rows.
+      num_evaluations: The number of evaluations of the dev split.
+      shares: The share of training rows drawn from each split of ``train``. If empty, proportional to its size.
     """
     if config.buckets:
         return PaddedLengths(config.lengths, config.lengths)
@@ -61,10 +64,10 @@ def choose_lengths(
 def train_lengths(
     train: Sequence[TokenisedRows], config: TrainConfig, *, num_steps: int, shares: Sequence[float] = ()
 ) -> tuple[int, ...]:
-    """Chooses the lengths of training batches, with the fewest tokens of padding and programs over all steps.
+    """Chooses the lengths of training batches, minimizing padding and compiled programs over all steps.
 
-    One more length must remove ``PROGRAM_TOKENS`` of padding. There are at most eight, and at most one for every two
-    batches of an epoch, because rows of one length share a batch.
+    Each additional length must remove ``PROGRAM_TOKENS`` tokens of padding. There are at most ``MOST`` lengths, and at
+    most one per two batches of an epoch, because only rows of the same padded length share a batch.
 
     Args:
       train, config, num_steps, shares: See :func:`choose_lengths`.
@@ -77,7 +80,7 @@ def train_lengths(
     most = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
     weights = np.sum([split * rate for split, rate in zip(counts, often, strict=True)], 0)
     options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, most)]
-    # Tokens of one row of the batch on average, without padding.
+    # Mean number of tokens per row, without padding.
     tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
     per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
 
@@ -89,12 +92,12 @@ def train_lengths(
 
 
 def eval_lengths(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_evaluations: int = 1) -> tuple[int, ...]:
-    """Chooses the lengths of evaluation batches, by the same rule as :func:`train_lengths`.
+    """Chooses the lengths of evaluation batches, by the same criterion as :func:`train_lengths`.
 
     Args:
       splits: Splits that are evaluated with the same compiled programs.
       config: ``max_length``, ``buckets`` and ``batch_size``.
-      num_evaluations: How often they are evaluated.
+      num_evaluations: The number of evaluations of each split.
     """
     if config.buckets:
         return config.lengths
@@ -113,10 +116,10 @@ def eval_lengths(splits: Sequence[TokenisedRows], config: TrainConfig, *, num_ev
 
 
 def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) -> tuple[int, ...]:
-    """Chooses the lengths of batches that are predicted or scored once.
+    """Chooses the padded lengths for predicting or scoring rows once.
 
-    Few rows get quarters of ``max_length``, whatever the rows' lengths, so that the next call uses the same compiled
-    programs. Many rows get lengths of their own.
+    A small input gets the quarters of ``max_length``, regardless of its rows' lengths, so that later calls reuse the
+    compiled programs. For a large input, lengths are chosen for its rows.
     """
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     if len(data) * data.num_choices * max_length < 10 * PROGRAM_TOKENS:
@@ -125,7 +128,7 @@ def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) 
 
 
 def ladder(longest: int, max_length: int) -> list[int]:
-    """The lengths to choose from: 2, 4, ..., 24, 28, ..., 48, 56, ... up to the first that holds the longest row."""
+    """The lengths to choose from: 2, 4, ..., 24, 28, ..., 48, 56, ..., up to the first that fits the longest row."""
     lengths = [0]
     while lengths[-1] < longest:
         step = STEPS[max(begin for begin in STEPS if begin <= lengths[-1])]
@@ -134,21 +137,24 @@ def ladder(longest: int, max_length: int) -> list[int]:
 
 
 def _padding(train: Sequence[TokenisedRows], often: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
-    """:func:`padding_share` over several splits, whose rows are drawn unequally often."""
+    """:func:`padding_share` of several splits, weighted by how often their rows are drawn."""
     tokens = often * [float(data.offsets[-1]) for data in train]
     shares = np.array([padding_share(data, batch_size=batch_size, lengths=lengths) for data in train])
     return 1 - float(tokens.sum() / (tokens / (1 - shares)).sum())
 
 
 def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]:
-    """For one length, two, ..., those of the allowed ones (the longest among them) that need the fewest places."""
-    upto = np.cumsum(weights)[allowed]  # rows that fit each length
-    # places[i, j]: of the rows that fit allowed[j] but not allowed[i - 1]
+    """For each number of lengths from 1, the allowed lengths that minimize the total number of padded tokens.
+
+    Every result includes the longest allowed length. Solved by dynamic programming over the number of lengths.
+    """
+    upto = np.cumsum(weights)[allowed]  # Weight of the rows that fit into each length.
+    # places[i, j]: padded tokens of the rows that fit into allowed[j] but not into allowed[i - 1].
     below = np.concatenate([[0.0], upto[:-1]])
     places = np.where(np.tri(len(allowed)).T > 0, (upto[None] - below[:, None]) * allowed[None], np.inf)
     cost, chosen = places[0], [[(int(length),) for length in allowed]]
     for _ in range(min(MOST, len(allowed)) - 1):
-        # The last length is allowed[j], the one in front of it allowed[i - 1].
+        # The last length is allowed[j], and the length before it is allowed[i - 1].
         options = cost[:-1, None] + places[1:]
         before = options.argmin(0)
         previous = chosen[-1]

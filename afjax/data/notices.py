@@ -1,6 +1,7 @@
-"""Sentences about data and results that may be mistakes, with counts: blank texts, odd labels, leaks, chance results.
+"""Notices about possible mistakes in data and results.
 
-None of them is an error, because each can be intended.
+They cover blank texts, implausible labels, rows in both train and dev, and results at chance. All of these can be
+intended, so none is an error.
 """
 
 from collections import Counter
@@ -13,19 +14,19 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
 from afjax.data.splits import AnyRows, Rows, SpanRows, row_texts
 
-# Splits with fewer rows may well have as many labels.
+# In a split with fewer rows, a large number of different labels is plausible.
 _MANY_ROWS = 20
 
 
 def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
-    """Describes what may be wrong with a task's data.
+    """Describes possible mistakes in a task's data.
 
     Args:
       task: The task.
       splits: Its splits by name.
 
     Returns:
-      One sentence for each finding.
+      One notice per possible mistake.
     """
     found = [
         notice
@@ -38,7 +39,7 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:
-    """Counts the rows with a text that has no visible character; empty if there are none.
+    """Reports the number of rows with a text that has no visible character; empty if there are none.
 
     Args:
       name: The split's name.
@@ -48,17 +49,17 @@ def blank_texts(name: str, rows: AnyRows) -> str:
 
 
 def blank_rows(rows: AnyRows) -> list[int]:
-    """Returns the numbers, from 0, of the rows with a text that has no visible character."""
+    """Returns the indices of the rows with a text that has no visible character."""
     return [number for number, texts in enumerate(row_texts(rows, choices=False)) if not all(map(is_visible, texts))]
 
 
 def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
-    """Says how many rows have an empty text; empty if there are none.
+    """Reports the number of rows with a blank text; empty if there are none.
 
     Args:
-      name: What the rows are, such as ``rte's train``.
-      blank: The numbers of these rows, from 0, rising.
-      num_rows: The number of all rows.
+      name: The rows' name, such as ``rte's train``.
+      blank: The indices of the rows with a blank text, in ascending order.
+      num_rows: The total number of rows.
     """
     if not blank:
         return ""
@@ -67,7 +68,9 @@ def blank_rows_notice(name: str, blank: Sequence[int], num_rows: int) -> str:
 
 
 def many_labels(name: str, rows: AnyRows) -> str:
-    """Says that nearly every row of a classification split has a label of its own, as if the column held ids.
+    """Reports that most rows of a classification split have different labels, as if the column contained ids.
+
+    Returns an empty string if this is not the case.
 
     Args:
       name: The split's name.
@@ -84,11 +87,11 @@ def many_labels(name: str, rows: AnyRows) -> str:
 
 
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
-    """Counts the dev rows whose texts train has too; empty if there are none.
+    """Reports the number of rows whose texts are in both train and dev; empty if there are none.
 
     Args:
       name: The task's name.
-      train, dev: Its splits.
+      train, dev: The task's splits.
     """
     labels_of: dict[Any, set[Any]] = {}
     for texts, label in zip(row_texts(train), _labels(train), strict=True):
@@ -107,19 +110,19 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
 
 
 def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, float]) -> str:
-    """Says that an accuracy is not above the share of the largest class; empty if it is.
+    """Reports an accuracy that does not exceed the share of the largest class; empty if it does.
 
-    For multiple choice, a class is the number of the right choice.
+    For multiple choice, the class is the index of the correct choice.
 
     Args:
       name: The name of the model's head.
       rows: The labelled rows that were scored.
-      metrics: Their scores.
+      metrics: The scores by name of metric.
     """
     if isinstance(rows, SpanRows) or rows.labels is None or "accuracy" not in metrics:
         return ""
     (largest, count), *_ = Counter(rows.labels.tolist()).most_common(1)
-    # The accuracy is a share of the same rows, so it differs by a whole row or only by rounding.
+    # Both are shares of the same rows, so they differ by at least one row or only by rounding.
     if round(metrics["accuracy"] * len(rows)) > count:
         return ""
     label = rows.label_names[largest] if largest < len(rows.label_names) else str(largest)
@@ -130,7 +133,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
 
 
 def _labels(rows: AnyRows) -> list[Any]:
-    """A hashable label for each row; None if there are none."""
+    """A hashable label for each row; all None if the rows are not labelled."""
     if rows.labels is None:
         return [None] * len(rows)
     return list(rows.labels) if isinstance(rows, SpanRows) else rows.labels.tolist()

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax.data.batches import eval_batches
+from afjax.data.batches import Batching, eval_batches
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place_batch, to_host, whole
+from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
 from afjax.errors import UserError
 from afjax.trees import Tree
 
 
 def jit_eval_step(step: Callable[[Any, Any], Any], mesh: Mesh) -> Any:
-    """Compiles a step whose results every host of the mesh gets whole."""
-    return jax.jit(step, out_shardings=whole(mesh))
+    """Compiles a step whose outputs are replicated over the mesh."""
+    return jax.jit(step, out_shardings=replicated(mesh))
 
 
 def over_rows(
@@ -25,26 +25,22 @@ def over_rows(
     params: Tree,
     data: TokenisedRows,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
+    batching: Batching,
     mesh: Mesh,
 ) -> Any:
-    """Runs ``step(params, {"tokens", "types", "mask"})`` over every row once.
+    """Runs ``step(params, {"tokens", "types", "mask"})`` on every row once.
 
     Args:
-      step: Compiled, on several hosts by :func:`jit_eval_step`; gives an array, or a tree of them, whose leading axis
-        is the batch's.
-      params: On the mesh.
-      data: At least one row.
-      batch_size: Rows a step.
-      lengths: Padded lengths, rising.
-      pad_id: The padding token.
+      step: A compiled function that returns a tree of arrays with the batch as leading axis. With several hosts, it
+        must be compiled by :func:`jit_eval_step`.
+      params: The parameters, on the mesh.
+      data: The split, with at least one row.
+      batching: Batch size, padded lengths and padding token.
       mesh: The devices.
 
     Returns:
-      On every host the same tree with a leading axis of all rows, in their own order; NumPy arrays. Where batches
-      differ in another axis (that of their padded length), shorter ones are filled up with the dtype's lowest number.
+      A tree of NumPy arrays, the same on every host, whose leading axis is all rows in their original order. If an
+      axis depends on the padded length, shorter outputs are padded with the dtype's lowest value.
 
     Raises:
       UserError: An output is NaN or infinite.
@@ -58,12 +54,13 @@ def over_rows(
         order.append(rows[rows >= 0])
         outputs.append(jax.tree.map(lambda leaf: leaf[rows >= 0], jax.device_get(output)))
 
-    part = own_rows(batch_size, mesh)
-    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
-        inputs = place_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
+    batch_size = batching.batch_size
+    part = host_rows(batch_size, mesh)
+    for batch in eval_batches(data, batching, part=part):
+        inputs = shard_batch({name: batch[name] for name in ("tokens", "types", "mask")}, batch_size, mesh)
         with jax.set_mesh(mesh):
             under_way.append((batch["rows"], step(params, inputs)))
-        # The next batch is built while the device is at work on this one.
+        # Fetching one step late lets the host build the next batch while the device computes.
         if len(under_way) > 1:
             fetch()
     while under_way:
@@ -76,15 +73,15 @@ def over_rows(
 
 
 def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
-    """Refuses outputs that are NaN or infinite, so that no prediction or score is made of them.
+    """Raises UserError if an output is NaN or infinite.
 
     Args:
-      outputs: A tree of arrays whose leading axis is that of all rows (of span: of all windows).
+      outputs: A tree of arrays whose leading axis is all rows (for span tasks, all windows).
       data: The rows.
-      params: The model's parameters, to find out where the numbers come from.
+      params: The model's parameters, which are searched for the cause.
 
     Raises:
-      UserError: Names the first such row, and the parameters that are not finite.
+      UserError: An output is not finite. The message names the first such row and any parameters that are not finite.
     """
     bad = np.zeros(len(data), bool)
     for leaf in jax.tree.leaves(outputs):
@@ -99,7 +96,7 @@ def _not_finite(what: str, params: Tree) -> UserError:
     damaged = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        # Another host's part of an array cannot be read here.
+        # Shards on other hosts cannot be read here.
         if getattr(leaf, "is_fully_addressable", True) and not bool(jnp.isfinite(leaf).all())
     ]
     if damaged:
@@ -118,36 +115,35 @@ def sum_over_rows(
     data: TokenisedRows,
     weights: np.ndarray,
     *,
-    batch_size: int,
-    lengths: Sequence[int],
-    pad_id: int,
+    batching: Batching,
     mesh: Mesh,
 ) -> Any:
-    """The sum over all batches of ``step(params, {"tokens", "types", "mask", "weights"})``.
+    """Sums ``step(params, {"tokens", "types", "mask", "weights"})`` over all batches.
 
-    It is kept on the devices: memory does not grow with the number of rows.
+    The running sum stays on the devices, so memory use does not depend on the number of rows.
 
     Args:
-      step: Compiled; gives a tree of float arrays.
-      params, data, batch_size, lengths, pad_id, mesh: As in :func:`over_rows`.
-      weights: ``[rows, n]``, of which the step is given its batch's; zero for what fills a batch up.
+      step: A compiled function that returns a tree of float arrays.
+      params, data, batching, mesh: See :func:`over_rows`.
+      weights: ``[rows, n]``. The step receives the weights of its batch, with zeros for padding rows.
 
     Returns:
-      The tree; NumPy arrays.
+      The sum, a tree of NumPy arrays.
 
     Raises:
       UserError: The sum is NaN or infinite.
     """
-    part = own_rows(batch_size, mesh)
+    batch_size = batching.batch_size
+    part = host_rows(batch_size, mesh)
     total: Any = None
-    for batch in eval_batches(data, batch_size=batch_size, lengths=lengths, pad_id=pad_id, part=part):
+    for batch in eval_batches(data, batching, part=part):
         rows = batch["rows"][part]
         inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
         inputs["weights"] = np.where(rows[:, None] >= 0, weights[rows], 0)
         with jax.set_mesh(mesh):
-            # The next batch is built while the devices are at work on this one, and no more are waiting.
+            # The host builds one batch ahead of the devices. Waiting here bounds the number of queued batches.
             jax.block_until_ready(total)
-            found = step(params, place_batch(inputs, batch_size, mesh))
+            found = step(params, shard_batch(inputs, batch_size, mesh))
             total = (found, jax.tree.map(jnp.zeros_like, found)) if total is None else _added(total, found)
     assert total is not None, "an empty split reached the model"
     summed = to_host(total[0])
@@ -158,7 +154,7 @@ def sum_over_rows(
 
 @jax.jit
 def _added(total: tuple[Any, Any], found: Any) -> tuple[Any, Any]:
-    """A sum and what rounding added to it, which the next addend makes good (Kahan): many batches lose no digits."""
+    """Kahan summation: adds to a running sum and its compensation, so that rounding errors do not accumulate."""
     addend = jax.tree.map(jnp.subtract, found, total[1])
     new = jax.tree.map(jnp.add, total[0], addend)
     return new, jax.tree.map(lambda new, old, more: (new - old) - more, new, total[0], addend)

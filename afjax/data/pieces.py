@@ -1,4 +1,4 @@
-"""What rows are put together from: every text's token ids, made once, and the special tokens around them."""
+"""The pieces of a tokenised row: the token ids of each text, and the special tokens around them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import numpy as np
 
 from afjax.errors import UserError
 
-# Texts a call of the tokenizer: enough to keep its threads busy, few enough to bound the memory it takes.
+# Texts per call of the tokenizer: enough to keep its threads busy, few enough to bound its memory use.
 CHUNK = 16384
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Token ids of texts, one after another, without special tokens.
+    """Concatenated token ids of texts, without special tokens.
 
     Attributes:
       tokens: int32 [tokens].
-      offsets: int64 [texts + 1]; text ``i`` has the tokens ``offsets[i]`` up to ``offsets[i + 1]``.
-      characters: int32 [tokens, 2], where each token begins and ends in its text; None where not asked for.
+      offsets: int64 [texts + 1]; the tokens of text ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
+      characters: int32 [tokens, 2], each token's first and end character in its text; None if not requested.
     """
 
     tokens: np.ndarray
@@ -30,12 +30,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Template:
-    """The special tokens around a text or a pair: in front, between the two and behind, ids and types of each.
+    """The special tokens before, between and after the texts of a row.
 
     Attributes:
-      specials: As many lists as texts, and one more.
-      special_types: The types of those tokens.
-      types: Of the texts' own tokens.
+      specials: Lists of token ids: one before each text, and one after the last.
+      special_types: The token types of ``specials``.
+      types: The token type of each text.
     """
 
     specials: tuple[list[int], ...]
@@ -48,7 +48,7 @@ class Template:
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A tokenizer of the tokenizers library with settings of its own, which neither pads nor truncates."""
+    """Copies a tokenizer's backend (of the tokenizers library), without padding and truncation."""
     check_fast(tokenizer)
     backend = tokenizer.backend_tokenizer
     backend = type(backend).from_str(backend.to_str())
@@ -58,7 +58,7 @@ def plain_backend(tokenizer: Any) -> Any:
 
 
 def check_fast(tokenizer: Any) -> None:
-    """Raises UserError unless a tokenizer of transformers is a fast one."""
+    """Raises UserError unless a tokenizer of transformers is a fast tokenizer."""
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"The tokenizer {type(tokenizer).__name__} is not a fast one; give a trunk that has a tokenizer.json."
@@ -66,14 +66,14 @@ def check_fast(tokenizer: Any) -> None:
 
 
 def number_texts(*columns: Iterable[str]) -> tuple[list[str], list[np.ndarray]]:
-    """The different texts, and for each column which of them its texts are, int64."""
+    """Deduplicates texts. Returns the unique texts, and for each column the indices of its texts, int64 [rows]."""
     numbers: dict[str, int] = {}
     found = [np.array([numbers.setdefault(text, len(numbers)) for text in column], np.int64) for column in columns]
     return list(numbers), found
 
 
 def encode_texts(backend: Any, texts: Sequence[str], *, characters: bool = False) -> Pieces:
-    """Token ids of texts, by a backend of :func:`plain_backend`."""
+    """Tokenises texts with a backend from :func:`plain_backend`."""
     tokens, lengths, places = [], [0], []
     encode = backend.encode_batch if characters else backend.encode_batch_fast
     for start in range(0, len(texts), CHUNK):
@@ -87,7 +87,10 @@ def encode_texts(backend: Any, texts: Sequence[str], *, characters: bool = False
 
 
 def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
-    """Learns from a short text, or a pair, what the tokenizer puts around it. Types are 0 where the model has none."""
+    """Determines a tokenizer's special tokens by encoding a short text or pair.
+
+    All types are 0 if the model has no token types.
+    """
     encoding = backend.encode("a", "a") if pair else backend.encode("a")
     types = encoding.type_ids if "token_type_ids" in tokenizer.model_input_names else [0] * len(encoding)
     ends = [0]
@@ -105,6 +108,6 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """``start, start + 1, ...`` for every start, as many as its length, one after another; int64."""
+    """Concatenates ``arange(start, start + length)`` for all starts and lengths; int64."""
     ends = np.cumsum(lengths)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,4 +1,4 @@
-"""One split of a task in memory: texts, choices or questions, with their labels."""
+"""One split of a task in memory: its texts, choices or questions, and labels."""
 
 import abc
 import hashlib
@@ -13,13 +13,13 @@ import numpy as np
 from afjax.display.html import Content, listed, shortened, table
 from afjax.errors import UserError
 
-# How many rows a notebook shows, and how many characters of a text.
+# Limits for display in notebooks: number of rows, and characters per text.
 _SHOWN_ROWS, _SHOWN_TEXT = 10, 200
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Split(abc.ABC):
-    """What the kinds of splits share; every field has an entry per row, except ``label_names`` and ``has_question``."""
+    """Base class of splits. All fields have one entry per row, except ``label_names`` and ``has_question``."""
 
     ids: Sequence[str] | None = None
 
@@ -32,23 +32,23 @@ class _Split(abc.ABC):
     @property
     @abc.abstractmethod
     def text_columns(self) -> int | None:
-        """The form of the rows, as a number of texts: 1 for single texts, 2 for pairs. None if it is not known.
+        """The number of texts per row: 1 for single texts, 2 for pairs. None if it is not known.
 
-        For multiple choice, 2 is a context and a question, and 1 a context only; the choices do not count.
+        For multiple choice, choices do not count: it is 2 for a context and a question, and 1 for only a context.
         """
 
     @property
     @abc.abstractmethod
     def form(self) -> str:
-        """What one row is, in the plural, such as "pairs of texts"."""
+        """A plural noun for the rows, such as "pairs of texts"."""
 
     @abc.abstractmethod
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
-        """The texts of a row, as ``(name, text)``."""
+        """The texts of a row, as pairs ``(name, text)``."""
 
     @abc.abstractmethod
     def label_of(self, row: int) -> str:
-        """The label of a row as text; empty if the rows have no labels."""
+        """The label of a row as text; empty if the split is not labelled."""
 
     def _label_summary(self) -> str:
         return "no labels"
@@ -70,15 +70,15 @@ class _Split(abc.ABC):
         return table([*header, *(["label"] if labelled else [])], rows, caption=caption).html
 
     def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> Self:
-        """Some of the rows, always as rows: ``rows[5]`` has one row.
+        """Selects rows. The result is always a split: ``rows[5]`` is a split with one row.
 
         Args:
-          rows: A slice, a list or array of row numbers (negative ones count from the end), a mask with a bool per row,
-            or one number.
+          rows: A slice, a list or array of row indices (negative ones count from the end), a mask with one bool per
+            row, or a single index.
 
         Raises:
-          UserError: An index of another type, such as a column's name.
-          IndexError: A number beyond the rows.
+          UserError: The index has another type, such as a column's name.
+          IndexError: An index is out of range.
         """
         if isinstance(rows, slice):
             return self.take(range(*rows.indices(len(self))))
@@ -99,7 +99,7 @@ class _Split(abc.ABC):
         return self.take(numbers % len(self))
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Self:
-        """Some of the rows, by their numbers."""
+        """Selects rows by their indices."""
         rows = np.asarray(rows, int)
         changes: dict[str, Any] = {}
         for each in fields(self):
@@ -109,7 +109,7 @@ class _Split(abc.ABC):
         return replace(self, **changes)
 
     def every(self, num: int) -> Self:
-        """At most ``num`` of the rows, evenly spaced: files are often sorted by label."""
+        """Selects at most ``num`` rows, evenly spaced, because files are often sorted by label."""
         if num >= len(self):
             return self
         return self.take(np.linspace(0, len(self) - 1, num).round().astype(int))
@@ -122,10 +122,9 @@ class Rows(_Split):
     Attributes:
       text_a: The texts, or the first texts of pairs.
       text_b: The second texts; None for a task on single texts.
-      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None where there
-        are none.
-      label_names: In the order of their indices; empty for regression.
-      ids: What the source calls each row; None: it does not say.
+      labels: int32 [rows], indices into ``label_names``; float32 [rows] for regression; None if not labelled.
+      label_names: Label names in the order of their indices; empty for regression.
+      ids: The source's ids of the rows; None if it has none.
     """
 
     text_a: Sequence[str]
@@ -176,12 +175,12 @@ class ChoiceRows(_Split):
     """One split of a multiple-choice task.
 
     Attributes:
-      contexts: What the choices are about; a question behind it, where there is one.
-      choices: At least two a row; rows may have different numbers of them.
-      labels: int32 [rows], which choice is right; None where there are none.
-      label_names: What the first, second, ... choice is called; rows may have more or fewer choices.
-      ids: What the source calls each row; None: it does not say.
-      has_question: Whether the contexts include a question from a column of its own; None if it is not known.
+      contexts: The context of each row, followed by the question if there is one.
+      choices: At least two choices per row. The number can differ between rows.
+      labels: int32 [rows], the index of the correct choice; None if not labelled.
+      label_names: The names of the first, second, ... choice. Rows can have more or fewer choices than names.
+      ids: The source's ids of the rows; None if it has none.
+      has_question: Whether the contexts include a question from a separate column; None if it is not known.
     """
 
     contexts: Sequence[str]
@@ -212,16 +211,16 @@ class ChoiceRows(_Split):
 
     @property
     def num_choices(self) -> np.ndarray:
-        """int64 [rows]."""
+        """The number of choices of each row; int64 [rows]."""
         return np.array([len(choices) for choices in self.choices], np.int64)
 
     def pairs(self) -> Rows:
-        """Every context with each of its choices, row after row."""
+        """Pairs every context with each of its choices, in the order of the rows."""
         contexts = [context for context, choices in zip(self.contexts, self.choices, strict=True) for _ in choices]
         return Rows(contexts, list(chain.from_iterable(self.choices)), None, ())
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of contexts and choices."""
+        """SHA-256 (hex) of the contexts and choices."""
         numbers = ",".join(map(str, self.num_choices))
         return _texts_digest(f"{numbers}\n", [self.contexts, list(chain.from_iterable(self.choices))])
 
@@ -232,15 +231,15 @@ class ChoiceRows(_Split):
 
 @dataclass(frozen=True, repr=False)
 class SpanRows(_Split):
-    """One split of a task whose answers are cut from a context.
+    """One split of a task whose answers are spans of a context.
 
     Attributes:
-      questions: One a row.
-      contexts: What the answers are cut from.
-      labels: Each row's right answers, as (text, where it begins in the context in characters; -1: not known); none of
-        them: the question has no answer. None where the split is not labelled.
-      label_names: Empty.
-      ids: What the source calls each row.
+      questions: One question per row.
+      contexts: One context per row.
+      labels: For each row its correct answers, as pairs of the text and its start in the context in characters (-1 if
+        not known). A question without answers has an empty tuple. None if the split is not labelled.
+      label_names: Always empty.
+      ids: The source's ids of the rows; None if it has none.
     """
 
     questions: Sequence[str]
@@ -274,12 +273,12 @@ class SpanRows(_Split):
         return f"labelled, {without} without an answer" if without else "labelled"
 
     def trainable(self) -> list[int]:
-        """The rows that say where their answer begins, or that they have none."""
-        # SQuAD's train split has one answer a question; of several the first is learnt.
+        """The indices of rows that can be trained on: the answer's start is known, or the question has no answer."""
+        # SQuAD's train split has one answer per question. If there are several, only the first is trained on.
         return [row for row, right in enumerate(self.labels or ()) if not right or right[0][1] >= 0]
 
     def texts_digest(self) -> str:
-        """SHA-256 (hex) of questions and contexts."""
+        """SHA-256 (hex) of the questions and contexts."""
         return _texts_digest(f"{len(self)} span\n", [self.questions, self.contexts])
 
     def digest(self) -> str:
@@ -292,7 +291,7 @@ AnyRows = Rows | ChoiceRows | SpanRows
 
 
 def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...]]:
-    """The texts of each row; of multiple choice with its choices as a tuple, unless ``choices`` is False."""
+    """The texts of each row. For multiple choice, the context and a tuple of choices, unless ``choices`` is False."""
     if isinstance(rows, SpanRows):
         return zip(rows.questions, rows.contexts, strict=True)
     if isinstance(rows, ChoiceRows):
@@ -301,14 +300,14 @@ def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...
 
 
 def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, advice: str) -> None:
-    """Raises UserError if rows have another form than they should; see ``text_columns``.
+    """Raises UserError if rows do not have the expected number of texts; see ``text_columns``.
 
     Args:
-      form: The form that the rows should have; None if it is not known, so that every form is allowed.
-      of: What has that form, such as "The task rte's train rows".
-      rows: The rows.
-      rows_name: Their name in the error message.
-      advice: What to do.
+      form: The expected number of texts per row. None accepts any number.
+      of: The name in the error message of the rows with the expected form, such as "The task rte's train rows".
+      rows: The rows to check.
+      rows_name: The name of ``rows`` in the error message.
+      advice: The end of the error message, which tells the user how to fix it.
     """
     given = rows.text_columns
     if None in (form, given) or form == given:
@@ -321,7 +320,7 @@ def check_same_form(form: int | None, of: str, rows: AnyRows, rows_name: str, ad
 def _texts_digest(head: str, columns: Iterable[Sequence[str]]) -> str:
     digest = hashlib.sha256(head.encode())
     for texts in columns:
-        # Lengths in front keep ("ab", "c") and ("a", "bc") apart.
+        # The lengths make ("ab", "c") and ("a", "bc") different.
         encoded = [text.encode() for text in texts]
         digest.update(np.array([len(text) for text in encoded], "<i8").tobytes())
         for text in encoded:

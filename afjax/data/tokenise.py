@@ -1,4 +1,4 @@
-"""Token ids of a split, made once and cached by content."""
+"""Tokenises splits and caches their token ids by content."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -13,23 +13,25 @@ from afjax.data.pieces import CHUNK, check_fast, encode_texts, learn_template, n
 from afjax.data.splits import ChoiceRows, Rows
 from afjax.errors import UserError
 
-# Part of the cache's key: raise it when what is stored, or how it is made, changes.
+# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
 class TokenisedRows:
-    """The token ids of a split, all rows one after another.
+    """The concatenated token ids of a split.
 
-    Of multiple choice a row has a sequence for each of its choices; else it has one.
+    A row has one sequence, or one per choice for multiple choice.
 
     Attributes:
       tokens: int32 [tokens].
-      types: int8 [tokens], 0 for a first text and 1 for a second; all 0 for RoBERTa.
-      offsets: int64 [sequences + 1]; sequence ``i`` has the tokens ``offsets[i]`` up to ``offsets[i + 1]``.
-      labels: int32 or float32 [rows], as of the split; int32 [rows, 2] of span, the answer's first and last token.
-      truncated: Number of sequences that were cut to the maximum length.
-      choices: int64 [rows + 1] of multiple choice: row ``i`` has the sequences ``choices[i]`` up to ``choices[i + 1]``.
+      types: int8 [tokens], 0 for the first text and 1 for the second; all 0 for RoBERTa.
+      offsets: int64 [sequences + 1]; the tokens of sequence ``i`` are ``tokens[offsets[i] : offsets[i + 1]]``.
+      labels: int32 or float32 [rows], the split's labels. For span tasks int32 [rows, 2], the answer's first and last
+        token.
+      truncated: Number of sequences that were truncated to the maximum length.
+      choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences from ``choices[i]`` up to,
+        but not including, ``choices[i + 1]``.
     """
 
     tokens: np.ndarray
@@ -45,32 +47,32 @@ class TokenisedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [rows]: tokens of each row, special ones included; of multiple choice those of its longest sequence."""
+        """The number of tokens of each row; for multiple choice, of its longest sequence. int64 [rows]."""
         lengths = np.diff(self.offsets)
         return lengths if self.choices is None else np.maximum.reduceat(lengths, self.choices[:-1])
 
     @property
     def num_choices(self) -> int:
-        """The most sequences that a row has."""
+        """The maximum number of sequences per row."""
         return 1 if self.choices is None else int(np.diff(self.choices).max())
 
     def source_row(self, index: int) -> tuple[int, int]:
-        """The row of the split that entry ``index`` belongs to, from 0, and the split's number of rows."""
+        """The index of the split's row that entry ``index`` belongs to, and the split's number of rows."""
         return index, len(self)
 
 
 def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedRows:
-    """Turns texts into token ids, or reads them from the cache.
+    """Tokenises a split, or reads its token ids from the cache.
 
     Args:
-      rows: Texts or pairs, or contexts with choices; of a pair that is too long, the longer text is cut first.
+      rows: Texts, pairs, or contexts with choices. A pair that is too long is truncated by :func:`cut_longest`.
       tokenizer: A fast tokenizer of transformers.
-      max_length: Tokens a row may have, special ones included.
-      cache_dir: Where token ids are kept, under a digest of all they depend on; None: nowhere.
+      max_length: Maximum number of tokens per sequence, including special tokens.
+      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
+        the cache.
 
     Raises:
-      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or the cache
-        cannot be written.
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, or the cache is not writable.
     """
     if isinstance(rows, ChoiceRows):
         pairs = tokenise(rows.pairs(), tokenizer, max_length=max_length, cache_dir=cache_dir)
@@ -88,9 +90,9 @@ def tokenise(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, cache_
 
 
 def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
-    """Token ids without labels.
+    """Computes token ids, without labels.
 
-    Every different text is tokenised once: a premise of MNLI stands in three rows.
+    Repeated texts are tokenised only once: for example, MNLI has each premise in three rows.
     """
     backend = plain_backend(tokenizer)
     columns = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
@@ -130,10 +132,11 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
 
 
 def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.ndarray]:
-    """How many tokens are kept of each text of pairs: as many as fit, the longer text cut first.
+    """Returns the number of tokens to keep of both texts of each pair, truncating the longer text first.
 
-    Where both are longer than half, each keeps a half; of an odd number the longer text has one more (the second, where
-    they are equally long). That is what ``longest_first`` of the tokenizers library does.
+    If both texts are longer than half of ``room``, each keeps one half. If ``room`` is odd, the longer text gets the
+    remaining token, or the second text if both are equally long. This matches ``longest_first`` of the tokenizers
+    library.
     """
     short, long = np.minimum(first, second), np.maximum(first, second)
     halved = 2 * short > room
@@ -145,7 +148,7 @@ def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.nda
 
 
 def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 (hex) of all that token ids depend on."""
+    """SHA-256 (hex) of everything that the token ids depend on."""
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     everything = (
@@ -155,7 +158,7 @@ def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
 
 
 def read_cache(path: Path, num_rows: int) -> TokenisedRows | None:
-    """What :func:`write_cache` wrote, or None where there is nothing sound."""
+    """Reads the token ids that :func:`write_cache` wrote; None if they are missing or damaged."""
     arrays = read_arrays(path)
     if arrays is None or arrays.keys() != {"tokens", "types", "offsets", "truncated"}:
         return None

@@ -1,1 +1,1 @@
-"""What people see: lines and durations on a terminal, tables in HTML."""
+"""Output for people: text and progress bars on a terminal, and HTML."""

@@ -1,17 +1,17 @@
-"""HTML that is safe by construction: whatever is not markup that was made here is text, and is escaped."""
+"""HTML that is safe by construction: everything except :class:`Markup` is escaped."""
 
 import dataclasses
 import html
 import re
 from collections.abc import Sequence
 
-# No text of a browser's: control characters, and halves of surrogate pairs.
+# Characters that browsers cannot display: control characters and unpaired surrogates.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Markup:
-    """HTML that may stand in a page as it is."""
+    """HTML that is inserted into a page without escaping."""
 
     html: str
 
@@ -20,12 +20,13 @@ Content = Markup | str
 
 
 def tag(element: str, /, *content: Content, **attributes: str) -> Markup:
-    """An element.
+    """Makes an element.
 
     Args:
-      element: Its name, such as "p".
-      content: Text, which is escaped, and markup.
-      attributes: Their values are escaped; a trailing ``_`` of a name is dropped (``class_``), others are hyphens.
+      element: The element's name, such as "p".
+      content: Text, which is escaped, or markup.
+      attributes: Attributes; their values are escaped. In names, trailing underscores are dropped (``class_``) and
+        other underscores become hyphens.
     """
     pairs = (f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
     opened = f"<{element}{''.join(pairs)}>"
@@ -33,24 +34,26 @@ def tag(element: str, /, *content: Content, **attributes: str) -> Markup:
 
 
 def join(*content: Content) -> Markup:
-    """Content side by side."""
+    """Concatenates text, which is escaped, and markup."""
     return Markup("".join(part.html if isinstance(part, Markup) else text(part) for part in content))
 
 
 def text(words: str) -> str:
-    """Text, escaped for elements and attributes alike."""
+    """Escapes text for use in elements and attributes."""
     return html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", words))
 
 
 def table(
     header: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: Sequence[int] = (), caption: Content = ""
 ) -> Markup:
-    """A table that scrolls in itself where it is too wide; each row begins with its header.
+    """Makes a table, which scrolls horizontally if it is too wide.
+
+    The first cell of each row is its header.
 
     Args:
-      header: Titles of the columns.
-      rows: As many cells each.
-      numbers: Indices of the columns of numbers.
+      header: Column titles.
+      rows: The rows, with one cell per column.
+      numbers: Indices of the columns that hold numbers.
       caption: The table's caption.
     """
     kind = ["number" if column in numbers else "" for column in range(len(header))]
@@ -63,19 +66,22 @@ def table(
 
 
 def scrolling(wide: Markup, caption: Content = "") -> Markup:
-    """Something wide, which scrolls in itself, also by keyboard; its caption stands where it is."""
+    """Wraps wide content so that it scrolls by itself, also with the keyboard.
+
+    The caption does not scroll.
+    """
     scrolled = tag("div", wide, class_="scroll", tabindex="0")
     return tag("figure", tag("figcaption", caption), scrolled) if caption else scrolled
 
 
 def shortened(words: str, limit: int) -> str:
-    """Text on one line, cut to a number of characters."""
+    """Joins text into one line and truncates it to ``limit`` characters."""
     line = " ".join(words.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def listed(names: Sequence[str], *, most: int = 6) -> str:
-    """The first names, and how many more there are.
+    """Lists the first names, and the number of names that were left out.
 
     Example:
       >>> listed(["a", "b", "c"], most=2)

@@ -1,23 +1,22 @@
-"""Progress bars and tables on a terminal."""
+"""Progress bars, messages and durations on a terminal."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 
 def shows_bars() -> bool:
-    """Whether stderr shows progress bars: it is a terminal or a notebook, not a file or a pipe."""
+    """Whether stderr can show progress bars: it is a terminal or a notebook, not a file or a pipe."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: bool = False) -> Any:
-    """Returns a tqdm bar on stderr. It prints nothing where bars are not shown.
+    """Returns a tqdm bar on stderr, which prints nothing unless :func:`shows_bars`.
 
     Args:
       title: Text before the bar.
-      total: Units of the whole work.
+      total: Total number of units.
       unit: Name of one unit.
-      done: Units that are done already.
+      done: Number of units that are already done.
       scale: Whether to abbreviate large numbers (k, M, G).
     """
     import tqdm
@@ -36,35 +35,14 @@ def progress_bar(title: str, total: int, *, unit: str, done: int = 0, scale: boo
 
 
 def print_line(line: str) -> None:
-    """Prints a line on stderr; progress bars stay intact below it."""
+    """Prints a line on stderr, above any progress bars."""
     import tqdm
 
     tqdm.tqdm.write(line, file=sys.stderr)
 
 
-def table_lines(rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
-    """Aligns the cells of a table in columns.
-
-    Args:
-      rows: Cells, the header first; every row has as many.
-      texts: How many columns from the left hold text and are aligned left; the others hold numbers.
-
-    Example:
-      >>> table_lines([("label", "rows"), ("yes", "12")])
-      ['label  rows', 'yes      12']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < texts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def duration(seconds: float) -> str:
-    """Returns a time in its two largest units.
+    """Formats a duration in its two largest units.
 
     Example:
       >>> duration(3725)

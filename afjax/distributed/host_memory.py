@@ -1,4 +1,4 @@
-"""The host's memory."""
+"""The host's memory: its size, the peak of this process, and the release of freed memory."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def physical_memory() -> int:
-    """The bytes of memory that this machine has; a very large number if the system does not say."""
+    """Returns this machine's memory in bytes; ``sys.maxsize`` if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -14,7 +14,7 @@ def physical_memory() -> int:
 
 
 def peak_host_memory() -> int:
-    """The most bytes of memory that this process has held; 0 if the system does not say."""
+    """Returns this process's peak memory in bytes; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows.
@@ -24,10 +24,10 @@ def peak_host_memory() -> int:
 
 
 def return_freed_memory() -> None:
-    """Hands memory that is freed, but kept by the C library for later, back to the system.
+    """Trims the C library's heap, so that freed memory is returned to the system.
 
-    XLA's compiler leaves several hundred megabytes of it behind, which on a CPU counts towards a run's peak.
-    Elsewhere than on glibc this does nothing.
+    XLA's compiler frees several hundred megabytes that the C library keeps. On a CPU, they would count towards the peak
+    memory of a run. Does nothing if the C library is not glibc.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -1,11 +1,11 @@
-"""Several hosts (processes of one ``jax.distributed`` job) that do one thing together. With one host nothing happens.
+"""Coordinates the hosts (processes) of one ``jax.distributed`` job. With a single host, nothing happens.
 
-All hosts run the same program and read the same files; the first alone writes. An error on one is an error on all, so
-that none waits for another that has gone.
+All hosts run the same program and read the same files; only the first host writes. An error on one host is raised on
+all hosts, so that no host waits for one that has exited.
 
-A job ends together, too (:class:`Job`). If one host left at once, JAX's runtime would abort the others, with a stack
-trace and before they could say why. So a host that ends writes its reason into the key-value store of JAX's
-coordination service, and waits, for a bounded time, until the others have read it.
+All hosts also exit together (:class:`Job`). If one host exited immediately, JAX's runtime would abort the others with a
+stack trace before they could report the reason. An exiting host therefore writes its reason to the key-value store of
+JAX's coordination service, and waits for a bounded time until the others have read it.
 """
 
 import collections
@@ -27,48 +27,51 @@ import numpy as np
 
 from afjax.errors import HOST_LOST, PreemptionError, UserError
 
-# Seconds after which a host that sends no heartbeats counts as lost.
+# Seconds without a heartbeat after which a host counts as lost.
 HEARTBEAT_SECONDS = 30
-# Seconds in which all hosts must have started, and after which a host says that it waits for others.
+# Seconds within which all hosts must have started.
 JOIN_SECONDS = 300
+# Seconds after which a host reports that it is waiting for others to start.
 QUIET_SECONDS = 10
-# Seconds between two looks at the reasons of other hosts.
+# Seconds between checks whether another host is exiting.
 _POLL_SECONDS = 0.5
-# Seconds that the main thread has to end by itself, as it may be about to give the same reason in better words.
+# Seconds that the main thread has to exit by itself, because it may be about to report the same reason more precisely.
 _GRACE_SECONDS = 3.0
-# Seconds that a host which ends waits for the others to do the same; a dead one never does.
+# Seconds that an exiting host waits for the others to exit. A crashed host never does.
 FAREWELL_SECONDS = 10.0
-# Bytes of an error's sentence that other hosts receive.
+# Maximum bytes of an error message sent to other hosts.
 _LONGEST = 2000
-# Folders of the key-value store: the reasons of hosts that are ending, and the hosts that need the service no more.
+# Folders of the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
     "afjax: this host was aborted, as another host was lost, or it was killed; start the same command again on all "
     "hosts, and it goes on from the last checkpoint."
 )
 
-# What an exception means: the exit code and a sentence for the user; None if it is not expected.
+# Maps an exception to an exit code and a message for the user; None if the exception is unexpected.
 Explain = Callable[[BaseException], tuple[int, str] | None]
 
 
 class Job:
-    """Joins the hosts of one job, and ends with them: every host says on stderr why the job ends.
+    """Joins the hosts of one job, and makes them exit together. Each host prints the reason to stderr.
 
-    A context manager for all that the hosts do together. With a single host it does nothing. With several, a block
-    that raises does not return: the process ends with the exit code that ``explain`` gives, and every other host ends
-    with the same code and sentence, wherever it is. A block that ends without an exception, or with PreemptionError
-    (which the hosts have agreed on), waits for the other hosts to come that far.
+    This is a context manager around everything that the hosts do together. With a single host, it does nothing. With
+    several hosts, a block that raises does not return: the process exits with the code from ``explain``, and every
+    other host exits with the same code and message, whatever it is doing. A block that ends without an exception, or
+    with PreemptionError (which the hosts have agreed on), waits until the other hosts reach the same point.
 
     Args:
-      coordinator_address: ``HOST:PORT`` of the first host, the same on all; empty: found on Cloud TPU, else one host.
+      coordinator_address: ``HOST:PORT`` of the first host, the same on all hosts. If it is empty, hosts are discovered
+        on Cloud TPU, and elsewhere there is a single host.
       num_processes: Number of hosts.
       process_id: Number of this host, from 0.
-      explain: Exit code and sentence of an exception; None for one that is not expected, which ends this host with 1
-        and a traceback, and the others with ``HOST_LOST``.
+      explain: Maps an exception to an exit code and a message, or to None if the exception is unexpected. Then this
+        host exits with code 1 and a traceback, and the others with ``HOST_LOST``.
 
     Raises:
-      UserError: Some of the first three are given, but not all, or they do not fit; or the hosts have different
-        numbers of devices. A host whose others are missing for ``JOIN_SECONDS`` says so and ends with code 2.
+      UserError: Only some of the first three arguments are given, or they are inconsistent, or the hosts have different
+        numbers of devices. If other hosts are still missing after ``JOIN_SECONDS``, this host instead prints a message
+        and exits with code 2.
 
     Example:
       >>> with Job(explain=lambda error: (2, str(error)) if isinstance(error, UserError) else None):
@@ -99,7 +102,7 @@ class Job:
         self._shell: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        # The thread that ends the process.
+        # _ending identifies the thread that ends the process.
         self._lock, self._ending = threading.Lock(), 0
 
     def __enter__(self) -> "Job":
@@ -120,7 +123,7 @@ class Job:
         if error is not None and not isinstance(error, PreemptionError):
             self._end_with(error)
         try:
-            # Waits for the others; the watcher goes on, in case that one of them fails at its end.
+            # Waits for the others. The watcher keeps running, in case one of them fails while it exits.
             jax.distributed.shutdown()
         except Exception as lost:
             self._end_with(lost)
@@ -129,10 +132,10 @@ class Job:
         self._stop_shell()
 
     def leave(self, code: int, sentence: str) -> bool:
-        """Ends this process, if it is one of several, and the other hosts with the same code and sentence.
+        """Exits this process and all other hosts with the same code and message, if there are several hosts.
 
         Returns:
-          False for a single host. True if this thread is ending the process already, and a signal interrupted it.
+          False for a single host. True if a signal interrupted this thread while it was already ending the process.
         """
         if self._service is None:
             return False
@@ -145,7 +148,7 @@ class Job:
         try:
             jax.distributed.initialize(
                 *self._address,
-                # Longer than the thread waits: JAX's client aborts the process then, with a stack trace.
+                # Longer than the thread waits, because JAX's client then aborts the process with a stack trace.
                 initialization_timeout=JOIN_SECONDS + 60,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
@@ -170,7 +173,7 @@ class Job:
             )
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
-        """Says what this host waits for, and ends the process if that takes too long."""
+        """Reports that this host is waiting for others, and exits the process if that takes too long."""
         where = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
@@ -184,25 +187,25 @@ class Job:
             os._exit(2)
 
     def _watch(self) -> None:
-        """Ends this process if another host ends, as the main thread may wait for that host."""
+        """Ends this process if another host ends, because the main thread may be waiting for that host."""
         assert self._service is not None
         while not self._stopped.wait(_POLL_SECONDS):
             if self._service.reason() is None:
                 continue
             if self._stopped.wait(_GRACE_SECONDS):
                 return
-            # Again, as a host with a better reason may have ended meanwhile.
+            # Read it again: in the meantime, another host may have ended with a more precise reason.
             code, sentence = self._service.reason() or (HOST_LOST, "another host has ended.")
-            # Behind a progress bar, which has no line end.
+            # The newline ends the line of a progress bar.
             self._leave(code, sentence, to_others=(code, ""), before="\n")
 
     def _end_with(self, error: BaseException) -> None:
-        """Ends this process with what an exception means, if it is one of several."""
+        """Ends this process because of an exception, if it is one of several hosts."""
         if self._service is None:
             self._stop_shell()
             return
         if is_runtime_error(error):
-            # Another host is gone. It may have left its reason.
+            # Another host was lost. It may have left its reason.
             if (reason := self._service.reason()) is not None:
                 self._leave(*reason, to_others=(reason[0], ""))
             first = str(error).partition("\n")[0]
@@ -213,7 +216,7 @@ class Job:
             self._leave(HOST_LOST, lost, to_others=(HOST_LOST, lost))
         if (explained := self._explain(error)) is not None:
             self._leave(*explained, to_others=explained)
-        # Whoever reads this host's log needs all of it, whoever reads another's needs to know where to look.
+        # This host's log has the full traceback. The other hosts' logs refer to it.
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
         first = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -233,7 +236,7 @@ class Job:
                 sys.stdout.flush()
             _say(f"{before}afjax: {' '.join(sentence.split())}")
             self._stop_shell()
-            # The sentence is the last that is printed: if a host dies now the runtime may abort this one.
+            # Silence stderr, so that the message stays last even if another host dies and the runtime aborts this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             assert self._service is not None
             self._service.farewell(*to_others)
@@ -241,10 +244,10 @@ class Job:
             os._exit(code)
 
     def _start_shell(self) -> None:
-        """Starts a shell that says what to do if this process is aborted or killed.
+        """Starts a shell that prints what to do if this process is aborted or killed.
 
-        JAX aborts the process if another host is lost without a reason. It does so from a thread of its own, which
-        leaves Python no time, and prints only which task it was. The shell reads the end of its input then.
+        If another host is lost without a reason, JAX aborts this process from one of its own threads. Python cannot
+        react, and JAX prints only which task was lost. The shell notices because its standard input ends.
         """
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", f'read -r word || echo "{_ABORTED}" >&2'], stdin=subprocess.PIPE
@@ -259,7 +262,7 @@ class Job:
 class _Service:
     """The key-value store of JAX's coordination service, which runs in the first host's process.
 
-    JAX has no public name for it. All that this package uses of it is here.
+    JAX has no public API for it. This class contains all of this package's uses.
     """
 
     def __init__(self) -> None:
@@ -269,7 +272,7 @@ class _Service:
         self._client: Any = global_state.client
 
     def reason(self) -> tuple[int, str] | None:
-        """Exit code and sentence of another host that is ending; None if there is none."""
+        """Returns the exit code and message of another host that is ending, or None."""
         reasons = []
         for host, (code, sentence) in self._read(_ENDING).items():
             if host != self._host and sentence:
@@ -277,17 +280,19 @@ class _Service:
                 reasons.append(
                     (lost, host, code, sentence if sentence.startswith("On host ") else f"On host {host}: {sentence}")
                 )
-        # A host that lost another knows less than that one.
+        # HOST_LOST comes last: a host that lost another knows less about the reason than the lost host.
         return min(reasons)[2:] if reasons else None
 
     def farewell(self, code: int, sentence: str) -> None:
-        """Writes this host's reason, and waits until the others have theirs; the host with the service leaves last.
+        """Writes this host's reason, and waits until the other hosts have written theirs.
+
+        The first host, which runs the service, exits last.
 
         Args:
           code: Exit code for the others.
-          sentence: What the others say; empty: they have another host's.
+          sentence: Message for the others; empty if they have one from another host.
         """
-        # Whatever the client raises, the service is gone, and nobody is left to wait for.
+        # If the client raises, the service is gone, and there is nobody left to wait for.
         with contextlib.suppress(Exception):
             self._client.key_value_set(f"{_ENDING}/{self._host}", f"{code} {sentence[:_LONGEST]}", allow_overwrite=True)
             ending = self._wait(_ENDING, set(range(self.num_hosts)), FAREWELL_SECONDS)
@@ -295,18 +300,18 @@ class _Service:
                 self._client.key_value_set(f"{_ENDED}/{self._host}", "0 ", allow_overwrite=True)
                 return
             self._wait(_ENDED, ending - {0}, FAREWELL_SECONDS)
-            # The last act of the others is to exit, which cannot be seen from here.
+            # The others only have to exit now, which this host cannot observe.
             time.sleep(1)
 
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
-        """Waits until these hosts are in a folder, for a bounded time; returns those that are."""
+        """Waits for a bounded time until all given hosts are in a folder; returns the hosts that are."""
         end = time.monotonic() + seconds
         while not hosts <= (there := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
         return hosts & there
 
     def _read(self, folder: str, *, must: bool = False) -> dict[int, tuple[int, str]]:
-        """``{host: (code, sentence)}``; empty if the service does not answer, unless it must."""
+        """Returns ``{host: (code, sentence)}``. If the service does not answer: raises if ``must``, else empty."""
         try:
             pairs = self._client.key_value_dir_get(folder)
         except Exception:
@@ -318,20 +323,20 @@ class _Service:
 
 
 def _say(text: str) -> None:
-    # A full disk or a closed pipe must not keep a host from ending.
+    # A full disk or a closed pipe must not keep a host from exiting.
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _on_cloud_tpu() -> bool:
-    """Whether this machine has TPU chips that JAX is to use."""
+    """Whether this machine has TPU chips that JAX will use."""
     wanted = os.environ.get("JAX_PLATFORMS") or "tpu"
     chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))
     return "tpu" in wanted and chips and importlib.util.find_spec("libtpu") is not None
 
 
 def several_hosts() -> bool:
-    """Whether this is one of several hosts. Asks JAX for its devices only if hosts were joined."""
+    """Whether this is one of several hosts. Does not initialize JAX's backend unless hosts were joined."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -341,18 +346,20 @@ def is_first_host() -> bool:
 
 
 def is_runtime_error(error: BaseException) -> bool:
-    """Whether JAX's runtime failed; with several hosts this is how it reports that another one was lost."""
-    # Its collectives on the CPU raise ValueError if they fail while a program is started.
+    """Whether JAX's runtime failed. With several hosts, this is how it reports a lost host."""
+    # On the CPU, collectives raise ValueError if they fail while a program is launched.
     return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and ": Gloo " in str(error))
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Waits at the end of the block until every host is there; the block itself has no word with the others.
+def all_hosts_or_raise() -> Iterator[None]:
+    """Synchronizes all hosts at the end of the block, and raises on all of them if the block failed on any.
+
+    The block itself must not synchronize with other hosts.
 
     Raises:
-      Exception: The block's own.
-      UserError: Where it went well here: that of the first host where it did not.
+      Exception: This host's own error.
+      UserError: The first failing host's error, if this host succeeded.
     """
     error: Exception | None = None
     try:
@@ -369,10 +376,10 @@ def together() -> Iterator[None]:
 
 
 def check_same(what: Mapping[str, str]) -> None:
-    """Raises UserError, on every host, where hosts do not agree.
+    """Raises UserError, on every host, if digests differ between hosts.
 
     Args:
-      what: ``{what it is: its digest}``, of the same things on every host.
+      what: ``{name: digest}``. The names must be the same on every host.
     """
     if not several_hosts():
         return
@@ -387,26 +394,26 @@ def check_same(what: Mapping[str, str]) -> None:
 
 
 def check_shared(folder: Any, what: str) -> None:
-    """Raises UserError, on every host, where a folder (an ``epath.Path``) is not one and the same for all hosts."""
+    """Raises UserError, on every host, if a folder (an ``epath.Path``) is not shared by all hosts."""
     if not several_hosts():
         return
     marker = folder / f".shared-{_gather_text(secrets.token_hex(8))[0]}"
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             folder.mkdir(parents=True, exist_ok=True)
             marker.write_text("")
-    with together():
+    with all_hosts_or_raise():
         if not marker.exists():
             raise UserError(
                 f"The {what} {folder} is not that of the first host; give one that all hosts share, gs://... say."
             )
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             marker.unlink()
 
 
 def _gather_text(text: str) -> list[str]:
-    """Every host's text, cut to so many bytes."""
+    """Gathers every host's text, truncated to ``_LONGEST`` bytes."""
     from jax.experimental import multihost_utils
 
     sent = np.zeros(_LONGEST, np.uint8)

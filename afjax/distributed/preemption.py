@@ -1,8 +1,8 @@
-"""Stopping in good order: SIGTERM, which is also how Cloud TPU tells that a machine is about to be taken away.
+"""Handles SIGTERM, which Cloud TPU also sends before it preempts a machine.
 
-JAX's own notice of preemption (``multihost_utils.reached_preemption_sync_point``) wants step numbers that rise over the
-whole life of a process, and Orbax asks it with the numbers of the checkpoints; an experiment of several runs begins
-anew at 0 for each. So hosts agree here, with a program of their own beside each step.
+JAX's own preemption notice (``multihost_utils.reached_preemption_sync_point``) requires step numbers that increase over
+the lifetime of the process, and Orbax calls it with the step numbers of checkpoints. In an experiment with several
+runs, these restart at 0 for each run. The hosts therefore agree here, with a small program in addition to each step.
 """
 
 import contextlib
@@ -18,20 +18,23 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from afjax.distributed.hosts import several_hosts
-from afjax.distributed.sharding import whole
+from afjax.distributed.sharding import replicated
 from afjax.errors import PREEMPTED, PreemptionError
 
 
 @contextlib.contextmanager
 def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> Iterator[None]:
-    """Ends the block at SIGTERM, but where a run trains, which then saves first; between runs all is saved.
+    """Stops the block on SIGTERM, except while a run is training.
+
+    A training run handles SIGTERM itself: it saves before it stops (:class:`Preemption`). Between runs, everything is
+    already saved.
 
     Args:
-      leave: Ends one of several hosts, and the others; see ``hosts.Job.leave``. Of several hosts one that is between
-        runs ends at once, as the others may wait for it.
+      leave: Ends all hosts of a job with several hosts; see ``hosts.Job.leave``. A host between two runs ends at once,
+        because the others may be waiting for it.
 
     Raises:
-      PreemptionError: SIGTERM came, and this is the only host.
+      PreemptionError: SIGTERM was received and this is the only host.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -50,9 +53,9 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
 
 
 class Preemption:
-    """Listens for SIGTERM while its block runs, on every host; a host that hears it tells the others.
+    """Listens for SIGTERM during its block, on every host, so that all hosts stop together.
 
-    In a thread that is not the main one Python hears no signals, and this listens to the other hosts alone.
+    Python receives signals only in the main thread. In any other thread, only the other hosts' signals are noticed.
 
     Args:
       mesh: The devices of all hosts.
@@ -63,7 +66,7 @@ class Preemption:
         self._before: Any = None
         everywhere = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self._to_devices = functools.partial(jax.make_array_from_callback, (mesh.size,), everywhere)
-        self._any = jax.jit(lambda flags: flags.max(), out_shardings=whole(mesh))
+        self._any = jax.jit(lambda flags: flags.max(), out_shardings=replicated(mesh))
 
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
@@ -80,11 +83,14 @@ class Preemption:
         self._heard = True
 
     def ask(self) -> Any:
-        """Begins to ask every host; all hosts must ask as often. :meth:`answer` waits for what they say."""
+        """Asks every host whether it has received SIGTERM. Does not wait; pass the result to :meth:`answer`.
+
+        All hosts must call this equally often.
+        """
         if not several_hosts():
             return self._heard
         return self._any(self._to_devices(lambda _: np.full(1, self._heard, np.int32)))
 
     def answer(self, asked: Any) -> bool:
-        """Whether any host had heard the signal when it was asked; the same on all hosts."""
+        """Waits for the result of :meth:`ask`: whether any host had received SIGTERM. It is the same on all hosts."""
         return bool(asked)

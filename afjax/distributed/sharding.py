@@ -1,10 +1,10 @@
-"""Where arrays live: a mesh of devices, and rules that place every leaf and every batch on it.
+"""The device mesh, and rules to shard parameters and batches over it.
 
-The mesh has three axes. Rows of a batch are split over ``data`` and ``fsdp``; leaves are the same on all of ``data``,
-and split over ``fsdp`` (each device keeps a part, and gathers the rest when it computes with it) and ``tensor`` (each
-device computes with its part alone). Leaves are placed by the names of their axes, so the same rules hold for every
-method and for the optimizer's state, whose leaves have the paths of what they belong to. What is computed does not
-depend on the mesh, but for the order of floating-point sums.
+The mesh has three axes. The rows of a batch are sharded over ``data`` and ``fsdp``. Parameters are replicated over
+``data`` and sharded over ``fsdp`` (each device stores a part, and gathers the rest to compute with it) and ``tensor``
+(each device computes only with its own part). The sharding of a leaf follows from the names of its axes, so the same
+rules hold for every method and for the optimizer's state, whose paths contain the parameters' paths. Results do not
+depend on the mesh, except for the order of floating-point sums.
 """
 
 import math
@@ -21,11 +21,11 @@ from afjax.errors import UserError
 from afjax.trees import Tree
 
 AXES = ("data", "fsdp", "tensor")
-# Rows of a batch.
+# The mesh axes that shard the rows of a batch.
 ROWS = ("data", "fsdp")
 
-# Names of a leaf's last axes, by the end of its path behind the root; axes in front of them (layers, tasks) are whole
-# on every device. A path that no pattern matches is whole. The first match counts.
+# Names of a leaf's last axes, by its path below the root. The first matching pattern counts. Leading axes (layers,
+# tasks) are replicated, and so are leaves whose path matches no pattern.
 _ENCODER_LAYER = (
     (r"attention/(query|key|value)/kernel", ("hidden", "heads")),
     (r"attention/(query|key|value)/bias", ("heads",)),
@@ -52,12 +52,12 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "fusion": ((r".+/(query|key|value)/kernel", ("hidden", "projected")),),
     "heads": ((r".+/kernel", ("hidden", "outputs")),),
 }
-# Over which axis of the mesh an axis of a leaf is split.
+# The mesh axis that shards a leaf's axis. All other axes are replicated.
 PLACES: Mapping[str, str] = {"hidden": "fsdp", "heads": "tensor", "intermediate": "tensor"}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of all devices of all hosts (or of those that are given).
+    """Makes a mesh of all devices of all hosts, or of the given devices.
 
     Raises:
       UserError: The sizes do not multiply to the number of devices.
@@ -73,13 +73,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"The mesh ({named}) does not fit {len(devices)} devices; the three sizes must multiply to that number, "
             "where -1 takes what the others leave."
         )
-    # In JAX's order, in which those of one host, and then those behind each other on the last axis, are neighbours.
+    # Keep JAX's order: devices of one host are adjacent, and so are neighbours on the mesh's last axis.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
     return Mesh(shaped, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def check_batch(batch_size: int, mesh: Mesh) -> None:
-    """Raises UserError unless every device gets as many rows of a batch as every other."""
+    """Raises UserError unless the rows of a batch can be split evenly over the devices."""
     parts = math.prod(mesh.shape[axis] for axis in ROWS)
     if batch_size % parts:
         raise UserError(
@@ -89,30 +89,30 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
 
 
 def local_mesh() -> Mesh:
-    """This host's devices, each with its own rows."""
+    """Makes a mesh of this host's devices, each with its own rows of a batch."""
     return make_mesh(MeshConfig(), jax.local_devices())
 
 
-def whole(mesh: Mesh) -> NamedSharding:
-    """The sharding of what is whole on every device."""
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of an array that is replicated on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def leaf_sharding(path: str, shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Where a leaf lives.
+    """Returns the sharding of a leaf.
 
     Args:
-      path: Any path that holds one of the four roots, as in ``mu/trunk/layers/ffn/output/kernel``; without a root the
-        leaf is whole.
-      shape: Its shape. An axis that the mesh's does not divide is whole.
+      path: Any path that contains a root of :data:`AXIS_NAMES`, such as ``mu/trunk/layers/ffn/output/kernel``. A leaf
+        without a root is replicated.
+      shape: The leaf's shape. An axis whose size the mesh axis does not divide is replicated.
       mesh: The mesh.
     """
     names = _axis_names(path)
     spec: list[str | None] = [None] * len(shape)
     for axis, name in zip(range(len(shape) - len(names), len(shape)), names, strict=True):
-        place = PLACES.get(name)
-        if place and shape[axis] % mesh.shape[place] == 0:
-            spec[axis] = place
+        mesh_axis = PLACES.get(name)
+        if mesh_axis and shape[axis] % mesh.shape[mesh_axis] == 0:
+            spec[axis] = mesh_axis
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
@@ -126,7 +126,7 @@ def _axis_names(path: str) -> tuple[str, ...]:
 
 
 def tree_sharding(tree: Any, mesh: Mesh) -> Any:
-    """The sharding of every leaf of a tree of parameters, or of a state that holds such trees.
+    """Returns the sharding of every leaf of a parameter tree, or of a state that contains parameter trees.
 
     Args:
       tree: Arrays, or their shapes.
@@ -140,8 +140,8 @@ def tree_sharding(tree: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, tree)
 
 
-def place(tree: Tree, mesh: Mesh) -> Tree:
-    """A tree of parameters on the mesh, in buffers of its own. Every host gives the same tree."""
+def shard(tree: Tree, mesh: Mesh) -> Tree:
+    """Copies a parameter tree to the mesh, in new buffers. Every host must pass the same tree."""
 
     def place_leaf(leaf: Any, sharding: NamedSharding) -> jax.Array:
         on_host = np.asarray(leaf)
@@ -150,16 +150,19 @@ def place(tree: Tree, mesh: Mesh) -> Tree:
     return jax.tree.map(place_leaf, tree, tree_sharding(tree, mesh))
 
 
-def split_rows(x: jax.Array) -> jax.Array:
-    """Says that the leading axis of ``x`` is the batch's, and that no other is split, inside a compiled step.
+def shard_rows(x: jax.Array) -> jax.Array:
+    """Constrains ``x`` to be sharded over its leading (batch) axis only, inside a compiled step.
 
-    The mesh is that of ``jax.set_mesh`` around the step; without one, or with one of other axes, ``x`` stays as it is.
+    The mesh is set by ``jax.set_mesh``. If there is none, or if it has other axes, ``x`` is returned unchanged.
     """
     return _constrained(x, PartitionSpec(ROWS))
 
 
-def gathered(x: jax.Array) -> jax.Array:
-    """Says that every device needs all of ``x``, where :func:`split_rows` acts: a table that rows look up, say."""
+def replicate(x: jax.Array) -> jax.Array:
+    """Constrains ``x`` to be replicated, under the same conditions as :func:`shard_rows`.
+
+    Used for tables that every device looks up rows in.
+    """
     return _constrained(x, PartitionSpec())
 
 
@@ -170,36 +173,36 @@ def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def num_parts() -> int:
-    """Over how many devices the rows of a batch are split, where :func:`split_rows` acts; else 1."""
+    """Returns the number of parts into which :func:`shard_rows` splits a batch; 1 outside of a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(dict(mesh.shape).get(axis, 1) for axis in ROWS)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of an array whose leading axis is the batch's."""
+    """Returns the sharding of an array whose leading axis is the batch."""
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
-def own_rows(batch_size: int, mesh: Mesh) -> slice:
-    """The rows of a batch that this host's devices take."""
+def host_rows(batch_size: int, mesh: Mesh) -> slice:
+    """Returns the rows of a batch that belong to this host's devices."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     bounds = [index[0].indices(batch_size)[:2] for index in indices if index is not None]
     return slice(min(first for first, _ in bounds), max(last for _, last in bounds))
 
 
-def place_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """A batch on the mesh.
+def shard_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
+    """Places a batch on the mesh.
 
     Args:
-      batch: Arrays of this host's rows (those of :func:`own_rows`), or scalars, which are whole.
-      batch_size: Rows of all hosts.
+      batch: Arrays of this host's rows (see :func:`host_rows`), or scalars, which are replicated.
+      batch_size: Number of rows on all hosts together.
       mesh: The mesh.
     """
-    first = own_rows(batch_size, mesh).start
+    first = host_rows(batch_size, mesh).start
 
     def place_array(array: np.ndarray) -> jax.Array:
         if not array.ndim:
-            return jax.make_array_from_callback((), whole(mesh), lambda _: array)
+            return jax.make_array_from_callback((), replicated(mesh), lambda _: array)
         shape = (batch_size, *array.shape[1:])
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
@@ -213,7 +216,7 @@ def place_batch(batch: Mapping[str, np.ndarray], batch_size: int, mesh: Mesh) ->
 
 
 def to_host(tree: Any) -> Any:
-    """NumPy arrays of a tree that is on a mesh. Every host must ask."""
+    """Copies a tree from the mesh to NumPy arrays. Every host must call this."""
 
     def fetch(leaf: jax.Array) -> np.ndarray:
         if leaf.is_fully_addressable or leaf.is_fully_replicated:

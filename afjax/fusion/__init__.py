@@ -1,1 +1,1 @@
-"""Fusion of adapters: the paper's formula, its faster forms, and pruning."""
+"""AdapterFusion: the paper's formula, faster equivalent forms, and pruning."""

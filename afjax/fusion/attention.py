@@ -1,5 +1,6 @@
-"""The softmax over adapters, and sums weighted by it."""
+"""The softmax over adapters, and the weighted sum of their outputs."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,31 +13,48 @@ from afjax.nn.layers import dense, dropout, softmax
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...]) -> Array:
-    """The units, weighted by their adapters' attention, through a matrix: ``[..., R]`` to ``[..., d]``.
+    """Weights inner activations by their adapters' attention and applies a matrix.
 
-    A loop over the layers keeps none of the weighted units for its backward pass, which makes them again.
+    Maps ``[..., R]`` to ``[..., d]``. The backward pass rematerializes the weighted activations, so a loop over the
+    layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
 
 
-def attention_over_adapters(
-    scores: Array, temperature: float, rate: float, key: Array | None, drawn: Array | None
-) -> Array:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """Options for the scores of adapters before the softmax.
+
+    Attributes:
+      temperature: Divides the scores.
+      dropout_rate: The dropout rate of the scores; only used with a key.
+      key: The dropout key, or None for no dropout.
+      drawn: bool ``[N]``, the adapters to fuse; None for all.
+    """
+
+    temperature: float = 1.0
+    dropout_rate: float = 0.0
+    key: Array | None = None
+    drawn: Array | None = None
+
+    @property
+    def has_dropout(self) -> bool:
+        return self.key is not None and self.dropout_rate > 0
+
+
+def attention_over_adapters(scores: Array, options: ScoreOptions) -> Array:
     """Computes the attention over adapters from their scores, in float32 or wider.
 
     Args:
       scores: ``[..., N]``.
-      temperature: Divides the scores.
-      rate: The dropout rate of the scores; acts only with a key.
-      key: The key of dropout, or None for no dropout.
-      drawn: bool ``[N]``, the adapters that take part; None for all.
+      options: Temperature, dropout and the adapters to fuse.
 
     Returns:
-      ``[..., N]`` of the scores' dtype; each row sums to 1.
+      ``[..., N]`` in the scores' dtype; sums to 1 over the adapters.
     """
     wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    wide = dropout(key, wide, rate) / temperature
-    if drawn is not None:
-        # Added, as the backward pass of a choice between the two would keep a mask and zeros of every token.
-        wide = wide + jnp.where(drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
+    wide = dropout(options.key, wide, options.dropout_rate) / options.temperature
+    if options.drawn is not None:
+        # A sum, because jnp.where(drawn, wide, -inf) would save a mask and zeros for every token for its backward pass.
+        wide = wide + jnp.where(options.drawn, 0.0, -jnp.inf).astype(wide.dtype).reshape((1,) * (wide.ndim - 1) + (-1,))
     return softmax(wide, scores.dtype)

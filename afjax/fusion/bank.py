@@ -1,4 +1,7 @@
-"""The bank: a fusion's adapters side by side, so that one matmul computes all of their inner activations."""
+"""The bank: a fusion's adapters, concatenated.
+
+One matmul computes the inner activations of all adapters.
+"""
 
 import dataclasses
 import itertools
@@ -18,12 +21,12 @@ from afjax.trunk.layers import for_every_layer
 
 @dataclasses.dataclass(frozen=True)
 class BankLayout:
-    """How the adapters lie in a bank (static).
+    """The static layout of the adapters in a bank.
 
     Attributes:
       sizes: The adapters' bottleneck sizes, in order.
-      runs: ``(number of inner units, activation, whether a LayerNorm stands before)`` of consecutive
-        adapters that share the latter two: each run is one matmul.
+      runs: ``(number of inner units, activation, whether a LayerNorm comes first)`` of each run of consecutive adapters
+        that share the latter two. Each run is one matmul.
     """
 
     sizes: tuple[int, ...]
@@ -31,7 +34,7 @@ class BankLayout:
 
 
 def bank_layout(configs: Sequence[AdapterConfig], hidden_size: int) -> BankLayout:
-    """The layout of a bank of these adapters, in this order."""
+    """Computes the layout of a bank of these adapters, in this order."""
     sizes = tuple(config.bottleneck_size(hidden_size) for config in configs)
     kinds = [(config.activation, config.new_layer_norm in ("before", "both")) for config in configs]
     runs = []
@@ -41,15 +44,19 @@ def bank_layout(configs: Sequence[AdapterConfig], hidden_size: int) -> BankLayou
 
 
 def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tree, Tree]:
-    """Lays adapters side by side, slot by slot.
+    """Concatenates adapters, slot by slot.
 
     Returns:
-      ``{slot: tree}`` twice: leaves stacked over the layers, and leaves that are the same for all layers.
-      Bottlenecks give ``{"down": {"kernel" [d, R], "bias" [R]}, "up": {"kernel" [R, d], "bias" [N, d]}}`` behind the
-      layers' axis, where R is the sum of the N adapters' bottleneck sizes; a LayerNorm before an adapter is folded
-      into its down-projection but for the normalisation itself, and the constant scaling into the up-projection.
-      Modules beside the layers give ``{"members": {"0": tree, "1": tree, ...}, "up"}``, ``up`` being their decoders
-      (without it where there is no factored form).
+      Two trees ``{slot: tree}``: leaves stacked over the layers, and leaves that all layers share.
+
+      For bottlenecks, a slot's tree is
+      ``{"down": {"kernel" [d, R], "bias" [R]}, "up": {"kernel" [R, d], "bias" [N, d]}}`` with a leading axis for the
+      layers, where R is the sum of the N adapters' bottleneck sizes. The scale and bias of a LayerNorm before an
+      adapter are folded into the down-projection (the normalisation itself is not), and the constant scaling is folded
+      into the up-projection.
+
+      For modules of whole layers, it is ``{"members": {"0": tree, "1": tree, ...}, "up"}``, where ``up`` holds their
+      concatenated decoders. ``up`` is missing if the fusion has no factored form.
     """
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:
@@ -82,7 +89,7 @@ def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig])
 
 
 def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    """Bottlenecks side by side, of one slot: of one layer, or of all, stacked."""
+    """Concatenates the bottlenecks of one slot, for one layer or stacked over all layers."""
     kernels, biases, ups, constants = [], [], [], []
     for params, config in zip(members, configs, strict=True):
         kernel, bias = params["down"]["kernel"], params["down"]["bias"]
@@ -101,7 +108,7 @@ def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree
 
 
 def inner_activations(down: Tree, z: Array, layout: BankLayout) -> Array:
-    """``activation(down(z))`` of all adapters, side by side: ``[..., d]`` to ``[..., R]``."""
+    """Computes ``activation(down(z))`` for all adapters, concatenated: ``[..., d]`` to ``[..., R]``."""
     inputs = {norm: normalise(z, NEW_NORM_EPSILON) if norm else z for _, _, norm in layout.runs}
     parts, begin = [], 0
     for units, activation, norm in layout.runs:

@@ -1,4 +1,4 @@
-"""Which adapters can be fused with each other."""
+"""Checks whether adapters can be fused with each other."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,10 @@ from afjax.errors import UserError
 
 
 def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
-    """Raises UserError unless the adapters share their slots, layers and place among the LayerNorms."""
+    """Raises UserError unless the adapters can be fused.
+
+    They must be of the same family, in the same slots and layers, and at the same position relative to LayerNorms.
+    """
     (first, reference), *others = configs.items()
     for name, config in configs.items():
         if isinstance(config, OnTop):
@@ -47,7 +50,7 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
 
 
 def check_subset(config: FusionConfig, num_adapters: int) -> None:
-    """Raises UserError where each training step is to fuse more adapters than there are."""
+    """Raises UserError if ``fusion.subset`` is more than the number of adapters."""
     if config.subset is not None and config.subset > num_adapters:
         raise UserError(
             f"fusion.subset is {config.subset}, but only {num_adapters} adapters are fused; take at most as many."
@@ -59,5 +62,5 @@ def _layers(config: Adapter) -> tuple[int, ...] | None:
 
 
 def is_factored(configs: Sequence[Adapter]) -> bool:
-    """Whether the fusion of these adapters has a factored form: every one's output is linear in inner activations."""
+    """Whether the fusion has a factored form: each adapter's output is linear in its inner activations."""
     return all(not isinstance(config, OnTop) and config.linear_output for config in configs)

@@ -1,4 +1,4 @@
-"""Which form of a fusion takes fewer multiply-adds in a training step."""
+"""Decides which form of a fusion needs fewer multiply-adds in a training step."""
 
 from collections.abc import Sequence
 
@@ -6,36 +6,39 @@ from jax import Array
 
 from afjax.distributed.sharding import num_parts
 
-# Training folds from as many tokens a step and device on. Smaller steps stay factored, where folding would save as well
-# with few adapters; what a step costs then grows little from few adapters to many.
+# Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would also
+# pay in smaller steps. They stay factored, so that the cost of a step grows only slowly with the number of adapters.
 FOLDING_TOKENS = 2048
 
 
 def num_tokens(z: Array) -> int:
-    """Of ``[..., d]``, on one device: each multiplies the matrices that meet first for its own tokens."""
+    """The number of tokens of ``[..., d]`` per device.
+
+    Every device multiplies the matrices itself, for its own tokens.
+    """
     return z.size // z.shape[-1] // num_parts()
 
 
 def joining_pays(tokens: int, hidden_size: int) -> bool:
-    """Whether a training step of the factored form multiplies query and key first.
+    """Whether a training step in the factored form should multiply the query and key matrices first.
 
-    With the gradients counted along that takes ``3 d²`` multiply-adds a token and ``3 d³`` once; apart they take
-    ``6 d²`` a token.
+    Including gradients, the product takes ``3 d²`` multiply-adds per token and ``3 d³`` once. Applied one after the
+    other, the two matrices take ``6 d²`` per token.
     """
     return tokens > hidden_size
 
 
 def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
-    """Whether a training step multiplies all matrices that meet first.
+    """Whether a training step should multiply all adjacent matrices first.
 
-    With R inner units in all, and the gradients counted along, the factored form takes ``3 d² + 6 R d`` multiply-adds a
-    token beside what query and key take (:func:`joining_pays`). The folded one takes ``8 R d``, as its matrices have
-    gradients of their own, and ``7 d² (R + N)`` once. Without a value matrix these are ``6 R d``, ``7 R d`` and
-    ``5 d² (R + N)``.
+    Let R be the total number of inner units, and include gradients. The factored form takes ``3 d² + 6 R d``
+    multiply-adds per token, plus those for query and key (:func:`joining_pays`). The folded form takes ``8 R d`` per
+    token, because the folded matrices have gradients too, and ``7 d² (R + N)`` once. Without a value matrix, these
+    numbers are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``.
 
     Args:
-      tokens: Of the step, on one device.
-      sizes: How many inner units each adapter has.
+      tokens: Tokens per step on one device.
+      sizes: Number of inner units of each adapter.
       hidden_size: d.
       value: Whether the fusion has a value matrix.
     """

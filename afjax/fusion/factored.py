@@ -1,33 +1,33 @@
 """AdapterFusion (Pfeiffer 2021, section 3.2), computed in a factored form.
 
-A fusion's tree; every leaf is stacked over the layers that have it::
+A fusion's tree. Every leaf is stacked over the layers that have the fusion::
 
     <slot>/query/{kernel [d, d], bias [d]}
     <slot>/key/{kernel [d, d], bias [d]}
-    <slot>/value/{kernel [d, d]}            only with a value matrix
+    <slot>/value/{kernel [d, d]}            only if the fusion has a value matrix
 
 With ``z`` the adapters' input and ``u_n`` the output of adapter n before its residual, the paper computes::
 
     score_n = (Q z + bq) · (K u_n + bk)        attention = softmax(dropout(score) / T)
     output  = sum_n attention_n V u_n
 
-which projects N vectors of size d through K and V. But ``u_n = W_n a_n + c_n`` is linear in the adapter's inner
-activations ``a_n`` (of size r), so the same numbers come from
+This projects N vectors of size d through K and V. But ``u_n = W_n a_n + c_n`` is linear in the adapter's inner
+activations ``a_n`` (of size r), so an equivalent form is::
 
     qk      = Kᵀ (Q z + bq)
     score_n = (W_nᵀ qk) · a_n + qk · c_n + (Q z + bq) · bk
     output  = V (sum_n attention_n (W_n a_n + c_n))
 
-with the N adapters side by side in one matrix: ``3 d² + 3 N r d`` multiply-adds a token in place of
-``d² + 2 N d² + 2 N r d``, and nothing of size N·d kept for the backward pass.
+With the N adapters concatenated into one matrix, the factored form takes ``3 d² + 3 N r d`` multiply-adds per token
+instead of ``d² + 2 N d² + 2 N r d``, and stores nothing of size N·d for the backward pass.
 
-The matrices that meet, ``Wᵀ Kᵀ Q`` and ``V W``, can also be multiplied first: then ``3 N r d`` a token are left, and
-``3 N r d²`` once. Inference always folds them so, training where that saves (:func:`folding_pays`); where it does not,
-``Kᵀ Q`` alone may be multiplied first (:func:`joining_pays`).
+The folded form multiplies the adjacent matrices ``Wᵀ Kᵀ Q`` and ``V W`` first. It takes ``3 N r d`` multiply-adds per
+token and ``3 N r d²`` once. Inference always uses it; training uses it if that saves work (:func:`folding_pays`).
+Otherwise training may still multiply ``Kᵀ Q`` first (:func:`joining_pays`).
 
 Modules of whole layers (:mod:`afjax.adapters.placement`) are fused in the same way: ``a_n`` are their inner
-activations, ``W_n`` the decoder, and ``z`` the layer's output without them. If an output is not linear (LHUC, an
-activation after the decoder), the paper's formula is computed from the N outputs.
+activations, ``W_n`` is the decoder, and ``z`` is the layer's output without them. If an output is not linear in inner
+activations (LHUC, an activation after the decoder), the paper's formula is computed from the N outputs.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ from jax import Array
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
-from afjax.fusion.attention import attention_over_adapters, weigh
+from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, slot_bank
 from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import check_dense, dense, keep
+from afjax.nn.layers import check_dense, dense, saveable
 from afjax.trees import Tree
 
 
@@ -56,27 +56,27 @@ def fuse(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """AdapterFusion of bottleneck adapters in one layer's slot.
+    """Fuses bottleneck adapters in one layer's slot (AdapterFusion).
 
-    A pure function (Pfeiffer 2021, section 3.2) that needs no model of afjax's, computed in the factored form of
-    :mod:`afjax.fusion.factored`. The adapters are laid side by side first, once a call, which is one copy of them.
+    A pure function (Pfeiffer 2021, section 3.2) that does not need an afjax model, computed in the factored form of
+    :mod:`afjax.fusion.factored`. Each call first concatenates the adapters, which copies them once.
 
     Args:
-      params: ``{"query", "key"[, "value"]}`` of that layer and slot, as :func:`afjax.layer_params` gives.
-      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, of the same layer and slot.
-      z: The adapters' input and the query, ``[..., hidden_size]``, of any float dtype; matrices are applied in that
-        dtype.
-      configs: The adapters' architectures, in the same order (activation, size, scaling and LayerNorm are read).
-      config: The fusion's (temperature and dropout are read).
-      dropout_rate: Of the scores, where the fusion has no rate of its own; acts only with a key.
-      key: Dropout's key; None: no dropout.
+      params: ``{"query", "key"[, "value"]}`` of the layer and slot, as returned by :func:`afjax.layer_params`.
+      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, for the same layer and slot.
+      z: The adapters' input, which is also the query: ``[..., hidden_size]``, of any float dtype. Matrices are applied
+        in that dtype.
+      configs: The adapters' architectures, in the same order. Activation, size, scaling and LayerNorm are used.
+      config: The fusion's architecture. Temperature and dropout are used.
+      dropout_rate: Dropout rate of the scores, unless ``config.dropout`` is set; only used with a key.
+      key: The dropout key, or None for no dropout.
 
     Returns:
       The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``.
 
     Raises:
-      UserError: No adapters, not as many as architectures, adapters of another kind, parameters of several layers, of
-        something else, or for another hidden size.
+      UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck, or
+        parameters are for several layers, for another module or for another hidden size.
     """
     if not adapters or len(adapters) != len(configs):
         raise UserError(
@@ -97,7 +97,8 @@ def fuse(
     rate = dropout_rate if config.dropout is None else config.dropout
     layout = bank_layout(configs, z.shape[-1])
     bank = slot_bank(adapters, configs)
-    return fuse_bank(params, bank, z, layout=layout, temperature=config.temperature, dropout_rate=rate, key=key)
+    options = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key)
+    return fuse_bank(params, bank, z, layout=layout, options=options)
 
 
 def fuse_bank(
@@ -106,20 +107,16 @@ def fuse_bank(
     z: Array,
     *,
     layout: BankLayout,
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
-    """:func:`fuse` of a bank, which is laid once for all layers.
+    """:func:`fuse` for a bank, which is made once for all layers.
 
     Args:
-      params: ``{"query", "key"[, "value"]}`` of that layer and slot.
-      bank: ``{"down", "up"}`` of that layer and slot, of :func:`make_bank`.
+      params: ``{"query", "key"[, "value"]}`` of the layer and slot.
+      bank: ``{"down", "up"}`` of the layer and slot, from :func:`make_bank`.
       z: The adapters' input ``[..., d]``.
-      layout: Of :func:`bank_layout`.
-      temperature: Divides the scores.
-      dropout_rate: Of the scores; acts only with a key.
-      key: Dropout's key.
+      layout: The bank's layout, from :func:`bank_layout`.
+      options: Temperature, dropout and the adapters to fuse.
 
     Returns:
       The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
@@ -131,9 +128,7 @@ def fuse_bank(
         z,
         inner,
         sizes=layout.sizes,
-        temperature=temperature,
-        dropout_rate=dropout_rate,
-        key=key,
+        options=options,
     )
 
 
@@ -144,21 +139,17 @@ def fuse_units(
     inner: Array,
     *,
     sizes: tuple[int, ...],
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`fuse_bank` from the adapters' inner activations.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.
-      up: ``{"kernel" [R, d], "bias" [N, d]}``: what maps inner activations to the adapters' outputs.
+      up: ``{"kernel" [R, d], "bias" [N, d]}``, the map from inner activations to the adapters' outputs.
       z: The query ``[..., d]``.
-      inner: The adapters' inner activations side by side, ``[..., R]``.
-      sizes: How many of them each adapter has.
-      temperature, dropout_rate, key: As in :func:`fuse_bank`.
-      drawn: bool ``[N]``: the adapters that take part; None: all.
+      inner: The adapters' inner activations, concatenated: ``[..., R]``.
+      sizes: Number of inner activations of each adapter.
+      options: As in :func:`fuse_bank`.
     """
     if folding_pays(num_tokens(z), sizes, z.shape[-1], value="value" in params):
         return fuse_folded(
@@ -166,18 +157,15 @@ def fuse_units(
             z,
             inner,
             sizes=sizes,
-            temperature=temperature,
-            dropout_rate=dropout_rate,
-            key=key,
-            drawn=drawn,
+            options=options,
         )
     projected, constant = _project_query(params, z)  # [..., d], [..., 1]
     along_units = dense({"kernel": up["kernel"].T}, projected)  # [..., R]
     scores = sum_per_adapter(along_units * inner, sizes) + dense({"kernel": up["bias"].T}, projected)
-    if key is not None and dropout_rate:
-        # The same for every adapter: the softmax would ignore it, dropout does not.
+    if options.has_dropout:
+        # The constant is the same for every adapter, so it only matters with dropout: the softmax ignores it.
         scores = scores + constant
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)  # [..., N]
+    attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(up["kernel"], attention, inner, sizes) + dense({"kernel": up["bias"]}, attention)
     return (dense(params["value"], output) if "value" in params else output), attention
 
@@ -187,30 +175,27 @@ def fuse_outputs(
     outputs: Array,
     z: Array,
     *,
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
-    """:func:`fuse_bank` as the paper writes it, from the adapters' outputs ``[..., N, d]``, whatever made them.
+    """Computes the paper's formula from the outputs ``[..., N, d]`` of adapters of any kind.
 
-    Of its projections only that of the keys is turned round, as ``(Kᵀ query) · u``: N vectors fewer to project.
+    Scores are computed as ``(Kᵀ query) · u_n``, which projects one vector instead of N.
     """
     projected, constant = _project_query(params, z)
     scores = (outputs * projected[..., None, :]).sum(-1)  # [..., N]
-    if key is not None and dropout_rate:
+    if options.has_dropout:
         scores = scores + constant
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)
+    attention = attention_over_adapters(scores, options)
     output = (outputs * attention[..., None]).sum(-2)  # [..., d]
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
 def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
-    """``Kᵀ(Q z + bq)`` ``[..., d]``, which meets the adapters' outputs in scores; ``(Q z + bq) · bk`` ``[..., 1]``."""
+    """Computes the parts of the scores: ``Kᵀ (Q z + bq)`` ``[..., d]`` and ``(Q z + bq) · bk`` ``[..., 1]``."""
     query, key = params["query"], params["key"]
     if not joining_pays(num_tokens(z), z.shape[-1]):
         projected = dense(query, z)
         return dense({"kernel": key["kernel"].T}, projected), dense({"kernel": key["bias"][:, None]}, projected)
-    joined = {name: keep(query[name] @ key["kernel"].T) for name in ("kernel", "bias")}
+    joined = {name: saveable(query[name] @ key["kernel"].T) for name in ("kernel", "bias")}
     constant = {"kernel": (query["kernel"] @ key["bias"])[:, None], "bias": (query["bias"] @ key["bias"])[None]}
     return dense(joined, z), dense(constant, z)

@@ -1,26 +1,29 @@
-"""Fusion from products of matrices that no activation separates; see :mod:`afjax.fusion.factored`."""
+"""The folded form of a fusion, which multiplies adjacent matrices first.
+
+See :mod:`afjax.fusion.factored`.
+"""
 
 import jax
 from jax import Array
 
-from afjax.fusion.attention import attention_over_adapters, weigh
+from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
-from afjax.nn.layers import dense, keep
+from afjax.nn.layers import dense, saveable
 from afjax.trees import Node, Tree, register_node
 
 
 @register_node
 class FoldedFusion(Node):
-    """A fusion and its adapters for inference: ``{"layers": contents of slots, "shared": leaves of all layers}``."""
+    """A folded fusion with its adapters: ``{"layers": contents of slots, "shared": leaves that all layers share}``."""
 
 
 @register_node
 class FoldedMatrices(Node):
-    """One slot's products, in place of the fusion's own matrices: :func:`fold_layer`."""
+    """The matrix products of one slot, made by :func:`fold_layer`. They replace the fusion's own matrices."""
 
 
 def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
-    """A bank's stacked contents of slots for inference: :class:`FoldedMatrices` replace ``up`` and the fusion."""
+    """Folds a bank's stacked slots for inference: :class:`FoldedMatrices` replace ``up`` and the fusion."""
     folded = {}
     for slot, tree in bank.items():
         if "up" in tree:
@@ -32,23 +35,27 @@ def fold_fusion(fusion: Tree, bank: Tree, shared: Tree) -> Tree:
 
 
 def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
-    """Multiplies the matrices of one layer's slot that no activation separates, for :func:`fuse_folded`.
+    """Multiplies the adjacent matrices of one layer's slot, for :func:`fuse_folded`.
+
+    Adjacent matrices have no activation between them.
 
     Returns:
       ``{"score": {"kernel" [d, R], "bias" [R]}, "constant_score": {"kernel" [d, N], "bias" [N]},
-      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. The key's bias, which matters under dropout,
-      is in ``constant_score``.
+      "output": {"kernel" [R, d]}, "constant_output": {"kernel" [N, d]}}``. ``constant_score`` includes the key's bias,
+      which only matters with dropout.
     """
     matrix, constants, query = up["kernel"], up["bias"], params["query"]
-    key_up = keep(params["key"]["kernel"].T @ matrix.T)  # [d, R]
-    # The same addend for every adapter: the softmax would ignore it, dropout does not.
-    key_constants = keep(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
+    key_up = saveable(params["key"]["kernel"].T @ matrix.T)  # [d, R]
+    # The key's bias adds the same number to every adapter's score. The softmax ignores it, but dropout does not.
+    key_constants = saveable(params["key"]["kernel"].T @ constants.T) + params["key"]["bias"][:, None]  # [d, N]
     if "value" in params:
-        matrix, constants = (keep(left @ params["value"]["kernel"]) for left in (matrix, constants))
+        matrix, constants = (saveable(left @ params["value"]["kernel"]) for left in (matrix, constants))
+    score = {"kernel": saveable(query["kernel"] @ key_up), "bias": query["bias"] @ key_up}
+    constant_score = {"kernel": saveable(query["kernel"] @ key_constants), "bias": query["bias"] @ key_constants}
     return FoldedMatrices(
         {
-            "score": {"kernel": keep(query["kernel"] @ key_up), "bias": query["bias"] @ key_up},
-            "constant_score": {"kernel": keep(query["kernel"] @ key_constants), "bias": query["bias"] @ key_constants},
+            "score": score,
+            "constant_score": constant_score,
             "output": {"kernel": matrix},
             "constant_output": {"kernel": constants},
         }
@@ -61,13 +68,10 @@ def fuse_folded(
     inner: Array,
     *,
     sizes: tuple[int, ...],
-    temperature: float = 1.0,
-    dropout_rate: float = 0.0,
-    key: Array | None = None,
-    drawn: Array | None = None,
+    options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Array, Array]:
     """:func:`afjax.fusion.factored.fuse_units` from folded matrices."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
-    attention = attention_over_adapters(scores, temperature, dropout_rate, key, drawn)  # [..., N]
+    attention = attention_over_adapters(scores, options)  # [..., N]
     output = weigh(folded["output"]["kernel"], attention, inner, sizes)
     return output + dense(folded["constant_output"], attention), attention

@@ -1,4 +1,4 @@
-"""A fusion's parameters at the start, and the penalty on its value matrices."""
+"""Initializes a fusion's parameters, and computes the penalty on its value matrices."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,10 @@ from afjax.trees import Tree, named_key
 
 
 def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int) -> Tree:
-    """A fusion's parameters at the start, float32: Q, K ~ N(0, init_scale), V the identity plus tiny noise."""
+    """Initializes a fusion's parameters, float32.
+
+    Q, K ~ N(0, init_scale), V = I + N(0, value_init_scale), biases 0.
+    """
     depth = len(adapter_layers(adapter, num_layers))
     shape = (depth, hidden_size, hidden_size)
     tree: Tree = {}
@@ -30,7 +33,10 @@ def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_si
 
 
 def value_penalty(fusion: Tree) -> Array:
-    """``sum over layers and slots of ||V - I||²_F`` (the paper's appendix; weight: ``FusionConfig.regularization``)."""
+    """Computes ``sum over layers and slots of ||V - I||²_F`` (the paper's appendix).
+
+    ``FusionConfig.regularization`` is its weight in the loss.
+    """
     penalty = jnp.zeros(())
     for params in fusion.values():
         if "value" in params:

@@ -1,4 +1,4 @@
-"""Sums and repetitions over each adapter's own units, in the form that is fastest on each platform."""
+"""Sums over, and broadcasts to, each adapter's units, in the fastest form for each platform."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -10,14 +10,14 @@ from jax import Array
 
 from afjax.nn.layers import wide_matmul
 
-# How many adapters' units are summed, or spread to, by one matmul with a matrix of zeros and ones. It takes 2 R BLOCK
-# operations a token, few beside the 2 R d of the others; one matmul for all of a thousand adapters would take more.
+# Number of adapters per matmul with a matrix of zeros and ones. These matmuls take 2 R BLOCK operations per token, few
+# compared to the 2 R d of the other matmuls. A single matmul for a thousand adapters would take more.
 BLOCK = 64
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def sum_per_adapter(units: Array, sizes: tuple[int, ...]) -> Array:
-    """Sums each adapter's own units: ``[..., R]`` to ``[..., N]``."""
+    """Sums over each adapter's units: ``[..., R]`` to ``[..., N]``."""
 
     def by_matmul(units: Array) -> Array:
         parts = [_multiply(units[..., first:last], owners) for first, last, owners in _blocks(sizes)]
@@ -45,8 +45,8 @@ def spread_per_adapter(values: Array, sizes: tuple[int, ...]) -> Array:
     return _for_platform(by_matmul, by_reshape, values, sizes)
 
 
-# Each is the other's derivative, and keeps nothing for it: by JAX's rules a loop over the layers would keep the
-# matrices of zeros and ones, of every layer.
+# Each function is the derivative of the other, and saves nothing for its backward pass. With JAX's own rules, a loop
+# over the layers would save the matrices of zeros and ones for every layer.
 sum_per_adapter.defvjp(
     lambda units, sizes: (sum_per_adapter(units, sizes), None),
     lambda sizes, _, to_sums: (spread_per_adapter(to_sums, sizes),),
@@ -60,9 +60,10 @@ spread_per_adapter.defvjp(
 def _for_platform(
     by_matmul: Callable[[Array], Array], by_reshape: Callable[[Array], Array], x: Array, sizes: Sequence[int]
 ) -> Array:
-    """The form that is faster where it runs; of different sizes there is the matmul alone.
+    """Runs the faster form for the platform. If sizes differ, only the matmul is possible.
 
-    A TPU's arrays lie in tiles of 128 columns: to cut rows into adapters at other places moves whole arrays about.
+    On TPU, arrays are stored in tiles of 128 columns. A reshape that splits rows at other columns moves the entire
+    array.
     """
     if len(set(sizes)) > 1:
         return by_matmul(x)
@@ -70,7 +71,7 @@ def _for_platform(
 
 
 def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of each block of adapters the first unit, the last + 1, and which unit is whose, bool ``[units, adapters]``."""
+    """Yields each block's first unit, last unit + 1, and which adapter has which unit, bool ``[units, adapters]``."""
     first = 0
     for begin in range(0, len(sizes), BLOCK):
         block = sizes[begin : begin + BLOCK]

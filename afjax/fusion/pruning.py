@@ -1,7 +1,7 @@
-"""Making trained adapters and fusions cheaper: adapters' layers left out (AdapterDrop), adapters left out of a fusion.
+"""Prunes trained adapters and fusions: drops layers (AdapterDrop), or adapters of a fusion.
 
-What is left out is not computed. A fusion's matrices do not depend on how many adapters it mixes, so a softmax over
-fewer of them is all that masking one takes.
+Dropped layers and adapters are not computed. A fusion's matrices do not depend on the number of adapters, so dropping
+one only changes the softmax, which is then over fewer adapters.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from afjax.trunk.layers import for_every_layer
 
 
 def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:
-    """Positions, among the layers that have the adapter, of those that are left.
+    """Returns the positions of the remaining layers, among the layers that have the adapter.
 
     Raises:
-      UserError: A layer that has no adapter, or none left.
+      UserError: A dropped layer has no adapter, or no layer would be left.
     """
     if isinstance(config, OnTop):
         raise UserError(f"An adapter of the kind {config.kind} sits on top of the encoder; it has no layers to drop.")
@@ -40,15 +40,15 @@ def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> t
 
 
 def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[Tree, Adapter]:
-    """An adapter without what it has in some layers: its tree and its architecture.
+    """Removes an adapter from some layers; returns its tree and its architecture.
 
-    The LayerNorms that an adapter may carry replace the trunk's in all layers, and stay.
+    An adapter's own LayerNorms replace the trunk's in all layers, so they are kept.
 
     Args:
-      tree: The adapter's.
-      config: Its architecture.
+      tree: The adapter's tree.
+      config: The adapter's architecture.
       dropped: Indices of the trunk's layers.
-      num_layers: The trunk's.
+      num_layers: Number of the trunk's layers.
 
     Raises:
       UserError: As :func:`left_layers`.
@@ -61,12 +61,15 @@ def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layer
 
 
 def take_layers(tree: Tree, positions: Sequence[int]) -> Any:
-    """Some of the layers that the leaves are stacked over."""
+    """Selects layers from stacked leaves."""
     return jax.tree.map(lambda leaf: leaf[jnp.asarray(positions)], tree)
 
 
 def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int) -> None:
-    """Raises UserError unless ``fusion.kept`` fits the adapters: slots, layers, numbers, and one architecture."""
+    """Raises UserError unless ``fusion.kept`` fits the slots, layers and number of the adapters.
+
+    With ``fusion.kept``, all adapters must have the same architecture.
+    """
     if fusion.kept is None:
         return
     slots, layers = len(configs[0].slots), len(adapter_layers(configs[0], num_layers))
@@ -85,7 +88,7 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
 
 
 def kept_config(config: Adapter) -> Adapter:
-    """The architecture of what :func:`keep_adapters` gives."""
+    """Returns the architecture of the adapters that :func:`keep_adapters` assembles."""
     if isinstance(config, PalConfig | ProjectedFfnConfig):
         return dataclasses.replace(config, shared_projections=False)
     return config
@@ -94,13 +97,13 @@ def kept_config(config: Adapter) -> Adapter:
 def keep_adapters(
     adapters: Sequence[Tree], config: Adapter, kept: tuple[tuple[tuple[int, ...], ...], ...]
 ) -> list[Tree]:
-    """As many adapters as each layer keeps, put together layer by layer from those that it keeps.
+    """Assembles new adapters, layer by layer, from the adapters that each layer keeps.
 
-    Leaves that an adapter's layers share become each layer's own.
+    Returns as many adapters as each layer keeps. Leaves that an adapter's layers share are copied to each layer.
 
     Args:
-      adapters: The fusion's.
-      config: The architecture of them all.
+      adapters: The fusion's adapters.
+      config: The architecture that all of them have.
       kept: See ``FusionConfig.kept``.
     """
     if "shared" in adapters[0]:

@@ -1,7 +1,6 @@
-"""A slot of the encoder that holds a fusion."""
+"""The encoder slot for a fusion."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,6 +10,7 @@ from afjax.adapters.kinds import slot_kind
 from afjax.adapters.placement import add_output, plain_output
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers
 from afjax.config.fusion import FusionConfig
+from afjax.fusion.attention import ScoreOptions
 from afjax.fusion.bank import bank_layout, inner_activations
 from afjax.fusion.checks import is_factored
 from afjax.fusion.factored import fuse_outputs, fuse_units
@@ -30,18 +30,18 @@ def fused_slot(
     key: Array | None,
     drawn: Array | None = None,
 ) -> tuple[Array, Array]:
-    """A slot that holds a fusion.
+    """Runs a slot that holds a fusion.
 
     Args:
-      params: One layer's slot of a bank (with the leaves that all layers share), and ``"fusion"``: the layer's fusion
-        or its :class:`FoldedMatrices`.
+      params: One layer's slot of a bank, including the leaves that all layers share, and ``"fusion"``: the layer's
+        fusion or its :class:`FoldedMatrices`.
       configs: The adapters' architectures, in order.
-      config: The fusion's.
-      sublayer: Where the slot is.
-      dropout_rate: The trunk's attention dropout: of the scores, and of modules with attention, where they have no
-        rate of their own.
-      key: Dropout's key; None: no dropout.
-      drawn: bool ``[N]``: the adapters that take part in this step; None: all.
+      config: The fusion's architecture.
+      sublayer: The slot's inputs.
+      dropout_rate: The trunk's attention dropout. It is used for the scores and for modules with attention, if these do
+        not have their own rate.
+      key: The dropout key, or None for no dropout.
+      drawn: bool ``[N]``, the adapters to fuse in this step, or None for all.
 
     Returns:
       The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
@@ -52,10 +52,12 @@ def fused_slot(
         bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
         z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
         layout = bank_layout(bottlenecks, z.shape[-1])
+        scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key, drawn=drawn)
         inner = inner_activations(params["down"], z, layout)
-        output, attention = _mix(params, z, inner, layout.sizes, config.temperature, rate, key, drawn)
+        output, attention = _mix(params, z, inner, layout.sizes, scores)
         return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
     scores_key, *keys = split_key(key, 1 + len(configs))
+    scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=scores_key, drawn=drawn)
     members = [
         (params["members"][str(number)], member, member_key)
         for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
@@ -72,43 +74,24 @@ def fused_slot(
             parts.append(units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
         sizes = tuple(part.shape[-1] for part in parts)
         inner = jnp.concatenate(parts, -1)
-        output, attention = _mix(params, z, inner, sizes, config.temperature, rate, scores_key, drawn)
+        output, attention = _mix(params, z, inner, sizes, scores)
     else:
         outputs = []
         for tree, member, member_key in members:
             added = slot_kind(member).output
             assert added is not None, "modules of whole layers have outputs"
             outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
-        output, attention = fuse_outputs(
-            params["fusion"],
-            jnp.stack(outputs, -2),
-            z,
-            temperature=config.temperature,
-            dropout_rate=rate,
-            key=scores_key,
-            drawn=drawn,
-        )
+        output, attention = fuse_outputs(params["fusion"], jnp.stack(outputs, -2), z, options=scores)
     return add_output(first, output, sublayer), attention
 
 
-def _mix(
-    params: Tree,
-    z: Array,
-    inner: Array,
-    sizes: tuple[int, ...],
-    temperature: float,
-    rate: float,
-    key: Array | None,
-    drawn: Array | None,
-) -> tuple[Array, Array]:
+def _mix(params: Tree, z: Array, inner: Array, sizes: tuple[int, ...], options: ScoreOptions) -> tuple[Array, Array]:
     """:func:`fuse_units`, or :func:`fuse_folded` for folded matrices."""
-    settings: dict[str, Any] = {"sizes": sizes, "temperature": temperature, "dropout_rate": rate, "key": key}
-    settings["drawn"] = drawn
     # Tokens in one axis. With three axes the TPU's compiler chooses other layouts between the matmuls.
     leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])
     fusion = params["fusion"]
     if isinstance(fusion, FoldedMatrices):
-        output, attention = fuse_folded(fusion, z, inner, **settings)
+        output, attention = fuse_folded(fusion, z, inner, sizes=sizes, options=options)
     else:
-        output, attention = fuse_units(fusion, params["up"], z, inner, **settings)
+        output, attention = fuse_units(fusion, params["up"], z, inner, sizes=sizes, options=options)
     return output.reshape(*leading, -1), attention.reshape(*leading, -1)

@@ -1,6 +1,6 @@
 """AdapterFusion as the paper writes it (Pfeiffer 2021, section 3.2).
 
-Models use the faster forms of :mod:`afjax.fusion.factored`. Both give the same numbers; the tests compare them.
+Models use the faster forms in :mod:`afjax.fusion.factored`. The tests check that both give the same results.
 """
 
 import jax
@@ -20,22 +20,22 @@ def textbook_fusion(
     dropout_rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Mixes the outputs of N adapters by attention.
+    """Fuses the outputs of N adapters by attention.
 
-    With the adapters' input ``z`` and the output ``u_n`` of adapter n before its residual::
+    With the adapters' input ``z``, and the output ``u_n`` of adapter n before its residual::
 
         score_n     = (Q z + bq) · (K u_n + bk)
         attention_n = softmax over n (dropout(score_n) / temperature)
         output      = sum over n of attention_n V u_n
 
     Args:
-      params: One layer's fusion: ``query/{kernel [d, d], bias [d]}``, ``key/{kernel [d, d], bias [d]}`` and, where the
-        fusion has a value matrix, ``value/kernel [d, d]``. Without one, V is the identity.
+      params: One layer's fusion: ``query/{kernel [d, d], bias [d]}``, ``key/{kernel [d, d], bias [d]}`` and optionally
+        ``value/kernel [d, d]``. Without it, V is the identity.
       outputs: ``u``, the adapters' outputs before the residual, ``[..., N, d]``.
       z: The adapters' input ``[..., d]``.
       temperature: Divides the scores.
-      dropout_rate: The share of the scores that is dropped; acts only with a key.
-      key: The key of dropout; None: no dropout.
+      dropout_rate: Dropout rate of the scores; only used with a key.
+      key: The dropout key, or None for no dropout.
 
     Returns:
       The fused output ``[..., d]`` before the residual, and the attention over adapters ``[..., N]``.

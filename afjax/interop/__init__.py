@@ -1,1 +1,4 @@
-"""Adapters of other libraries and of the papers' own code, in and out; see ``docs/interop.md``, ``docs/reuse.md``."""
+"""Imports adapters of other libraries and of the papers' own code, and exports adapters and models.
+
+See ``docs/interop.md`` and ``docs/reuse.md``.
+"""

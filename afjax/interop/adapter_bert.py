@@ -1,7 +1,8 @@
-"""Houlsby 2019's own checkpoints: TensorFlow 1 variables of a fine-tuned BERT (google-research/adapter-bert).
+"""Imports the checkpoints of Houlsby et al. (2019), from google-research/adapter-bert.
 
-They hold the whole model: the frozen BERT, the adapters ``weights1``, ``biases1``, ``weights2`` and ``biases2`` behind
-each sub-layer, all LayerNorms as trained, the output layer on BERT's frozen pooler, and the optimizer's state.
+A checkpoint holds the TensorFlow 1 variables of a complete fine-tuned model: the frozen BERT, the adapters
+(``weights1``, ``biases1``, ``weights2`` and ``biases2``) after each sub-layer, all trained LayerNorms, the output layer
+on BERT's frozen pooler, and the optimizer's state.
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ _HEAD: Table = {
 
 
 def adapter_table(num_layers: int) -> Table:
-    """The adapters and, of all LayerNorms, the copies that they carry."""
+    """The table of the adapters and of all LayerNorms, which are part of the adapter's tree."""
     table: Table = {}
     for number in range(num_layers):
         for slot, scope in _SLOTS:
@@ -62,15 +63,16 @@ def adapter_table(num_layers: int) -> Table:
 
 
 def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:
-    """The adapter's architecture and tree, and the head's tree.
+    """Converts a checkpoint to an adapter's architecture and tree and a head's tree.
 
     Args:
-      variables: Of the whole checkpoint, or without some or all of the frozen ones.
-      trunk: The pretrained BERT; frozen weights in ``variables`` must be its own.
-      where: Names the checkpoint in messages.
+      variables: The checkpoint's variables. Frozen variables may be missing.
+      trunk: The pretrained BERT. Frozen weights in ``variables`` must be bit-identical to its weights.
+      where: Names the checkpoint in error messages.
 
     Raises:
-      UserError: Lists variables that are missing, unknown, of other shapes, or frozen but not the trunk's.
+      UserError: Variables are missing, unknown, of the wrong shape, or frozen but different from the trunk's (the
+        message lists them), or the trunk has no pooler.
     """
     depth = trunk.config.num_layers
     table, frozen = adapter_table(depth), trunk_table(TENSORFLOW, depth)
@@ -81,11 +83,11 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
             f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give BERT with its own."
         )
     _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - wanted.keys()}, trunk, where)
-    # Their biases are [1, size].
+    # adapter-bert's biases have the shape [1, size].
     flat = {name: array.reshape(-1) if "/biases" in name else array for name, array in variables.items()}
     preset = ADAPTER_PRESETS["houlsby"]
     assert isinstance(preset, AdapterConfig)
-    # All adapters of a BERT have the size of the first.
+    # All adapters of a checkpoint have the same size.
     config = dataclasses.replace(preset, size=flat[_FIRST_BIAS].size)
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
     shapes = {**shapes, "layer_norms": trunk_layer_norms(trunk.params)}
@@ -104,19 +106,20 @@ def import_adapter_bert(
     labels: Sequence[str] = (),
     max_length: int = 128,
 ) -> TaskModel:
-    """The adapter and head of a checkpoint, to be saved to a store or used.
+    """Loads the adapter and head of a checkpoint, ready to use or to save to a store.
 
     Args:
-      source: The checkpoint, or the folder that holds one alone.
-      trunk: The pretrained BERT that it was trained from, as ``load_trunk`` takes it. The checkpoint cannot tell its
-        identity: of LayerNorms it has only those that were trained.
-      name: Of the adapter and the head.
-      task: The benchmark's task; empty: that of the name.
-      labels: Of the outputs, in order; empty: those of the task in the authors' code, else 0, 1, ...
-      max_length: Tokens a row.
+      source: The checkpoint, or a folder that contains exactly one checkpoint.
+      trunk: The pretrained BERT that the checkpoint was trained from, as for ``load_trunk``. The checkpoint cannot
+        identify it, because the pretrained LayerNorms were overwritten by the trained ones.
+      name: Name of the adapter and the head.
+      task: The benchmark's task. Defaults to ``name``.
+      labels: Label names, in the order of the outputs. Defaults to the labels of the task in the authors' code, or
+        0, 1, ... for other tasks.
+      max_length: Tokens per row.
 
     Raises:
-      UserError: No such checkpoint or trunk, or one that does not fit the other.
+      UserError: The checkpoint or the trunk does not exist, or they do not match.
     """
     loaded = load_trunk(trunk)
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))
@@ -128,7 +131,7 @@ def import_adapter_bert(
         paper_task(task or name, outputs, labels=labels, where=str(source)),
         name=name,
         head=head,
-        # The rate is a constant of the authors' code.
+        # The authors' code hard-codes this rate.
         head_config=HeadConfig(pooler="trunk", dropout=0.1),
         adapter=(config, adapter),
         max_length=max_length,
@@ -136,7 +139,7 @@ def import_adapter_bert(
 
 
 def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) -> None:
-    """Raises UserError where frozen weights in a checkpoint are not those of the trunk, to the bit."""
+    """Raises UserError unless a checkpoint's frozen weights are bit-identical to the trunk's."""
     leaves = flatten(trunk.params)
     different = sorted(
         name

@@ -1,4 +1,7 @@
-"""What lies beside BERT's first checkpoints, ``bert_config.json`` and ``vocab.txt``, as Hugging Face has it."""
+"""Converts ``bert_config.json`` and ``vocab.txt`` to Hugging Face's files.
+
+The original BERT checkpoints come with these two files.
+"""
 
 import contextlib
 import json
@@ -13,13 +16,14 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.hugging_face import trunk_config
-from afjax.trunk.pretrained import Trunk, load_tokenizer
+from afjax.trunk.pretrained import Trunk
+from afjax.trunk.tokenizer import load_tokenizer
 
 Gelu = Literal["exact", "tanh"]
 Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Keys that Hugging Face's config.json has too.
+# Keys that Hugging Face's config.json shares.
 _KEYS = (
     "vocab_size",
     "hidden_size",
@@ -36,10 +40,10 @@ _KEYS = (
 
 
 def read_bert_config(path: AnyPath) -> dict[str, Any]:
-    """The values of a ``bert_config.json``.
+    """Reads a ``bert_config.json``.
 
     Raises:
-      UserError: There is no such file, or it is not a JSON object.
+      UserError: The file does not exist, or it is not a JSON object.
     """
     values = read_json(fetched(path), advice="copy it again")
     if values is None:
@@ -48,20 +52,20 @@ def read_bert_config(path: AnyPath) -> dict[str, Any]:
 
 
 def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) -> dict[str, Any]:
-    """The ``config.json`` that says the same as a ``bert_config.json``.
+    """Converts the values of a ``bert_config.json`` to an equivalent ``config.json``.
 
     Args:
-      values: Those of ``bert_config.json``; keys that mean nothing to the encoder are left out.
-      gelu: Which of the two is meant by "gelu", see ``docs/interop.md``.
-      where: Names the file in messages.
+      values: The values of ``bert_config.json``. Keys that do not affect the encoder are dropped.
+      gelu: The variant of GELU that "gelu" refers to, see ``docs/interop.md``.
+      where: Names the file in error messages.
 
     Raises:
-      UserError: A value is missing, has a wrong type or is out of range.
+      UserError: A value is missing, has the wrong type or is out of range.
     """
     known = {key: values[key] for key in _KEYS if key in values}
     if known.setdefault("hidden_act", "gelu") == "gelu":
         known["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
-    # BERT's code has this epsilon in no config, and pads with the first token.
+    # BERT's code hard-codes this epsilon and pads with token 0.
     fixed = {"model_type": "bert", "architectures": ["BertModel"], "layer_norm_eps": 1e-12, "pad_token_id": 0}
     config = {**fixed, **known}
     trunk_config(config, where)
@@ -69,13 +73,14 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
 
 
 def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
-    """The tokens of a ``vocab.txt``, one a line.
+    """Reads the tokens of a ``vocab.txt``, one per line.
 
     Raises:
-      UserError: It is not there, is not UTF-8, has more tokens than the trunk has embeddings, or lacks a special one.
+      UserError: The file does not exist, is not UTF-8, has more tokens than the trunk has embeddings, or lacks a
+        special token.
     """
     try:
-        # Not splitlines(): tokens may be signs that it takes for the ends of lines.
+        # Not splitlines(): it also splits at other characters, which may be tokens.
         tokens = fetched(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; give --vocab the vocab.txt of the BERT's tokenizer.") from None
@@ -90,12 +95,15 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
 
 
 def is_uncased(tokens: list[str]) -> bool:
-    """Whether no token but those in brackets has a capital letter."""
+    """Whether no token has a capital letter (A to Z), except tokens in brackets such as ``[CLS]``."""
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 
 def check_output(output: AnyPath, *, overwrite: bool) -> None:
-    """Raises UserError where a trunk's folder would be written into one that holds something already."""
+    """Raises UserError if a trunk cannot be written to the folder ``output``.
+
+    The folder must be new or empty, unless ``overwrite`` is True.
+    """
     folder = open_path(output).expanduser()
     if is_remote(folder):
         check_readable(folder, "trunk's folder")
@@ -109,17 +117,20 @@ def check_output(output: AnyPath, *, overwrite: bool) -> None:
 def bert_trunk(
     name: AnyPath, params: Tree, values: Mapping[str, Any], *, vocab: AnyPath, case: Case | None
 ) -> Iterator[Trunk]:
-    """A trunk as ``save_trunk`` and the store take it; its config and tokenizer are there until the block ends.
+    """Yields a trunk for ``save_trunk`` and the store.
+
+    Its config and tokenizer are in a temporary folder, which is deleted at the end of the ``with`` block.
 
     Args:
-      name: The trunk's name: the folder that it will be saved to.
+      name: The trunk's name, which is the folder that it will be saved to.
       params: The trunk's tree.
-      values: Its ``config.json``.
-      vocab: Its ``vocab.txt``.
-      case: Whether the tokenizer lower-cases, and leaves accents out, or not; None: as the tokens tell.
+      values: The values of its ``config.json``.
+      vocab: Path of its ``vocab.txt``.
+      case: Whether the tokenizer lowercases and strips accents ("uncased"). Defaults to "uncased" if no token has a
+        capital letter.
 
     Raises:
-      UserError: No tokenizer can be made of the vocabulary.
+      UserError: The vocabulary does not give a valid tokenizer.
     """
     tokens = read_vocabulary(vocab, values["vocab_size"])
     tokenizer = {

@@ -1,6 +1,7 @@
-"""Stickland & Murray 2019's own checkpoints: PyTorch state dicts of BertForMultiTask (AsaCooperStickland/Bert-n-Pals).
+"""Imports the checkpoints of Stickland & Murray (2019), from AsaCooperStickland/Bert-n-Pals.
 
-One file holds the trunk, which all tasks have trained, and for each task its module and its output layer, in lists.
+A checkpoint is a PyTorch state dict of ``BertForMultiTask``. It holds the trunk, which was trained on all tasks, and
+lists of the tasks' modules and output layers.
 """
 
 import dataclasses
@@ -31,7 +32,8 @@ from afjax.interop.bert_tables import (
     trunk_table,
 )
 from afjax.interop.paper_tasks import paper_model, paper_task
-from afjax.model.task_model import TaskModel, save_models
+from afjax.model.saving import artefacts, save_models
+from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
@@ -44,13 +46,14 @@ _SWITCHES = ("mult", "pals", "top", "bert_lay_top", "lhuc", "houlsby")
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a state dict holds, mapped.
+    """A state dict converted to our trees.
 
     Attributes:
       trunk: The trunk's tree.
-      adapter: The architecture of every task's module; None: the tasks share all but their output layers.
-      modules: The modules' trees, by the task's number; none without an architecture.
-      heads: The heads' trees, by the task's number.
+      adapter: The architecture of every task's module, or None if the tasks share everything except their output
+        layers.
+      modules: The modules' trees, indexed by task. Empty if ``adapter`` is None.
+      heads: The heads' trees, indexed by task.
     """
 
     trunk: Tree
@@ -60,19 +63,19 @@ class Checkpoint:
 
 
 def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, *, where: str) -> Checkpoint:
-    """Maps a state dict.
+    """Converts a state dict to our trees.
 
     Args:
       tensors: The state dict.
-      values: The config that the model was made with, which says what kind of module it has.
+      values: The config that the model was created with. It determines the kind of module.
       config: The trunk's architecture.
-      where: Names the state dict in messages.
+      where: Names the state dict in error messages.
 
     Raises:
-      UserError: A kind of module that has no counterpart here; lists tensors that are missing, unknown or of other
-        shapes, or copies of one matrix that differ.
+      UserError: afjax does not support the kind of module, the copies of a shared matrix differ, or tensors are
+        missing, unknown or of the wrong shape (the message lists them).
     """
-    # DataParallel's prefix.
+    # DataParallel adds this prefix.
     if tensors and all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     num_tasks = sum(1 for name in tensors if name.startswith("classifier.") and name.endswith(".bias"))
@@ -98,56 +101,69 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PalsFiles:
+    """The files of a trained model.
+
+    Attributes:
+      checkpoint: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
+      config: The config that it was trained with, as ``pals_config.json``.
+      vocab: The tokenizer's ``vocab.txt``; None for the one next to ``config``.
+      case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
+    """
+
+    checkpoint: AnyPath
+    config: AnyPath
+    vocab: AnyPath | None = None
+    case: Case | None = None
+
+
 def import_bert_n_pals(
-    source: AnyPath,
+    files: PalsFiles,
     *,
-    config: AnyPath,
     tasks: Sequence[str],
     output: AnyPath,
     store_folder: AnyPath,
-    vocab: AnyPath | None = None,
-    case: Case | None = None,
     name: str = "",
     max_length: int = 128,
     overwrite: bool = False,
 ) -> list[TaskModel]:
-    """Writes the trunk as a folder, and every task's module and head to a store.
+    """Writes the trunk to a folder, and each task's module and head to a store.
 
     Args:
-      source: The state dict (``best_model.pth``), or its tensors as ``.safetensors``.
-      config: The config that it was trained with, as ``pals_config.json``.
-      tasks: The tasks, in the order in which they were trained.
+      files: The model's files.
+      tasks: The tasks, in the order of the checkpoint's output layers (the order of training).
       output: The folder for the trunk, local or ``gs://``.
       store_folder: The store, local or ``gs://``.
-      vocab: The tokenizer's ``vocab.txt``; None: that beside ``config``.
-      case: Of the tokenizer; None: as the vocabulary is.
-      name: Stands before each task's in the store: ``NAME-TASK``.
-      max_length: Tokens a row.
-      overwrite: Whether what is there may be replaced.
+      name: Prefix of the names in the store: ``NAME-TASK``. Empty for ``TASK``.
+      max_length: Tokens per row.
+      overwrite: Whether existing files and artefacts may be replaced.
 
     Returns:
-      What was saved, in the order of ``tasks``.
+      The saved models, in the order of ``tasks``.
 
     Raises:
-      UserError: A file is missing or damaged, something that does not fit or has no counterpart, a name that is taken.
-        Nothing is written then.
+      UserError: A file is missing or damaged, the files do not match, afjax does not support the kind of module, or a
+        name is taken. Nothing is written in this case.
     """
     check_output(output, overwrite=overwrite)
-    given = read_bert_config(config)
-    # Their code reads no hidden_act: GELU is the exact one.
-    values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(config))
-    architecture = trunk_config(values, where=str(config))
-    path = fetched(source)
+    given = read_bert_config(files.config)
+    # The authors' code ignores hidden_act and always uses the exact GELU.
+    values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(files.config))
+    architecture = trunk_config(values, where=str(files.config))
+    path = fetched(files.checkpoint)
     if not path.is_file():
-        raise UserError(f"{source} is no file; give the state dict, best_model.pth, that the authors' code saved.")
-    checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(source))
+        raise UserError(
+            f"{files.checkpoint} is not a file; give the state dict, best_model.pth, that the authors' code saved."
+        )
+    checkpoint = from_bert_n_pals(read_tensor_file(path), given, architecture, where=str(files.checkpoint))
     if len(tasks) != len(checkpoint.heads):
         raise UserError(
-            f"{source} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: {', '.join(tasks)}; "
-            "name all tasks, in the order in which they were trained."
+            f"{files.checkpoint} has {len(checkpoint.heads)} output layers, but --tasks names {len(tasks)}: "
+            f"{', '.join(tasks)}; name all tasks, in the order in which they were trained."
         )
-    vocab = vocab or fetched(config).parent / "vocab.txt"
-    with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=case) as trunk:
+    vocab = files.vocab or open_path(files.config).parent / "vocab.txt"
+    with bert_trunk(output, checkpoint.trunk, values, vocab=vocab, case=files.case) as trunk:
         models = [_task_model(checkpoint, trunk, number, task, name, max_length) for number, task in enumerate(tasks)]
         _check_free(store_folder, models, overwrite)
         save_trunk(str(output), trunk)
@@ -157,9 +173,9 @@ def import_bert_n_pals(
 
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
-    """The kind of module that a config switches on, of the size that the tensors have."""
+    """The architecture of the modules: the config gives the kind, and the tensors give the size."""
     on = {switch for switch in _SWITCHES if values.get(switch)}
-    # Two of them say which kind the others switch on, and do nothing alone.
+    # These two only select a variant of the other switches, and have no effect without them.
     if not on & {"mult", "houlsby"}:
         on.discard("pals")
     if "top" not in on:
@@ -169,14 +185,14 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         for number in range(config.num_layers)
         if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
     )
-    # The authors' code has a line to be changed where only some layers are to have a module.
+    # The config does not say if only some layers have a module: in the authors' code, that is a manual edit.
     some = None if not layers or len(layers) == config.num_layers else layers
     first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
     match sorted(on):
         case []:
             return None
         case ["mult", "pals"]:
-            # In the code the number of heads is a constant, and GELU stands behind the decoder.
+            # The authors' code hard-codes the number of heads and applies GELU after the decoder.
             size = _size(tensors, f"{_ENCODER}.mult_aug_dense.0.bias", where)
             return PalConfig(size=size, num_heads=6, output_activation="gelu", layers=some)
         case ["mult"]:
@@ -196,7 +212,10 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
 
 
 def _size(tensors: Tensors, name: str, where: str) -> int:
-    """What a module projects to, by its encoder's bias; the config's hidden_size_aug gives way to a flag of theirs."""
+    """The size that a module projects to, from the bias of its encoder.
+
+    The config's hidden_size_aug is not used, because a flag of the authors' code overrides it.
+    """
     if name not in tensors:
         raise UserError(
             f"{where} lacks {name}, which its config promises; give the config that the checkpoint was trained with."
@@ -205,7 +224,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
 
 
 def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
-    """One task's module as a tree; see the modules of :mod:`afjax.adapters`."""
+    """The table of one task's module. The trees are described in the modules of :mod:`afjax.adapters`."""
     table: Table = {}
     on_top = f"{_ENCODER}.multi_layers.{task}"
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
@@ -242,7 +261,10 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
 
 
 def _shared_copies(adapter: Adapter | None, num_tasks: int, config: TrunkConfig) -> dict[str, str]:
-    """Names under which every layer shows the projections that a task's PALs share, and those of the originals."""
+    """Maps the names of duplicate tensors to the names of the originals.
+
+    A task's PALs share two projections, which the state dict repeats in every layer.
+    """
     if not isinstance(adapter, PalConfig):
         return {}
     return {
@@ -271,20 +293,20 @@ def _task_model(
     name = f"{prefix}-{task.name}" if prefix else task.name
     check_name(name, "head")
     adapter = None if checkpoint.adapter is None else (checkpoint.adapter, checkpoint.modules[number])
-    # Dropout in front of the output layer is the trunk's.
+    # The dropout before the output layer has the trunk's rate.
     config = HeadConfig(pooler="trunk")
     return paper_model(trunk, task, name=name, head=head, head_config=config, adapter=adapter, max_length=max_length)
 
 
 def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: bool) -> None:
-    """Raises UserError where two tasks have one name, or the store is none or has one already."""
+    """Raises UserError if two tasks have the same name, the store is a file, or a name is taken."""
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
-    artefacts = [artefact for model in models for artefact in model.artefacts()]
-    twice = sorted({name for kind, name in artefacts if artefacts.count((kind, name)) > 1})
+    names = [artefact for model in models for artefact in artefacts(model)]
+    twice = sorted({name for kind, name in names if names.count((kind, name)) > 1})
     if twice:
         raise UserError(f"--tasks names {', '.join(twice)} twice; each output layer has its own task.")
-    for kind, name in artefacts:
+    for kind, name in names:
         if not overwrite and name in store.names(store_folder, kind):
             raise UserError(
                 f'"{name}" is there already, in {kind} of the store {store_folder}; give --name another prefix, or '

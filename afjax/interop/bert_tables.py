@@ -1,7 +1,7 @@
-"""From the tensors of BERT's first codes to our trees, through tables of names.
+"""Converts tensors of BERT's original implementations to our trees, using tables of names.
 
-A table says which leaf of ours, or which slice of a stacked leaf, each of their tensors is. Google's TensorFlow code
-and the first PyTorch ports of it name the same scopes, and spell them differently.
+A table maps each of their tensors to one of our leaves, or to a slice of a stacked leaf. Google's TensorFlow code and
+its first PyTorch ports have the same scopes but spell the names differently.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from afjax.trunk.hugging_face import check_finite
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a tensor goes.
+    """The leaf, or slice of a leaf, that a tensor is copied to.
 
     Attributes:
-      path: Our leaf.
-      index: Its slice along the leading axis of a stacked leaf; None: the whole leaf.
-      transposed: Whether theirs is ``[out, in]``.
+      path: Path of our leaf.
+      index: Index along the leading axis of a stacked leaf, or None for the whole leaf.
+      transposed: Whether the tensor is ``[out, in]``.
     """
 
     path: str
@@ -39,14 +39,14 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """How a framework writes the names of variables.
+    """How a framework spells the names of variables.
 
     Attributes:
-      separator: Between scopes.
-      layer: What stands between ``layer`` and a layer's number.
-      kernel: A dense layer's matrix.
-      table: A table of embeddings, behind its name.
-      transposed: Whether matrices of dense layers are ``[out, in]``.
+      separator: Separator between scopes.
+      layer: Text between ``layer`` and the layer's number.
+      kernel: Name of a dense layer's matrix.
+      table: Suffix of the name of an embedding table.
+      transposed: Whether dense layers' matrices are ``[out, in]``.
     """
 
     separator: str
@@ -66,7 +66,7 @@ class Spelling:
 TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
 PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
 
-# Scopes of a layer, and ours.
+# Scopes within a layer, and our paths.
 _DENSE = (
     (("attention", "self", "query"), "attention/query"),
     (("attention", "self", "key"), "attention/key"),
@@ -87,7 +87,7 @@ _EMBEDDINGS = (
 
 
 def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """A dense layer's kernel and bias."""
+    """The table of a dense layer's kernel and bias."""
     return {
         spelling.join(scope, spelling.kernel): Place(
             path=f"{path}/kernel", index=index, transposed=spelling.transposed
@@ -97,7 +97,7 @@ def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """A LayerNorm's scale and bias."""
+    """The table of a LayerNorm's scale and bias."""
     return {
         spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
         spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
@@ -105,7 +105,7 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 
 
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """One encoder layer, as ``path`` in our tree."""
+    """The table of an encoder layer, at ``path`` in our tree."""
     table: Table = {}
     for scopes, ours in _DENSE:
         table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{ours}", index)
@@ -115,7 +115,10 @@ def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = N
 
 
 def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
-    """All LayerNorms of a trunk; ``paths`` says where those of ``embeddings``, ``attention`` and ``ffn`` go."""
+    """The table of all LayerNorms of a trunk.
+
+    ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in our tree.
+    """
     table = norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), paths["embeddings"])
     for number in range(num_layers):
         for scopes, ours in _NORMS:
@@ -125,7 +128,7 @@ def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, s
 
 
 def trunk_table(spelling: Spelling, num_layers: int) -> Table:
-    """A whole BERT, its pooler included."""
+    """The table of a complete BERT, including its pooler."""
     table: Table = {
         spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
     }
@@ -136,13 +139,16 @@ def trunk_table(spelling: Spelling, num_layers: int) -> Table:
 
 
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """A trunk's tree of shapes."""
+    """A trunk's tree, with shapes and dtypes instead of arrays."""
     shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
     return shapes
 
 
 def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[str] = (), where: str) -> None:
-    """Raises UserError unless there are all that are wanted, and no others but known ones; it lists them."""
+    """Raises UserError if wanted tensors are missing or others are present, and lists both.
+
+    Tensors in ``known`` are allowed but not required.
+    """
     missing = sorted(set(wanted) - set(tensors))
     unknown = sorted(set(tensors) - set(wanted) - set(known))
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in unknown]
@@ -154,16 +160,16 @@ def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[
 
 
 def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
-    """A tree of float32 arrays from tensors that are all there.
+    """Builds a tree of float32 arrays from tensors. All tensors of the table must be present.
 
     Args:
-      shapes: The tree, of anything that has shapes.
-      table: Says of every leaf, or slice of a stacked one, which tensor it is.
-      tensors: By their names; others than the table's are left alone.
-      where: Names the file in messages.
+      shapes: The tree, with any leaves that have a ``shape``.
+      table: Maps tensors to the tree's leaves or their slices. It must cover all leaves.
+      tensors: The tensors by name. Tensors outside the table are ignored.
+      where: Names the file in error messages.
 
     Raises:
-      UserError: Lists the tensors that have other shapes, or a tensor contains NaN or infinity.
+      UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.
     """
     wanted = flatten(shapes)
     assert wanted.keys() == {place.path for place in table.values()}, "the table is that of another tree"
@@ -175,7 +181,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
             wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(shape)}")
     if wrong:
         raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
-    # Only now: sizes that the tensors do not have may be too large for the memory.
+    # Allocated after the check, because wrong shapes may not fit in memory.
     leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in wanted.items()}
     for name, place in table.items():
         slice_of(leaves, place)[...] = tensors[name].T if place.transposed else tensors[name]
@@ -184,12 +190,12 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
 
 
 def slice_of(leaves: Mapping[str, Any], place: Place) -> Any:
-    """The part of flattened leaves that a place names."""
+    """The leaf or slice at a place, from flattened leaves."""
     return leaves[place.path] if place.index is None else leaves[place.path][place.index]
 
 
 def shortened(problems: Iterable[str], most: int = 8) -> str:
-    """A list in words, cut after the first few."""
+    """Joins the first ``most`` problems with commas and counts the rest."""
     problems = list(problems)
     more = f" and {len(problems) - most} more" if len(problems) > most else ""
     return ", ".join(problems[:most]) + more

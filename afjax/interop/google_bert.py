@@ -1,4 +1,7 @@
-"""Google's own BERTs: TensorFlow 1 checkpoints with ``bert_config.json`` and ``vocab.txt`` (google-research/bert)."""
+"""Imports Google's BERT models, from google-research/bert.
+
+A model is a TensorFlow 1 checkpoint with a ``bert_config.json`` and a ``vocab.txt``.
+"""
 
 from collections.abc import Iterable
 
@@ -11,24 +14,24 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.hugging_face import trunk_config
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
-# The two tasks of pretraining.
+# Scopes of the two pretraining tasks.
 _PRETRAINING = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:
-    """Those of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
+    """The variables of BERT's optimizer: the step, and Adam's two moments of other variables in ``names``."""
     names = set(names)
     moments = {name for name in names for slot in ("/adam_m", "/adam_v") if name.removesuffix(slot) in names - {name}}
     return moments | (names & {"global_step"})
 
 
 def from_google(variables: Tensors, config: TrunkConfig, *, where: str) -> Tree:
-    """A trunk's tree from the variables of ``bert_model.ckpt``.
+    """Converts the variables of ``bert_model.ckpt`` to a trunk's tree.
 
-    Pretraining's own (``cls/...``) and the optimizer's are left out.
+    The variables of the pretraining tasks (``cls/...``) and of the optimizer are dropped.
 
     Raises:
-      UserError: Lists variables that are missing, unknown or of another shape than the config says.
+      UserError: Variables are missing, unknown or do not have the shape given by the config. The message lists them.
     """
     table = trunk_table(TENSORFLOW, config.num_layers)
     known = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}
@@ -46,18 +49,22 @@ def import_bert(
     gelu: Gelu = "exact",
     overwrite: bool = False,
 ) -> Trunk:
-    """Writes Google's BERT as a folder that ``load_trunk`` takes.
+    """Converts Google's BERT to a folder for ``load_trunk``, and loads it.
 
     Args:
-      source: The checkpoint, or the folder that holds it.
+      source: The checkpoint, or the folder that contains it.
       output: The folder to write, local or ``gs://``.
-      config, vocab: ``bert_config.json`` and ``vocab.txt``; None: those beside the checkpoint.
-      case: Of the tokenizer; None: as the vocabulary is.
-      gelu: Google's later code computes the tanh approximation, the first and Hugging Face's the exact one.
-      overwrite: Whether ``output`` may hold something.
+      config, vocab: Paths of ``bert_config.json`` and ``vocab.txt``. Default to the files next to the checkpoint.
+      case: Whether the tokenizer lowercases ("uncased"). Defaults to "uncased" if no token has a capital letter.
+      gelu: The variant of GELU. Google's later code uses the tanh approximation. Its first version and Hugging Face use
+        the exact function.
+      overwrite: Whether ``output`` may be a non-empty folder.
+
+    Returns:
+      The trunk, loaded from ``output``.
 
     Raises:
-      UserError: A file is missing or damaged, weights that do not fit, or an output that cannot be written.
+      UserError: A file is missing or damaged, the weights do not match the config, or ``output`` cannot be written.
     """
     check_output(output, overwrite=overwrite)
     folder = find_checkpoint(source).parent

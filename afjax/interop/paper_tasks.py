@@ -1,4 +1,4 @@
-"""The tasks of the papers' codes: what they are called here, and what each output of their heads means."""
+"""The tasks of the papers' code: their names in afjax, and the labels of their heads' outputs."""
 
 import dataclasses
 import types
@@ -17,7 +17,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
-# The order of the outputs is that of get_labels() in both codes; the names are those of the benchmark's own files.
+# In the order of get_labels() in both papers' code, with the names from the benchmark's own files.
 _LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {
         "cola": ("unacceptable", "acceptable"),
@@ -33,22 +33,23 @@ _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 
 def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: str) -> TaskConfig:
-    """The task of a head, its labels in the order of the head's outputs.
+    """The task of a head, with its labels in the order of the head's outputs.
 
     Args:
-      name: The benchmark's, as the papers' codes or afjax write it, or any other.
-      outputs: How many the head has.
-      labels: Their names, in order; empty: the benchmark's, else 0, 1, ...
-      where: Names the head in messages.
+      name: The benchmark's name for the task, spelled as in the papers' code or in afjax, or any other name.
+      outputs: The head's number of outputs.
+      labels: Label names, in the order of the outputs. Defaults to the benchmark's labels, or 0, 1, ... for other
+        tasks.
+      where: Names the head in error messages.
 
     Raises:
-      UserError: Another number of labels than of outputs, or a single output of a task other than STS-B.
+      UserError: The numbers of labels and outputs differ, or a task other than STS-B has a single output.
     """
     name = _OUR_NAMES.get(name, name)
     if name == "stsb":
         if outputs != 1 or labels:
             raise UserError(f"{where} has {outputs} outputs, but STS-B is regression: one output, and no labels.")
-        # The code learns labels from 0 to 1.
+        # The papers' code rescales the labels to [0, 1].
         return dataclasses.replace(known_task(name), scale=5.0)
     if outputs < 2:
         raise UserError(f"{where} has {outputs} output; the papers' codes have classes of every task but STS-B (stsb).")
@@ -72,10 +73,10 @@ def paper_model(
     adapter: tuple[Adapter, Tree] | None,
     max_length: int,
 ) -> TaskModel:
-    """A trunk with a head and perhaps an adapter, of one name, ready to be saved to a store.
+    """Builds a task model from a trunk, a head and an optional adapter, ready to be saved to a store.
 
-    A benchmark's labels come into the order that they have everywhere in afjax, and the head's outputs with them, so
-    that sources which number labels (TFDS) are read as they are meant.
+    The head and the adapter get the same name. The labels of a benchmark, and the head's outputs, are reordered to
+    afjax's standard order. Sources that number their labels (TFDS) depend on this order.
     """
     check_length(max_length, trunk)
     assert head["output"]["bias"].shape == (TASK_KINDS[task.kind].num_outputs(task.labels),)

@@ -1,8 +1,9 @@
-"""A task model as one file that JAX runs without afjax: a serialised ``jax.export`` function, its weights within.
+"""Exports a task model to one file that JAX runs without afjax: a serialized ``jax.export`` function.
 
-The function takes ``tokens``, ``types`` and ``mask`` and gives the logits. Batch size and length (and the number of
-choices) are symbolic, so one file serves all of them; JAX compiles it anew for each. The weights are constants of the
-program: one file to copy and no tree to put in order, at the price of a copy of them in each compiled program.
+The function takes ``tokens``, ``types`` and ``mask`` and returns the logits. Batch size, length and number of choices
+are symbolic: one file serves all shapes, and JAX compiles it once per shape. The weights are constants of the
+program, so there is only one file to copy and no tree to restore. The drawback is that each compiled program contains a
+copy of the weights.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from afjax.trunk.pretrained import check_length
 
 FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
-# The serialisation's offsets have 32 bits, one of them a sign; the program itself takes a little of that.
+# The serialized format has signed 32-bit offsets, and the program itself needs some space.
 MAX_WEIGHT_BYTES = 2**31 - 2**24
 
 _INPUTS = {
@@ -45,35 +46,35 @@ _OUTPUTS = {
 def export_stablehlo(
     task_model: TaskModel, path: AnyPath, *, max_length: int = 128, platforms: Sequence[str] = PLATFORMS
 ) -> dict[str, Any]:
-    """Writes a task model as a file that ``jax.export.deserialize`` reads, and beside it a JSON file that describes it.
+    """Writes a task model for ``jax.export.deserialize``, and a JSON file that describes it.
 
-    Both files appear whole or not at all.
+    Neither file is written if the export fails.
 
     Args:
-      task_model: The model; a fusion and its adapters are folded first, as for predicting.
-      path: The file. What describes it is at :func:`description_path`.
-      max_length: The most tokens a row may have.
-      platforms: What it is to run on, of ``PLATFORMS``; none of them needs to be here.
+      task_model: The model. A fusion is folded with its adapters, as for prediction.
+      path: The file to write. Its description is written to :func:`description_path`.
+      max_length: Maximum number of tokens per row.
+      platforms: The platforms to export for, from ``PLATFORMS``. They need not be available on this machine.
 
     Returns:
-      What the JSON file says.
+      The contents of the JSON file.
 
     Raises:
-      UserError: A platform that is not known, a length that the trunk cannot take, weights of 2 GiB and more, or a path
-        that cannot be written.
+      UserError: A platform is unknown, the trunk does not support the length, the weights take 2 GiB or more, or
+        ``path`` cannot be written.
     """
     if is_remote(path):
         raise UserError(f"The output {path} is on an object store; give a file on a disk, and copy both files there.")
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
-    # First, as what is to be written takes a while to make.
+    # Checked first, because the export takes a while.
     for target in targets:
         check_output(target)
     data, shapes = _serialise(task_model, max_length, platforms)
     about = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
     try:
-        # Both files are complete before either gets its name.
+        # Neither file is renamed to its final name before both are complete.
         with replacing(targets[0]) as program, replacing(targets[1]) as description:
             program.write_bytes(data)
             description.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -83,15 +84,15 @@ def export_stablehlo(
 
 
 def description_path(path: AnyPath) -> Path:
-    """Where the JSON file is that describes an exported file."""
+    """The path of the JSON file that describes an exported file."""
     return expanded(f"{os.fspath(path)}.json")
 
 
 def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
-    """The platforms without spaces.
+    """Validates the platforms and strips spaces from their names.
 
     Raises:
-      UserError: None, one that is not known, or one twice.
+      UserError: There are no platforms, or one is unknown or repeated.
     """
     names = tuple(name.strip() for name in platforms)
     for name in names:
@@ -106,7 +107,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
 
 
 def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:
-    """The file's contents, and the shapes of inputs and logits as text."""
+    """The file's contents, and the shapes of the inputs and the logits as text."""
     model, params = task_model.for_inference()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     if size > MAX_WEIGHT_BYTES:
@@ -114,7 +115,7 @@ def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...
             f"The weights take {size / 2**30:.2f} GiB, and one file holds less than 2 GiB; export a smaller trunk, or "
             "a head that was trained on this one with trunk_dtype=bfloat16."
         )
-    # Constants on one device, wherever the model's parameters were.
+    # The constants are on one device, even if the model's parameters are sharded.
     weights = jax.tree.map(jnp.asarray, params)
     scale = task_model.task.scale
 

@@ -1,4 +1,4 @@
-"""Reading TensorFlow checkpoints; the only place that needs TensorFlow."""
+"""Reads TensorFlow checkpoints. Only this module imports TensorFlow itself."""
 
 import importlib.util
 import os
@@ -13,28 +13,28 @@ _INDEX = ".index"
 
 
 def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
-    """All variables of a checkpoint, by name.
+    """Reads all variables of a checkpoint, by name.
 
     Args:
-      source: The checkpoint (``model.ckpt-343``, with or without ``.index``), or a folder, local or ``gs://``, that
-        holds one alone.
+      source: The checkpoint (``model.ckpt-343``, with or without ``.index``), or a folder that contains exactly one
+        checkpoint. Local or ``gs://``.
 
     Raises:
-      UserError: No checkpoint, several, a damaged one, or TensorFlow is not installed.
+      UserError: There is no checkpoint or more than one, it is damaged, or TensorFlow is not installed.
     """
     prefix = find_checkpoint(source)
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             f"{prefix} is a TensorFlow checkpoint, and TensorFlow is not installed; run pip install 'afjax[tf]'."
         )
-    # Else it tells about the processor that it was built for.
+    # Silences TensorFlow's messages about the instruction set that it was built for.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow
 
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
-    except Exception as error:  # TensorFlow raises many kinds for a damaged file, not all of them its own.
+    except Exception as error:  # A damaged file raises many types, not only TensorFlow's.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"{prefix} cannot be read as a TensorFlow checkpoint ({reason}); it needs its .index and all of its .data "
@@ -43,10 +43,10 @@ def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
 
 
 def find_checkpoint(source: AnyPath) -> Path:
-    """The path of a checkpoint's files without their endings.
+    """The path of a checkpoint's files, without their suffixes.
 
     Raises:
-      UserError: There is none, or a folder holds several.
+      UserError: There is no checkpoint, or the folder contains more than one.
     """
     path = fetched(source)
     if path.is_dir():

@@ -1,1 +1,1 @@
-"""A trunk with adapters, a fusion and a head as one model, and what is trained of it."""
+"""Models of trunk, adapters, fusion and head: setup, inference, storage."""

@@ -1,4 +1,4 @@
-"""The encoder as a Flax module, for models of your own."""
+"""The encoder as a Flax module, for your own models."""
 
 from collections.abc import Mapping
 
@@ -16,14 +16,15 @@ _FUSION = "fusion"
 
 
 class Encoder(nn.Module):
-    """A BERT-family encoder as a Linen module. Its parameters are the trunk; adapters and a fusion are arguments.
+    """A BERT-family encoder as a Linen module.
 
-    So an optimizer or a checkpoint of the surrounding module sees the trunk as the module's parameters, and the caller
-    decides where adapters come from, and whether gradients are taken with respect to them.
+    The module's parameters are the trunk; adapters and a fusion are arguments. Optimizers and checkpoints of the
+    surrounding module therefore see the trunk. The caller decides where adapters come from, and whether to compute
+    gradients with respect to them.
 
     Attributes:
       config: The trunk's architecture.
-      adapters: ``(name, architecture)`` of the adapters in the encoder: none, one, or those that are fused, in order.
+      adapters: ``(name, architecture)`` of the adapters in the encoder: none, one, or the fused adapters in order.
       fusion: The fusion's architecture, if several adapters are fused.
     """
 
@@ -48,15 +49,15 @@ class Encoder(nn.Module):
           tokens: int32 ``[batch, length]``, token ids.
           types: int32 ``[batch, length]``, 0 for a first text and 1 for a second one.
           mask: bool ``[batch, length]``, False at padding.
-          adapters: The adapters' trees by name, as :func:`afjax.load_adapter` returns them.
+          adapters: The adapters' trees by name; :func:`afjax.load_adapter` loads one.
           fusion: The fusion's tree, if the module has a fusion.
-          key: The key of dropout, or None for no dropout.
+          key: The dropout key, or None for no dropout.
 
         Returns:
           ``[batch, length, hidden_size]``.
 
         Raises:
-          UserError: Adapters that do not fit the trunk or each other, or rows that are too long.
+          UserError: The adapters do not fit the trunk or each other, or the rows are too long.
 
         Example:
           >>> import jax
@@ -70,7 +71,7 @@ class Encoder(nn.Module):
           >>> Encoder(config).apply(variables, *inputs).shape
           (1, 4, 8)
         """
-        # The same tree as that of a pretrained trunk, whose pooler is not used here.
+        # A pretrained trunk has the same tree, plus a pooler that is not used here.
         trunk = {
             name: self.param(name, lambda rng, name=name: init_trunk(rng, self.config)[name])
             for name in ("embeddings", "layers")

@@ -2,8 +2,8 @@
 
 A head's tree::
 
-    pooler/{kernel [d, d], bias [d]}      only with a pooler of its own
-    hidden/<0, 1, ...>/{kernel [d, d], bias [d]}      only with hidden layers
+    pooler/{kernel [d, d], bias [d]}      only if the head has its own pooler
+    hidden/<0, 1, ...>/{kernel [d, d], bias [d]}      only if the head has hidden layers
     output/{kernel [d, num_outputs], bias [num_outputs]}
 """
 
@@ -22,18 +22,18 @@ from afjax.trees import Tree, named_key
 def init_head(
     key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, reads: Reads = "pooled", init_scale: float = 0.02
 ) -> Tree:
-    """A head's parameters at the start, float32.
+    """Initializes a head's parameters, float32.
 
     Args:
-      key: Of this head alone.
+      key: A key for this head only.
       config: The architecture.
       num_outputs: Number of labels; 1 for regression and multiple choice, 2 for span.
-      trunk: The trunk's tree: a head's own pooler starts as the trunk's, where it has one.
-      reads: A head that reads tokens has no pooler.
-      init_scale: Standard deviation of what starts at random.
+      trunk: The trunk's tree. If the trunk has a pooler, the head's own pooler starts as a copy of it.
+      reads: Whether the head reads pooled rows or every token. A head that reads tokens has no pooler.
+      init_scale: Standard deviation of randomly initialized kernels.
 
     Raises:
-      UserError: The trunk's pooler is asked for, but the trunk has none.
+      UserError: The config asks for the trunk's pooler, but the trunk has none.
     """
     hidden_size = trunk["embeddings"]["word"].shape[-1]
     kernel = init_scale * jax.random.normal(named_key(key, "output"), (hidden_size, num_outputs))
@@ -55,7 +55,7 @@ def init_head(
 
 
 def check_pooler(config: HeadConfig, trunk: Tree) -> None:
-    """Raises UserError where the trunk's pooler is asked for, but the trunk has none."""
+    """Raises UserError if the config asks for the trunk's pooler, but the trunk has none."""
     if config.pooler == "trunk" and "pooler" not in trunk:
         raise UserError('This trunk has no pooler; set head.pooler to "head", which trains one with the head.')
 
@@ -68,24 +68,23 @@ def apply_head(
     mask: Array,
     *,
     reads: Reads,
-    dropout_rate: float,
     key: Array | None,
 ) -> Array:
     """Computes logits from the last hidden states.
 
     Args:
       head: The head's parameters.
-      config: The head's architecture.
+      config: The head's architecture; ``dropout`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
       hidden: ``[batch, length, hidden_size]``; length 1 is enough for heads that pool the first token.
       mask: bool ``[batch, length]``, False at padding.
       reads: Whether the head reads pooled rows or every token.
-      dropout_rate: Rate before the hidden layers and the output layer.
-      key: Dropout's key, or None for no dropout.
+      key: The dropout key, or None for no dropout.
 
     Returns:
-      Float32 or wider, ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens.
+      ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens; float32 or wider.
     """
+    assert config.dropout is not None, "the model chooses the rate"
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     if reads == "pooled":
         hidden = pool(hidden, mask, config.pooling)  # [batch, hidden_size]
@@ -93,5 +92,6 @@ def apply_head(
             hidden = apply_pooler((head if config.pooler == "head" else trunk)["pooler"], hidden)
     for layer in map(str, range(config.hidden_layers)):
         layer_key = None if key is None else named_key(key, "hidden", layer)
-        hidden = ACTIVATIONS[config.activation](dense(head["hidden"][layer], dropout(layer_key, hidden, dropout_rate)))
-    return dense(head["output"], dropout(key, hidden, dropout_rate))
+        hidden = dense(head["hidden"][layer], dropout(layer_key, hidden, config.dropout))
+        hidden = ACTIVATIONS[config.activation](hidden)
+    return dense(head["output"], dropout(key, hidden, config.dropout))

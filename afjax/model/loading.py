@@ -1,4 +1,4 @@
-"""Loading adapters and task models from a store, with checks of what belongs together."""
+"""Loads adapters and task models from a store, and checks that their parts belong together."""
 
 import dataclasses
 import sys
@@ -19,6 +19,7 @@ from afjax.data.sources.kinds import source_kind
 from afjax.distributed.hosts import is_first_host
 from afjax.errors import UserError
 from afjax.model.model import Model, trunk_layer_norms
+from afjax.model.saving import beneath_head
 from afjax.model.stored import load_adapter, load_unpruned_fusion
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
@@ -35,22 +36,23 @@ def load_task_model(
     fusion: str = "",
     allow_mismatch: bool = False,
 ) -> TaskModel:
-    """Loads a head, and the adapter or the fusion under it, from a store.
+    """Loads a head, and the adapter or the fusion below it, from a store.
 
-    A head's manifest records by digest what the head was trained with. A head of an older store, or an imported one,
-    has no such record; a line on stderr says so.
+    A head's manifest records the digest of the adapter, fusion or trunk that the head was trained with. Heads from
+    older stores and imported heads have no such record, and loading them prints a warning on stderr.
 
     Args:
       store_folder: The store.
-      trunk: The encoder they were trained on. It computes in the dtype it had then, whatever its own is.
+      trunk: The encoder they were trained on. Its dtype is replaced by the dtype used in training.
       head: The head's name.
-      adapter: An adapter's name; or
-      fusion: a fusion's; neither: the head alone.
-      allow_mismatch: Whether the head may be used with another adapter or fusion than it was trained with.
+      adapter: The name of an adapter, if any.
+      fusion: The name of a fusion, if any. Without an adapter and a fusion, only the head is loaded.
+      allow_mismatch: Whether the head may be used with a different adapter or fusion than it was trained with.
 
     Raises:
-      UserError: A name that is not there, a trunk with other weights, another architecture or another tokenizer, a
-        damaged file, a fusion whose adapters have changed since, or a head that was trained with something else.
+      UserError: A name does not exist, the trunk has other weights, another architecture or another tokenizer, a file
+        is damaged, a fusion's adapters have changed since it was trained, or the head was trained with a different
+        adapter or fusion.
     """
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')
@@ -87,7 +89,7 @@ def load_task_model(
             f'The head "{head}" has {bias.shape[0]} outputs for the labels {list(manifest.labels)}; train it again.'
         )
     model = TaskModel(
-        # As it computed when the head was trained, so that scores are those of the training run.
+        # The dtype used in training, so that scores are reproduced.
         trunk=dataclasses.replace(trunk, dtype=manifest.trunk.get("dtype", "float32")),
         model=Model(
             trunk=trunk.config,
@@ -110,7 +112,7 @@ def load_task_model(
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """The model with its head's record; a contradiction between both is an error unless it is allowed."""
+    """Adds the head's record to the model; raises if they contradict each other, unless that is allowed."""
     head = model.model.head_name
     if not record:
         if is_first_host():
@@ -118,8 +120,8 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
                 f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
             )
         return dataclasses.replace(model, head_record={})
-    beneath = model.beneath_head()
-    # That the trunk is the head's has been checked.
+    beneath = beneath_head(model)
+    # The trunk was already checked when the head was loaded.
     if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
         return model
     if not allow_mismatch:
@@ -138,10 +140,11 @@ def _described(record: Mapping[str, str]) -> str:
 
 
 def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> int | None:
-    """Takes ``text_columns`` out of a stored head's config; logs that a head does not record it.
+    """Pops ``text_columns`` from a stored head's config.
 
-    Heads of earlier versions and of AdapterHub do not record it, but their tasks may tell: by the columns that they
-    name, or because every task of their kind or source has pairs.
+    Heads of earlier versions and of AdapterHub do not record it. It is then derived from the task, if the task names
+    its text columns, or if all tasks of its kind or source have the same number of texts. Otherwise returns None and
+    prints a warning on stderr.
     """
     if "text_columns" in values:
         text_columns = values.pop("text_columns")
@@ -165,14 +168,14 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     """Loads adapters from a store, each with its architecture.
 
     Raises:
-      UserError: A name that is not there, another trunk, a damaged file.
+      UserError: A name does not exist, an adapter was trained on another trunk, or a file is damaged.
     """
     identity = trunk.identity()
     return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
 
 
 def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
-    """Raises UserError if an adapter's leaves do not have the names and shapes that its config says."""
+    """Raises UserError if the names and shapes of an adapter's leaves do not match its config."""
     expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
     if isinstance(config, AdapterConfig) and config.layer_norms:
         expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})

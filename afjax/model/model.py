@@ -1,11 +1,11 @@
-"""The whole model: trunk, the adapters in its slots, their fusion, and a head.
+"""The complete model: trunk, the adapters in its slots, their fusion, and a head.
 
-Parameters are one tree with four roots, passed in by the caller::
+The caller passes the parameters, as one tree with four roots::
 
     {"trunk": {...}, "adapters": {<name>: {...}}, "fusion": {<name>: {...}}, "heads": {<name>: {...}}}
 
-A fusion of frozen adapters needs less work per step with other parameters: :meth:`Model.with_bank` makes those for
-training, :meth:`Model.fold` those for inference.
+A fusion of frozen adapters runs faster with its parameters in another form. :meth:`Model.with_bank` converts them for
+training, and :meth:`Model.fold` for inference.
 """
 
 import dataclasses
@@ -44,19 +44,21 @@ from afjax.trunk.slots import FilledSlots, Slot, Sublayer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model without its parameters: what to compute. Hashable, so that jitted functions can take it.
+    """A model without its parameters.
+
+    Hashable, so that it can be a static argument of jitted functions.
 
     Attributes:
       trunk: The encoder's architecture.
       head_name: The name of the head that computes the logits.
-      head: Its architecture.
+      head: The head's architecture.
       reads: Whether the head reads one pooled vector per row, or every token.
-      adapters: ``(name, architecture)`` of the active adapters: none, one, or those that are fused, in order.
-      fusion_name: The name of the fusion; empty for none.
-      fusion: Its architecture.
+      adapters: ``(name, architecture)`` of the active adapters: none, one, or the fused adapters in order.
+      fusion_name: The name of the fusion; empty if there is none.
+      fusion: The fusion's architecture.
       dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: What the backward pass rematerializes; see ``ExperimentConfig``.
+      remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
     """
 
     trunk: TrunkConfig
@@ -92,12 +94,12 @@ class Model:
         """Runs the model in the trunk's dtype, except for softmax, LayerNorm and the head.
 
         Args:
-          params: The tree with four roots. Other adapters, fusions and heads in it are not used.
+          params: The tree with four roots. It can contain other adapters, fusions and heads, which are ignored.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``; for multiple choice each
             ``[batch, choices, length]``.
-          key: Dropout's key, or None for no dropout.
-          fusion_attention: Whether to return the attention over adapters. Without it, and if the head only reads the
-            first token, the last layer only computes that token.
+          key: The dropout key, or None for no dropout.
+          fusion_attention: Whether to return the attention over adapters. If not, and if the head reads only the first
+            token, the last layer is computed for that token only.
         """
         if batch["tokens"].ndim == 3:
             return self._run_choices(params, batch, key, fusion_attention)
@@ -120,10 +122,10 @@ class Model:
         Args:
           params: The tree with four roots; heads are not used.
           batch: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch, length]``.
-          key: The key of dropout, or None for no dropout.
+          key: The dropout key, or None for no dropout.
 
         Returns:
-          ``[batch, length, hidden_size]`` in the model's dtype, after modules on top of the encoder.
+          ``[batch, length, hidden_size]`` in the model's dtype, after any modules on top of the encoder.
         """
         trunk = self._trunk_with_layer_norms(params)
         trunk_key, _ = split_key(key, 2)
@@ -144,10 +146,10 @@ class Model:
 
         Args:
           params, batch, key: See ``__call__``.
-          trunk: The trunk's tree, with the LayerNorms that the adapter carries.
-          trunk_key: Dropout's key for the encoder.
-          first_token_only: Whether the encoder's last layer is computed for the first token only.
-          first_token_read: Whether modules on top need to compute only the first token's output.
+          trunk: The trunk's tree, including the adapter's own LayerNorms if it has any.
+          trunk_key: The encoder's dropout key.
+          first_token_only: Whether to compute the encoder's last layer for the first token only.
+          first_token_read: Whether the head reads only the first token's output of the modules on top.
         """
         hidden, attention = encode(
             trunk,
@@ -160,7 +162,7 @@ class Model:
         )
         for name, config in self.adapters:
             if isinstance(config, OnTop):
-                # A key of its own, so that the head's stays what it is without a module.
+                # A separate key, so that a module on top does not change the head's dropout.
                 top_key = None if key is None else named_key(key, "top")
                 hidden = top_kind(config).top(
                     params["adapters"][name]["top"],
@@ -174,17 +176,17 @@ class Model:
         return hidden, attention
 
     def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
-        """The logits with adapters in some of the layers only, for many choices of these layers at once.
+        """Computes logits with adapters in some layers only, for many such subsets of the layers at once.
 
-        Layers that several choices share are computed once: :func:`afjax.trunk.layer_masks.encode_under_masks`.
+        Common prefixes are computed once: see :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
           params, batch: See ``__call__``.
-          layer_masks: bool ``[masks, num_layers]``, False if a layer is to run as if its slots were empty. LayerNorms
-            that the adapter carries stay. Entries of layers without adapters are ignored.
+          layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty, except that the
+            adapter's own LayerNorms stay. Entries of layers without adapters are ignored.
 
         Returns:
-          ``[batch, masks, ...]``; the other axes are those of :class:`Outputs`.
+          ``[batch, masks, ...]``; for the other axes see :class:`Outputs`.
         """
         assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are in no layer"
         if batch["tokens"].ndim == 3:
@@ -207,7 +209,7 @@ class Model:
 
     @property
     def _pools_first_token(self) -> bool:
-        """Whether the head only reads the first token."""
+        """Whether the head reads only the first token."""
         return self.reads == "pooled" and self.head.pooling == "first"
 
     @property
@@ -221,12 +223,13 @@ class Model:
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
         head = params["heads"][self.head_name]
-        return apply_head(head, self.head, trunk, hidden, mask, reads=self.reads, dropout_rate=rate, key=key)
+        config = dataclasses.replace(self.head, dropout=rate)
+        return apply_head(head, config, trunk, hidden, mask, reads=self.reads, key=key)
 
     def _run_choices(
         self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool
     ) -> Outputs:
-        """Runs every choice as a row of its own, whose first logit is the choice's."""
+        """Runs every choice as a separate row, and uses the row's first logit as the choice's."""
         num_rows, num_choices, length = batch["tokens"].shape
         outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
@@ -237,12 +240,12 @@ class Model:
         return Outputs(_mask_missing_choices(logits, batch)[:, 0], attention)
 
     def fold(self, params: Tree) -> Tree:
-        """Parameters for inference, in which a fusion and its adapters are one :class:`FoldedFusion`.
+        """Folds a fusion and its adapters for inference.
 
-        The model computes the same from them, faster. They cannot be trained.
+        They become one :class:`FoldedFusion`. The model then computes the same outputs faster, but cannot be trained.
 
         Args:
-          params: The tree with four roots, or one of :meth:`with_bank`.
+          params: The tree with four roots, or the result of :meth:`with_bank`.
         """
         if not self.fusion_name or not is_factored(self._fused_configs()):
             return params
@@ -259,26 +262,27 @@ class Model:
         return FoldedFusion({"layers": fold_fusion(fusion, bank["layers"], bank["shared"]), "shared": bank["shared"]})
 
     def with_bank(self, params: Tree) -> Tree:
-        """Parameters for training a fusion of frozen adapters: ``bank``, the adapters side by side, for ``adapters``.
+        """Replaces ``adapters`` by a ``bank``, to train a fusion of frozen adapters.
 
-        The model computes the same from them. From ``adapters`` it would build the bank in every step, and hold both.
+        The bank holds the concatenated adapters; the model computes the same outputs from it. Given ``adapters``, the
+        model would build the bank in every step, and keep both in memory.
         """
         bank = self._stacked_bank(params)
         others = {root: tree for root, tree in params.items() if root != "adapters"}
         return {**others, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
 
     def _contents_form(self, contents: Tree) -> Layers:
-        """Stacked contents of slots in the form that runs fastest."""
+        """Converts stacked contents of slots to the fastest form."""
         return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Array | float:
-        """The term that the fusion adds to the loss: it pulls V towards the identity."""
+        """The fusion's regularization term in the loss, which pulls V to the identity."""
         if not self.fusion_name:
             return 0.0
         return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])
 
     def _trunk_with_layer_norms(self, params: Tree) -> Tree:
-        """The trunk, with the active adapter's LayerNorms (Houlsby 2019), if it has any, instead of its own."""
+        """Replaces the trunk's LayerNorms by the active adapter's (Houlsby 2019), if the adapter has any."""
         trunk = params["trunk"]
         if not self.adapters:
             return trunk
@@ -302,7 +306,7 @@ class Model:
         return [kept_config(configs[0])] * self._num_fused()
 
     def _stacked_bank(self, params: Tree) -> Tree:
-        """``{"layers": contents of slots, stacked, "shared": their leaves that all layers share}``."""
+        """Returns ``{"layers": contents of slots, stacked, "shared": leaves that all layers share}``."""
         if "bank" in params:
             return {"shared": {}, **params["bank"], "layers": stack_layers(params["bank"]["layers"])}
         adapters = [params["adapters"][name] for name, _ in self.adapters]
@@ -312,18 +316,18 @@ class Model:
         return {"layers": stacked, "shared": shared}
 
     def _draw_adapters(self, key: Array | None) -> Array | None:
-        """The adapters that this training step fuses, bool ``[N]``, or None for all."""
+        """Draws the adapters to fuse in this training step: bool ``[N]``, or None for all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
         return order < self.fusion.subset
 
     def _filled_slots(self, params: Tree, drawn: Array | None) -> FilledSlots:
-        """What is in the encoder's slots.
+        """Returns the contents of the encoder's slots.
 
         Args:
           params: The tree with four roots.
-          drawn: bool ``[N]``: the adapters that are fused in this training step, or None for all.
+          drawn: bool ``[N]``, the adapters to fuse in this training step, or None for all.
         """
         contents, shared = self._slot_contents(params)
         return FilledSlots(
@@ -375,27 +379,30 @@ def _choices_as_rows(batch: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _mask_missing_choices(logits: Array, batch: Mapping[str, Array]) -> Array:
-    """Logits ``[batch, n, choices]``, with the dtype's lowest number for choices that a row lacks."""
+    """Sets logits ``[batch, n, choices]`` of choices that a row lacks to the dtype's lowest number."""
     present = batch["mask"].any(-1)  # [batch, choices]
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 
-# Compiled as one program, so that leaves that many hosts share are not cut one by one.
+# Compiled as one program, so that leaves sharded over several hosts are not sliced one by one.
 _unstack_layers = jax.jit(unstack_layers)
 
 
 def _with_fusion(bank: Tree, fusion: Tree) -> Tree:
-    """Contents of slots, of one layer or stacked: adapters side by side, and the fusion over them."""
+    """Adds the fusion to the adapters in the contents of slots, of one layer or stacked."""
     return {slot: {**adapters, "fusion": fusion[slot]} for slot, adapters in bank.items()}
 
 
 def _with_norms(layers: Tree, norms: Tree) -> Tree:
-    """A layer, or a stack of layers, with other LayerNorms."""
+    """Replaces the LayerNorms of a layer, or of a stack of layers."""
     return {block: {**layers[block], "norm": norms[block]} for block in layers}
 
 
 def trunk_layer_norms(trunk: Tree) -> Tree:
-    """Copies of a trunk's LayerNorms ``{embeddings, attention, ffn}``: the start of an adapter's ``layer_norms``."""
+    """Copies a trunk's LayerNorms, ``{embeddings, attention, ffn}``.
+
+    An adapter's ``layer_norms`` start as these copies.
+    """
     norms = {"embeddings": trunk["embeddings"]["norm"]}
     norms.update({block: params["norm"] for block, params in trunk["layers"].items()})
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

@@ -10,24 +10,27 @@ from jax import Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """The results of a forward pass; a pytree, so that jitted functions can return it.
+    """The results of a forward pass. A pytree, so that jitted functions can return it.
 
     Attributes:
       logits: ``[batch, num_outputs]``, float32 or wider. If the head reads tokens, ``[batch, length, num_outputs]``.
         For multiple choice, ``[batch, choices]``, with the dtype's lowest number for choices that a row lacks.
-      fusion_attention: On request, the attention over adapters of every slot with a fusion,
-        ``[layers with the slot, batch, length, num_adapters]``. For multiple choice, the length is that of all of a
-        row's choices, one after another.
+      fusion_attention: If requested, the attention over adapters of every slot with a fusion,
+        ``[layers with the slot, batch, length, num_adapters]``. For multiple choice, a row's choices are concatenated
+        along the length axis.
     """
 
     logits: Array
     fusion_attention: dict[str, Array]
 
     def row_attention(self, mask: Array) -> dict[str, Array]:
-        """The attention over adapters averaged over each row's tokens, ``{slot: [batch, layers, num_adapters]}``.
+        """Averages the attention over adapters over each row's tokens.
 
         Args:
-          mask: The batch's, False at padding.
+          mask: The batch's ``mask``, False at padding.
+
+        Returns:
+          ``{slot: [batch, layers, num_adapters]}``.
         """
         tokens = mask.reshape(mask.shape[0], -1)  # all choices of a multiple-choice row
         present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)

@@ -1,7 +1,7 @@
-"""Which leaves are trained: rules over paths, presets, and the split into a trained and a frozen tree.
+"""Selects the leaves to train, by rules over paths, and splits trees accordingly.
 
-Gradients are taken with respect to the trained tree only, and the optimizer never sees the frozen one. So frozen leaves
-cost no gradient, have no optimizer state, and their bits never change.
+Gradients are computed with respect to the trained tree only, and the optimizer never sees the frozen tree. Therefore
+frozen leaves have no gradients and no optimizer state, and stay bit-identical.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from afjax.trunk.layers import layer_groups, num_layers, stack_layers
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Leaves whose whole path matches ``pattern`` are trained or frozen.
+    """Trains or freezes the leaves whose complete path matches ``pattern``.
 
     Attributes:
       pattern: A regular expression over paths such as ``trunk/layers/ffn/norm/scale``.
-      train: Trained, or frozen.
-      optional: Whether the rule may match nothing (a trunk without a pooler, say).
+      train: Whether the leaves are trained; otherwise they are frozen.
+      optional: Whether the rule may match nothing, for example because the trunk has no pooler.
     """
 
     pattern: str
@@ -33,11 +33,12 @@ class Rule:
 
 
 def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
-    """The rules of a preset.
+    """Returns the rules of a preset.
 
-    ``adapter`` and ``head`` train just that; ``fusion`` the fusion and the head; ``full`` the trunk; ``adapter+trunk``
-    both; ``layernorm`` the trunk's LayerNorms; ``top_k`` the upper layers that :func:`split_layers` has set apart.
-    Every preset trains the heads. Where heads have poolers of their own, the trunk's is unused and stays frozen.
+    Every preset trains the heads, and ``head`` nothing else. In addition, ``adapter`` trains the adapters, ``fusion``
+    the fusion, ``full`` the trunk, ``adapter+trunk`` the adapters and the trunk, ``layernorm`` the trunk's LayerNorms,
+    and ``top_k`` the upper layers that :func:`split_layers` has moved to ``top_layers``. If the head uses the trunk's
+    pooler, ``full``, ``adapter+trunk`` and ``top_k`` train it too; otherwise the pooler is frozen.
     """
     heads = Rule("heads/.*", True)
     pooler = Rule("trunk/pooler/.*", head.pooler == "trunk", optional=True)
@@ -59,10 +60,10 @@ def preset(name: str, head: HeadConfig = HeadConfig()) -> tuple[Rule, ...]:
 
 
 def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
-    """``{path: trained or not}`` for every leaf.
+    """Returns ``{path: whether it is trained}`` for every leaf.
 
     Raises:
-      UserError: A leaf that no rule, or more than one, matches; a rule that matches no leaf. Lists them.
+      UserError: A leaf matches no rule or several, or a rule matches no leaf; the message lists them.
     """
     labels: dict[str, bool] = {}
     paths = list(flatten(params))
@@ -81,15 +82,17 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
 
 
 def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
-    """The trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
+    """Splits parameters into the trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
     return select(params, lambda path: labels[path]), select(params, lambda path: not labels[path])
 
 
 def split_layers(trunk: Tree, top_k: int) -> Tree:
-    """Moves the upper ``top_k`` layers of ``layers`` to ``top_layers``, so that they alone can be trained.
+    """Moves the upper ``top_k`` layers from ``layers`` to ``top_layers``.
+
+    This allows a preset to train only these layers.
 
     Raises:
-      UserError: More layers than the trunk has.
+      UserError: ``top_k`` is not between 1 and the trunk's number of layers.
     """
     depth = num_layers(trunk["layers"])
     if not 0 < top_k <= depth:

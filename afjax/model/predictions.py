@@ -1,4 +1,4 @@
-"""What a task model predicts for rows."""
+"""The predictions of a task model."""
 
 import dataclasses
 from collections import Counter
@@ -6,26 +6,29 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from afjax.config.tasks import SpanConfig
 from afjax.display.html import Content, join, listed, shortened, table
-from afjax.tasks.best_answers import Answer
+from afjax.tasks.best_answers import Answer, best_answers
+from afjax.tasks.windows import TokenisedSpans
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """What a task model says of rows, in their order.
+    """The predictions of a task model, in the order of the rows.
 
     Attributes:
-      logits: float32 ``[rows, num_outputs]``. Multiple choice: ``[rows, choices]``, as many as the row with most has;
-        the lowest float32 where a row has fewer. Span: ``[rows, answers]``, the scores of ``answers``; likewise.
-      probabilities: float32, of the logits' shape, rows sum to one; for regression ``[rows, 0]``.
-      labels: The likeliest label's name of every row, or choice's (its number from 0, as a string, where choices have
-        no names); for regression the value itself; for span the answer's text, empty for no answer.
-      fusion_attention: Where asked for: ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters
-        averaged over the row's tokens (padding left out); of span over those of all its windows.
-      answers: Of span, the best answers of each row, the best first; else None.
-      fusion_adapters: ``{slot: names per layer}``, the names that belong to the last axis of ``fusion_attention``. They
-        are the same for each layer, except in a fusion that was pruned layer by layer.
-      fusion_layers: The trunk's layers that belong to the second axis of ``fusion_attention``.
+      logits: float32 ``[rows, num_outputs]``. For multiple choice ``[rows, choices]``. For span ``[rows, answers]``,
+        the scores of ``answers``. Rows with fewer choices or answers than others are padded with the lowest float32.
+      probabilities: float32, of the logits' shape; each row sums to 1. For regression ``[rows, 0]``.
+      labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
+        choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
+        answer, empty for no answer.
+      fusion_attention: If requested, ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters averaged
+        over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
+      answers: For span, the best answers of each row, best first; otherwise None.
+      fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
+        the same for each layer, unless the fusion was pruned layer by layer.
+      fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
 
     Example: the attention of the first row, with one line per layer::
 
@@ -63,7 +66,7 @@ class Predictions:
         more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
         tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
         for slot, names in self.fusion_adapters.items():
-            # A pruned fusion has other names in each layer.
+            # In a pruned fusion, each layer can have different adapters.
             same = len(set(names)) == 1
             titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
             means = self.fusion_attention[slot].mean(0)
@@ -91,5 +94,35 @@ class Predictions:
         return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
 
 
-# How many rows a notebook shows.
+# The number of rows that a notebook shows.
 _SHOWN_ROWS = 10
+
+
+def span_predictions(
+    logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray], span: SpanConfig
+) -> Predictions:
+    """Computes the predictions for span rows.
+
+    Args:
+      logits: The scores of each window's tokens, ``[windows, length, 2]``.
+      data: The windows.
+      attention: ``{slot: [windows, layers, adapters]}``; a row's attention is the mean over its windows' tokens.
+      span: The task's answer settings.
+    """
+    answers = best_answers(logits, data, span)
+    scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
+    for row, of_row in enumerate(answers):
+        scores[row, : len(of_row)] = [answer.score for answer in of_row]
+    lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
+    shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
+    by_row = {}
+    for slot, by_window in attention.items():
+        by_row[slot] = np.zeros((len(answers), *by_window.shape[1:]), by_window.dtype)
+        np.add.at(by_row[slot], data.row_of, by_window * shares[:, None, None])
+    return Predictions(scores, softmax(scores), [best[0].text for best in answers], by_row, answers)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Computes probabilities from logits, along the last axis."""
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)

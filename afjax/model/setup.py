@@ -1,4 +1,4 @@
-"""A method on a trunk: what is computed, how its parameters start, and which of them are trained."""
+"""Sets up a method on a trunk: model, initial parameters, trained leaves."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from afjax.trunk.config import TrunkConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A method on a trunk; hashable, without parameters.
+    """A training method on a trunk. Hashable; does not hold parameters.
 
     Attributes:
-      model: What is computed.
-      rules: Which leaves are trained, and which are frozen.
+      model: The model.
+      rules: The rules that decide which leaves are trained and which are frozen.
       num_outputs: The number of the head's outputs.
-      top_k: How many of the trunk's upper layers are kept under ``trunk/top_layers``; 0 for all in ``trunk/layers``.
+      top_k: The number of upper trunk layers under ``trunk/top_layers``. If 0, all layers are under ``trunk/layers``.
     """
 
     model: Model
@@ -37,20 +37,21 @@ class Setup:
     top_k: int = 0
 
     def init(self, key: jax.Array, trunk: Tree, adapters: Mapping[str, Tree] | None = None) -> Tree:
-        """Makes the parameters at the start of training.
+        """Initializes the parameters.
 
         The random numbers of an adapter, a fusion or a head depend only on the key and its name.
 
         Args:
           key: The key of the run's seed.
           trunk: The trunk's tree, with stacked layers.
-          adapters: Trees of trained adapters by name. The model's other adapters start anew.
+          adapters: Trees of trained adapters by name. The model's other adapters are initialized at random.
 
         Returns:
           The tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``; see :mod:`afjax.model.model`.
 
         Raises:
-          UserError: More upper layers than the trunk has, or the trunk's pooler if the trunk has none.
+          UserError: ``top_k`` is more than the trunk's number of layers, or the head needs the trunk's pooler and the
+            trunk has none.
         """
         model, trained = self.model, adapters or {}
         head_key = named_key(key, "heads", model.head_name)
@@ -76,20 +77,20 @@ class Setup:
         return partition.split(params, partition.label(params, self.rules))
 
     def computed(self, *, dtype: TrunkDtype | None = None, scan_layers: bool = False, remat: Remat = "none") -> "Setup":
-        """Returns the same setup with another way to compute; see :class:`afjax.model.model.Model`."""
+        """Returns the setup with other compute options; see :class:`afjax.model.model.Model`."""
         model = dataclasses.replace(self.model, dtype=dtype, scan_layers=scan_layers, remat=remat)
         return dataclasses.replace(self, model=model)
 
 
 def new_adapter(key: jax.Array, name: str, config: Adapter, trunk: TrunkConfig, params: Tree) -> Tree:
-    """Makes an adapter at the start of training; its random numbers depend only on the key and its name.
+    """Initializes an adapter; its random numbers depend only on the key and its name.
 
     Args:
       key: The key of the run's seed.
       name: The adapter's name.
-      config: Its architecture.
+      config: The adapter's architecture.
       trunk: The trunk's architecture.
-      params: The trunk's tree; copies of its LayerNorms are part of an adapter with ``layer_norms``.
+      params: The trunk's tree. An adapter with ``layer_norms`` gets copies of its LayerNorms.
     """
     tree = init_adapter(named_key(key, "adapters", name), config, trunk)
     if isinstance(config, AdapterConfig) and config.layer_norms:
@@ -101,7 +102,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
     """Sets up a method on one task.
 
     Args:
-      method: What is trained.
+      method: The training method.
       trunk: The trunk's architecture.
       name: The name of the adapter and of the head.
       reads: Whether the head reads one pooled vector per row, or every token.
@@ -128,7 +129,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
         reads=reads,
         adapters=((name, method.adapter),) if method.has_adapter else (),
     )
-    # A head that reads tokens does not use the trunk's pooler, whatever its settings.
+    # A head that reads tokens never uses the trunk's pooler.
     rules = partition.preset(method.partition, method.head if reads == "pooled" else HeadConfig())
     return Setup(model=model, rules=rules, num_outputs=num_outputs, top_k=method.top_k)
 

@@ -1,4 +1,4 @@
-"""Stored adapters and fusions as plain trees with their architectures, for whatever model is to hold them."""
+"""Loads stored adapters and fusions as plain trees, for use in any model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ from afjax.trees import Tree
 def load_adapter(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[Adapter, Tree]:
-    """An adapter from a store, whole and as it was saved, or not at all.
+    """Loads an adapter from a store, and verifies that it is unchanged since it was saved.
 
     Args:
       store_folder: The store, local or ``gs://``.
       name: The adapter's name.
-      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``), if nothing else is known of it.
+      trunk_sha256: The digest of the weights of the trunk in use (``Trunk.sha256``).
       trunk: ``Trunk.identity()`` of the trunk in use, to compare the architecture and the tokenizer too. Without either
-        argument the adapter may be of any trunk.
+        argument, the trunk is not checked.
 
     Returns:
-      Its architecture, and its tree of NumPy arrays, stacked over the layers that have it: :func:`afjax.layer_params`
-      takes one layer's out of it.
+      The architecture, and a tree of NumPy arrays, stacked over the layers that have the adapter.
+      :func:`afjax.layer_params` selects one layer.
 
     Raises:
-      UserError: A name that is not there, another trunk, a damaged file.
+      UserError: The adapter does not exist, was trained on another trunk, or has a damaged file.
     """
     loaded = store.load(store_folder, "adapters", name, trunk=_identity(trunk_sha256, trunk))
     return from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"'), loaded.params
@@ -40,7 +40,7 @@ def load_adapter(
 def load_fusion(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """A fusion from a store, with the adapters that it was trained on.
+    """Loads a fusion and the adapters that it was trained on from a store.
 
     Args:
       store_folder: The store, local or ``gs://``.
@@ -48,11 +48,13 @@ def load_fusion(
       trunk_sha256, trunk: As in :func:`load_adapter`.
 
     Returns:
-      Its architecture, its tree of NumPy arrays, and ``{name: (architecture, tree)}`` of its adapters in order. Where
-      the fusion was pruned layer by layer, adapters "0", "1", ... hold what each layer has kept.
+      The architecture, a tree of NumPy arrays, and ``{name: (architecture, tree)}`` of the adapters in order. If the
+      fusion was pruned layer by layer, the adapters are named "0", "1", ..., and each is assembled from the adapters
+      that each layer keeps.
 
     Raises:
-      UserError: A name that is not there, another trunk, a damaged file, an adapter that has changed since.
+      UserError: The fusion or an adapter does not exist, was trained on another trunk, or has a damaged file, or an
+        adapter has changed since the fusion was trained.
     """
     config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk=_identity(trunk_sha256, trunk))
     if config.kept is None:
@@ -66,7 +68,10 @@ def load_fusion(
 def load_unpruned_fusion(
     store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
-    """:func:`load_fusion` with all adapters under their names; ``config.kept`` says which of them each layer fuses."""
+    """Like :func:`load_fusion`, but returns all adapters, under their names.
+
+    If the fusion was pruned layer by layer, ``config.kept`` lists the adapters that each layer fuses.
+    """
     loaded = store.load(store_folder, "fusion", name, trunk=trunk)
     config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
     changed = store.adapter_problems(store_folder, loaded.manifest)
@@ -78,14 +83,14 @@ def load_unpruned_fusion(
 
 
 def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What is compared: the identity that was given, or a part of one."""
+    """Combines the given identity and the given digest into the identity to compare."""
     if trunk_sha256 is None:
         return trunk
     return {**(trunk or {}), "sha256": trunk_sha256}
 
 
 def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
-    """The name of the trunk that an artefact was trained on, as its manifest records it.
+    """Returns the name of an artefact's trunk, from its manifest.
 
     Args:
       store_folder: The store.
@@ -93,7 +98,7 @@ def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
       name: The artefact's name.
 
     Raises:
-      UserError: The artefact is not there, is damaged, or does not record its trunk.
+      UserError: The artefact does not exist, is damaged, or does not record its trunk.
     """
     trunk = store.read_manifest(store_folder, kind, name).trunk.get("name")
     if not trunk:
@@ -102,18 +107,18 @@ def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
 
 
 def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
-    """The name of the head that belongs to an adapter or a fusion.
+    """Returns the name of the head that belongs to an adapter or a fusion.
 
-    That is the head of the same name, unless it was trained with something else; or else the only head of the store
-    that records that it was trained with this adapter or fusion.
+    This is the head of the same name, unless its record says that it was trained with something else. Otherwise it is
+    the only head in the store that records being trained with this adapter or fusion.
 
     Args:
       store_folder: The store.
       kind: ``adapters`` or ``fusion``.
-      name: Its name.
+      name: The name of the adapter or fusion.
 
     Raises:
-      UserError: There is no such head, or there are several; or a manifest is damaged.
+      UserError: There is no such head, there are several, or a manifest is damaged.
     """
     beneath, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
     if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(beneath):

@@ -1,1 +1,1 @@
-"""Pure functions for the parts of a Transformer. They know no model and no configuration of one."""
+"""Pure functions for the parts of a Transformer, independent of models and configs."""

@@ -1,4 +1,4 @@
-"""Multi-head self-attention over the tokens of a row, as functions of explicit parameters."""
+"""Multi-head self-attention as functions of explicit parameters."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,27 +8,27 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from afjax.nn.layers import dense, dropout_mask, keep, wide_matmul
+from afjax.nn.layers import dense, dropout_mask, saveable, wide_matmul
 
-# From scores [batch, ..., length] and values [batch, ..., length, size] to what weighted_sum returns.
+# attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def attend_to_tokens(
     scores: Array, values: Array, *, mask: Array, head_size: int, dropout_rate: float, key: Array | None
 ) -> tuple[Array, Array]:
-    """Sums of values, weighted by the softmax of scaled scores over the tokens that are there, with dropout.
+    """Scaled dot-product attention over all tokens except padding, with dropout.
 
     Args:
       scores: ``[batch, heads, queries, length]``, float32 or wider.
       values: ``[batch, heads, length, size]``.
       mask: bool ``[batch, length]``, False at padding.
-      head_size: Its root divides the scores.
-      dropout_rate: Of the weights.
-      key: Dropout's key; None: no dropout.
+      head_size: The scores are divided by its square root.
+      dropout_rate: Dropout rate of the attention weights.
+      key: PRNG key for dropout. None disables dropout.
 
     Returns:
-      What :func:`weighted_sum` does.
+      As :func:`weighted_sum`.
     """
     kept = dropout_mask(key, scores.shape, dropout_rate)
     rate = 0.0 if kept is None else dropout_rate
@@ -39,23 +39,23 @@ def attend_to_tokens(
 def weighted_sum(
     scores: Array, values: Array, mask: Array, kept: Array | None, scale: float, rate: float
 ) -> tuple[Array, Array]:
-    """``dropout(softmax(scale * scores)) @ values``, and the sum of each query's weights.
+    """Computes ``dropout(softmax(scale * scores)) @ values`` and the weights' totals.
 
-    The weights are the largest arrays of long rows. The backward pass has one array of them, in the values' dtype:
-    those that dropout leaves out are negative in it. JAX's own rules keep the weights in two dtypes, those that dropout
-    leaves once more, and the masks.
+    The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
+    for the backward pass, in the values' dtype, with a negative sign for dropped weights. JAX's rule would store the
+    weights in two dtypes, the weights after dropout, and the masks.
 
     Args:
       scores: ``[..., queries, length]``, float32 or wider.
-      values: ``[..., length, size]``; its dtype is that of the weights in the product.
-      mask: bool, of a shape that spreads to that of scores; False: the weight is 0. A query that it leaves nothing has
-        weights that are all alike.
-      kept: bool, like scores: the weights that dropout leaves; None: all.
-      scale: Of the scores.
-      rate: Of the weights that dropout leaves out; the others are scaled up by ``1 / (1 - rate)``.
+      values: ``[..., length, size]``. The weights are cast to its dtype before the product.
+      mask: bool, broadcastable to the scores. The weight is 0 at False. If all tokens of a query are masked, its
+        weights are uniform.
+      kept: bool, like the scores: False at the weights that dropout zeroes. None disables dropout.
+      scale: Factor of the scores.
+      rate: Dropout rate of the weights. The remaining weights are multiplied by ``1 / (1 - rate)``.
 
     Returns:
-      ``[..., queries, size]`` in the values' dtype, ``[..., queries]`` in the scores'.
+      The sums ``[..., queries, size]`` in the values' dtype, and the weights' totals ``[..., queries]`` in the scores'.
     """
     return _weighted_sum_forward(scores, values, mask, kept, scale, rate)[0]
 
@@ -63,13 +63,13 @@ def weighted_sum(
 def _weighted_sum_forward(
     scores: Array, values: Array, mask: Array, kept: Array | None, scale: float, rate: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array, Array]]:
-    # A finite minimum keeps queries without a token free of NaN.
+    # With -inf in place of the finite minimum, fully masked queries would have NaN.
     weights = jax.nn.softmax(jnp.where(mask, scores * scale, jnp.finfo(scores.dtype).min)).astype(values.dtype)
-    signed = keep(weights if kept is None else jnp.where(kept, weights, -weights))
+    signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
     left = jnp.maximum(signed, 0)
     sums = wide_matmul(left, values) / (1.0 - rate)
     totals = left.sum(-1, dtype=scores.dtype) / (1.0 - rate)
-    # The dtype of the scores goes along as that of an empty array.
+    # The empty array carries the dtype of the scores.
     return (sums.astype(values.dtype), totals), (signed, values, mask, scores[..., :0])
 
 
@@ -97,35 +97,38 @@ def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, atte
       query: ``[batch, queries, size]``.
       keys, values: ``[batch, length, size]``.
       num_heads: Divides ``size``.
-      attend: From scores and values to sums.
+      attend: Computes the weighted sums from scores and values.
 
     Returns:
-      ``[batch, queries, size]``, the heads side by side.
+      ``[batch, queries, size]``, with the heads concatenated.
     """
 
     def split(x: Array) -> Array:
-        # [batch, heads, tokens, head size]: with the heads in front XLA's CPU matmuls are twice as fast.
+        # [batch, heads, tokens, head size]: XLA's CPU matmuls are twice as fast with the heads before the tokens.
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
     scores = wide_matmul(split(query), split(keys).transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
-    context = keep(attend(scores, split(values))[0])
-    # Without the barrier the TPU's compiler puts the heads side by side within the matmul that reads them. On v5p a
-    # program of adapters then moves 2 % more.
+    context = saveable(attend(scores, split(values))[0])
+    # Without the barrier the TPU compiler fuses the concatenation of the heads into the next matmul. On v5p this
+    # increases the memory traffic of adapter programs by 2 %.
     return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
 
 
 def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, attend: Attend) -> Array:
-    """What self-attention gives for the first token alone, ``[batch, 1, size]``, without keys and values.
+    """Self-attention for the first token only, without computing keys and values.
 
-    With one query a row, ``q · (K x + b)`` is ``(Kᵀ q) · x`` and a constant that the softmax ignores, and
-    ``sum w (V x + c)`` is ``V (sum w x) + c sum w``: both matrices meet one vector a head in place of every token.
-    The heads are then like queries of one head whose values are the tokens.
+    With one query per row, ``q · (K x + b)`` equals ``(Kᵀ q) · x`` up to a constant that the softmax ignores, and
+    ``sum w (V x + c)`` equals ``V (sum w x) + c sum w``. Both matrices are therefore multiplied with one vector per
+    head instead of every token. The heads act as queries of a single head whose values are the tokens.
 
     Args:
       params: ``{"query", "key", "value"}``, each ``{"kernel" [d, size], "bias" [size]}``.
       x: ``[batch, length, d]``.
       num_heads: Divides ``size``.
-      attend: From scores and values to sums.
+      attend: Computes the weighted sums from scores and values.
+
+    Returns:
+      ``[batch, 1, size]``.
     """
     size = params["query"]["bias"].shape[-1]
     heads = (num_heads, size // num_heads)
@@ -135,10 +138,11 @@ def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, a
         params[name]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, head size, d]
         for name in ("key", "value")
     )
-    projected = keep(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
+    projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
     scores = wide_matmul(projected, x.transpose(0, 2, 1))[:, None]  # [batch, 1, heads, length]
     mixed, totals = attend(scores, x[:, None])  # [batch, 1, heads, d], [batch, 1, heads]
-    mixed = keep(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
-    context = keep(wide_matmul(mixed, value_kernel.transpose(0, 2, 1))).transpose(1, 0, 2)  # [batch, heads, head size]
+    mixed = saveable(mixed[:, 0].transpose(1, 0, 2))  # [heads, batch, d]
+    context = saveable(wide_matmul(mixed, value_kernel.transpose(0, 2, 1)))  # [heads, batch, head size]
+    context = context.transpose(1, 0, 2)  # [batch, heads, head size]
     bias = params["value"]["bias"].astype(x.dtype).astype(dtype).reshape(1, *heads) * totals[:, 0, :, None]
     return (context + bias).astype(x.dtype).reshape(-1, 1, size)

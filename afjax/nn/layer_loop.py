@@ -1,4 +1,4 @@
-"""A compiled loop over layers, whose backward pass ends above the bottom layer where nothing below it is trained."""
+"""A compiled loop over layers that skips the gradient with respect to a frozen input."""
 
 import functools
 from collections.abc import Callable
@@ -9,93 +9,98 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-# From a layer's input, what is its own and what all layers share, to its output, of the input's shape and dtype, and
-# whatever else it gives, a tree of floats.
+# run_layer(x, layer_params, shared_params) -> (output, others). The output has the shape and dtype of x. The others are
+# a tree of floats.
 RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def loop_over_layers(run_layer: RunLayer, x: Array, of_each: Any, of_all: Any) -> tuple[Array, Any]:
-    """Runs layer after layer: a ``jax.lax.scan`` with a backward pass of its own.
+def loop_over_layers(run_layer: RunLayer, x: Array, per_layer: Any, shared: Any) -> tuple[Array, Any]:
+    """Runs the layers one after another, as a scan with its own backward pass.
 
-    JAX's computes the gradient towards every layer's input. That of the bottom layer's is not asked for where all below
-    is frozen, and is most of a layer's backward pass. The bottom layer could stand in front of the loop, but the
-    compiler, which takes its time for each kind of layer, would then have one more. Here the forward loop has all
-    layers, the backward loop all but the bottom one, and behind it stands what is left of that one's backward pass.
+    JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
+    loop is frozen, the gradient with respect to the bottom layer's input is not needed, and it is most of a layer's
+    backward pass. Running the bottom layer before the loop would avoid it, but then the compiler would have to compile
+    its forward pass separately. Here the forward loop runs all layers. The backward loop runs all layers except the
+    bottom one, and the bottom layer's remaining gradients are computed after it.
 
-    What a layer keeps for its backward pass is kept of every layer: of the bottom one more than is read, and as often
-    as there are layers what does not depend on the layer, such as constants or leaves of ``of_all``. Leaves of
-    ``of_each`` are not kept again.
+    The residuals of every layer are stored. For the bottom layer these are more than its backward pass reads. Residuals
+    that do not depend on the layer, such as constants or leaves of ``shared``, are stored once per layer. Leaves of
+    ``per_layer`` are not copied.
 
     Args:
-      run_layer: A layer; it must not close over arrays.
+      run_layer: Runs one layer. It must not close over arrays.
       x: The bottom layer's input.
-      of_each: What each layer has for itself: a tree of leaves ``[depth, ...]``.
-      of_all: A tree that every layer is given as it is.
+      of_each: The parameters of each layer: a tree with leaves ``[depth, ...]``.
+      of_all: A tree that all layers share.
 
     Returns:
-      The top layer's output, and what else the layers give, stacked.
+      The top layer's output, and the stacked other results of the layers.
     """
-    return jax.lax.scan(lambda x, of_one: run_layer(x, of_one, of_all), x, of_each)
+    return jax.lax.scan(lambda x, layer: run_layer(x, layer, shared), x, per_layer)
 
 
-def _forward(run_layer: RunLayer, x: CustomVJPPrimal, of_each: Any, of_all: Any) -> tuple[tuple[Array, Any], Any]:
-    trained_of_each, frozen_of_each = _split(of_each)
-    trained_of_all, frozen_of_all = _split(of_all)
+def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: Any) -> tuple[tuple[Array, Any], Any]:
+    trained_per_layer, frozen_per_layer = _split(per_layer)
+    trained_shared, frozen_shared = _split(shared)
 
-    def step(x: Array, of_one: tuple[Any, Any]) -> tuple[Array, Any]:
-        trained_of_one, frozen_of_one = of_one
+    def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, Any]:
+        trained_layer, frozen_layer = layer
 
-        def run(x: Array, trained_of_one: Any, trained_of_all: Any) -> tuple[Array, Any]:
-            return run_layer(x, _merge(trained_of_one, frozen_of_one), _merge(trained_of_all, frozen_of_all))
+        def run(x: Array, trained_layer: Any, trained_shared: Any) -> tuple[Array, Any]:
+            return run_layer(x, _merge(trained_layer, frozen_layer), _merge(trained_shared, frozen_shared))
 
-        (x, others), backward = jax.vjp(run, x, trained_of_one, trained_of_all)
+        (x, others), backward = jax.vjp(run, x, trained_layer, trained_shared)
         return x, (others, backward)
 
-    # The leaves of of_each among what backward holds the scan returns as they were given.
-    x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_of_each, frozen_of_each))
-    depth = jax.tree.leaves((trained_of_each, frozen_of_each))[0].shape[0]
-    # How many layers there are, and of how many the gradient towards the input is wanted, as the shape of an empty
-    # array: numbers by themselves would become arrays.
+    # Residuals that are leaves of of_each are returned by the scan without a copy.
+    x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_per_layer, frozen_per_layer))
+    depth = jax.tree.leaves((trained_per_layer, frozen_per_layer))[0].shape[0]
+    # The number of layers, and the number of layers whose input gradient is needed. They are stored as the shape of an
+    # empty array, because integers would become traced arrays.
     extent = jnp.zeros((depth, depth if x.perturbed else depth - 1, 0))
     return (x_out, others), (backwards, extent)
 
 
 def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    (backwards, extent), (to_x, to_others) = kept, cotangents
+    (backwards, extent), (grad_x, grad_others) = kept, cotangents
     depth, looped, _ = extent.shape
 
-    def gradients(index: Array | int, to_x: Array) -> tuple[Array, Any, Any]:
-        def of_one(leaf: Any) -> Array:
+    def gradients(index: Array | int, grad_x: Array) -> tuple[Array, Any, Any]:
+        def layer(leaf: Any) -> Array:
             if isinstance(leaf, SymbolicZero):
                 return jnp.zeros(leaf.shape[1:], leaf.dtype)
             return jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False, allow_negative_indices=False)
 
-        backward, to_others_of_one = jax.tree.map(of_one, (backwards, to_others))
-        return backward((to_x, to_others_of_one))
+        backward, grad_others_of_layer = jax.tree.map(layer, (backwards, grad_others))
+        return backward((grad_x, grad_others_of_layer))
 
     def step(state: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], Any]:
-        to_x, to_all = state
-        to_x, to_one, more_to_all = gradients(index, to_x)
-        return (to_x, jax.tree.map(jnp.add, to_all, more_to_all)), to_one
+        grad_x, grad_shared = state
+        grad_x, grad_layer, grad_shared_of_layer = gradients(index, grad_x)
+        return (grad_x, jax.tree.map(jnp.add, grad_shared, grad_shared_of_layer)), grad_layer
 
-    if isinstance(to_x, SymbolicZero):
-        to_x = jnp.zeros(to_x.shape, to_x.dtype)
-    to_all = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradients, 0, to_x)[2])
-    (to_x, to_all), to_each = jax.lax.scan(step, (to_x, to_all), jnp.arange(depth - looped, depth), reverse=True)
+    if isinstance(grad_x, SymbolicZero):
+        grad_x = jnp.zeros(grad_x.shape, grad_x.dtype)
+    grad_shared = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradients, 0, grad_x)[2])
+    indices = jnp.arange(depth - looped, depth)
+    (grad_x, grad_shared), grad_layers = jax.lax.scan(step, (grad_x, grad_shared), indices, reverse=True)
     if looped == depth:
-        return to_x, to_each, to_all
-    # The compiler drops what only the gradient towards the bottom layer's input would need.
-    _, to_bottom, more_to_all = gradients(0, to_x)
-    to_each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), to_bottom, to_each)
-    return None, to_each, jax.tree.map(jnp.add, to_all, more_to_all)
+        return grad_x, grad_layers, grad_shared
+    # The gradient with respect to the bottom layer's input is not used, so the compiler removes its computation.
+    _, grad_bottom, grad_shared_of_layer = gradients(0, grad_x)
+    grad_layers = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), grad_bottom, grad_layers)
+    return None, grad_layers, jax.tree.map(jnp.add, grad_shared, grad_shared_of_layer)
 
 
 loop_over_layers.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _split(primals: Any) -> tuple[Any, Any]:
-    """The leaves that a gradient is asked for, and the others; None in the place of those that the other tree has."""
+    """Splits a tree into leaves with and without a gradient.
+
+    Each of the two trees has None in place of the other tree's leaves.
+    """
 
     def those(perturbed: bool) -> Any:
         return jax.tree.map(lambda primal: primal.value if primal.perturbed == perturbed else None, primals)

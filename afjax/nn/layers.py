@@ -1,4 +1,4 @@
-"""Dense layers, LayerNorm, dropout and activations, as functions of explicit parameters."""
+"""Dense layers, LayerNorm, dropout and activations as functions of their parameters."""
 
 import functools
 import math
@@ -15,24 +15,25 @@ from afjax.errors import UserError
 from afjax.nn.random_bits import random_bits
 from afjax.trees import Tree
 
-# The name of what :func:`keep` marks.
-KEPT = "kept"
+# The checkpoint name of arrays marked by :func:`saveable`.
+SAVEABLE = "kept"
 
 
-def keep(x: Array) -> Array:
-    """Marks what the backward pass keeps where it computes all else again (``remat`` of :mod:`afjax.trunk.encoder`).
+def saveable(x: Array) -> Array:
+    """Marks an array to be stored for the backward pass, not rematerialized.
 
-    Results of matrix products, and dropout masks: dear to make, and of few bytes.
+    This only matters if other activations are rematerialized (``remat`` of :mod:`afjax.trunk.encoder`). Results of
+    matrix products and dropout masks are marked, because they are small and expensive to recompute.
     """
-    marked: Array = checkpoint_name(x, KEPT)
+    marked: Array = checkpoint_name(x, SAVEABLE)
     return marked
 
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """The exact GELU, written with ``erf``: on CPU much cheaper than the ``erfc`` of ``jax.nn.gelu``.
+    """The exact GELU, with its own derivative rule that stores only ``x``.
 
-    Its own derivative rule keeps ``x`` alone for the backward pass.
+    It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * 0.5 * (1.0 + jax.lax.erf(wide * (2.0**-0.5)))).astype(x.dtype)
@@ -42,7 +43,7 @@ def gelu(x: Array) -> Array:
 def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (tangent,) = primals, tangents
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    # Mirrored, or XLA would see the forward pass's erf in it and keep that array until the backward pass.
+    # Mirrored. Otherwise XLA would recognize the forward pass's erf and store that array until the backward pass.
     below = 0.5 * (1.0 - jax.lax.erf(wide * -(2.0**-0.5)))
     density = jnp.exp(-0.5 * jnp.square(wide)) * (2.0 * math.pi) ** -0.5
     return gelu(x), (below + wide * density).astype(x.dtype) * tangent
@@ -50,7 +51,10 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-    """``max(x, 0)``. Its own derivative rule keeps where x is above 0; JAX's would keep zeros for all else besides."""
+    """``max(x, 0)``, with its own derivative rule that stores only the mask ``x > 0``.
+
+    JAX's rule would also store an array of zeros.
+    """
     return jnp.maximum(x, 0)
 
 
@@ -68,14 +72,17 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def dense(params: Tree, x: Array) -> Array:
-    """``x @ kernel + bias`` over the last axis; without a bias where the tree has none.
+    """Applies a dense layer, ``x @ kernel + bias``, to the last axis.
 
-    The leading axes are flattened to rows: XLA's CPU backward pass is twice as slow when the kernel's
-    gradient contracts over two axes.
+    The leading axes are flattened to rows, because XLA's CPU backward pass is twice as slow if the kernel's gradient
+    contracts over two axes.
 
     Args:
-      params: ``{"kernel": [in, out], "bias": [out]}``.
-      x: ``[..., in]``; its dtype is that of the matmul's operands and of the result.
+      params: ``{"kernel": [in, out], "bias": [out]}``. The bias is optional.
+      x: ``[..., in]``. The matmul's operands are cast to its dtype.
+
+    Returns:
+      ``[..., out]`` in the dtype of ``x``.
     """
     rows = matmul(x.reshape(-1, x.shape[-1]), params["kernel"])
     if "bias" in params:
@@ -84,7 +91,10 @@ def dense(params: Tree, x: Array) -> Array:
 
 
 def check_dense(params: Tree, name: str, inputs: int) -> None:
-    """Raises UserError unless ``params[name]`` is a dense layer's, of one layer, for vectors of size ``inputs``."""
+    """Raises UserError unless ``params[name]`` is a dense layer for ``inputs`` features.
+
+    A stack of layers is refused too.
+    """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
         raise UserError(
@@ -104,15 +114,15 @@ def check_dense(params: Tree, name: str, inputs: int) -> None:
 
 
 def matmul(rows: Array, kernel: Array) -> Array:
-    """``rows @ kernel`` in the rows' dtype, with sums in float32 or wider.
+    """``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
-    A float32 kernel behind bfloat16 rows gets a float32 gradient.
+    The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
     """
-    return keep(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
+    return saveable(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
 
 
 def wide_matmul(left: Array, right: Array) -> Array:
-    """``left @ right`` with sums and result in float32 or wider."""
+    """``left @ right``, accumulated and returned in float32 or wider."""
     return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
 
 
@@ -131,7 +141,7 @@ def _narrow_matmul_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Arr
 
 
 def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    # JAX's own rule would multiply a float32 cotangent, at the price of a float32 matmul.
+    # JAX's rule would use a float32 cotangent, which needs a float32 matmul.
     rows, kernel = kept
     to_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
     to_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
@@ -143,17 +153,17 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(x: Array, dtype: Any) -> Array:
-    """Over the last axis, in x's dtype, returned as another.
+    """Softmax over the last axis, computed in the dtype of x, returned as ``dtype``.
 
-    Its own derivative rule keeps the result alone for the backward pass, as it is returned; JAX's rule would keep it in
-    x's dtype besides.
+    Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
+    in the dtype of ``x``.
     """
     return jax.nn.softmax(x).astype(dtype)
 
 
 def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
-    output = keep(softmax(x, dtype))
-    # The dtype of x goes along as that of an empty array.
+    output = saveable(softmax(x, dtype))
+    # The empty array carries the dtype of x.
     return output, (output, x[..., :0])
 
 
@@ -167,20 +177,33 @@ softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
-    """LayerNorm with ``{"scale": [d], "bias": [d]}``, computed in float32 or wider, returned as ``x.dtype``."""
+    """Applies LayerNorm to the last axis.
+
+    Args:
+      params: ``{"scale": [d], "bias": [d]}``.
+      x: ``[..., d]``. The computation is in float32 or wider.
+      epsilon: Added to the variance.
+
+    Returns:
+      ``[..., d]`` in the dtype of ``x``.
+    """
     return _layer_norm(x, params["scale"], params["bias"], epsilon)
 
 
 def normalise(x: Array, epsilon: float) -> Array:
-    """Zero mean and unit variance over the last axis, computed in float32 or wider, returned as ``x.dtype``."""
+    """Normalizes the last axis to zero mean and unit variance.
+
+    The computation is in float32 or wider. The result has the dtype of ``x``.
+    """
     return _layer_norm(x, jnp.ones(x.shape[-1]), jnp.zeros(x.shape[-1]), epsilon)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, epsilon: float) -> Array:
-    """Its own derivative rule keeps x as it is, and each row's mean and deviation, for the backward pass.
+    """LayerNorm with its own derivative rule.
 
-    JAX's would keep the normalised x in float32, and in a loop over the layers the parameters spread over all rows.
+    The rule stores x and each row's mean and inverse standard deviation for the backward pass. JAX's rule would store
+    the normalized x in float32, and in a loop over layers also the parameters broadcast to all rows.
     """
     return _layer_norm_forward(x, scale, bias, epsilon)[0]
 
@@ -216,25 +239,35 @@ _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array | None:
-    """Which entries dropout leaves: each with probability ``1 - rate``. Without a key, or a rate of 0, all: None."""
+    """Draws a mask that is True with probability ``1 - rate``.
+
+    Returns None (no dropout) if the key is None or the rate is 0.
+    """
     if key is None or rate == 0.0:
         return None
-    # Behind the barrier the bits are drawn once: the TPU's compiler would draw them again for every use, of which a
-    # mask that is kept for the backward pass has several.
-    return keep(
+    # Without the barrier the TPU compiler would draw the bits again for every use. A mask that is stored for the
+    # backward pass has several uses.
+    return saveable(
         jax.lax.optimization_barrier(random_bits(key, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1)))
     )
 
 
 def dropout(key: Array | None, x: Array, rate: float) -> Array:
-    """Zeroes entries with probability ``rate`` and scales up the rest. Without a key nothing is dropped."""
+    """Zeroes entries with probability ``rate`` and multiplies the rest by ``1 / (1 - rate)``.
+
+    Returns ``x`` if the key is None.
+    """
     kept = dropout_mask(key, x.shape, rate)
     return x if kept is None else _keep_some(x, kept, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _keep_some(x: Array, kept: Array, rate: float) -> Array:
-    """Its derivative is itself. By JAX's rules the backward pass would keep the zeros in the place of the others."""
+    """Zeroes the entries outside of ``kept`` and scales up the rest.
+
+    The function is linear in ``x``, and its own derivative rule applies it to the cotangent. JAX's rule would also
+    store an array of zeros for the backward pass.
+    """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
 
@@ -246,16 +279,16 @@ _keep_some.defvjp(
 
 
 def split_key(key: Array | None, num: int) -> list[Array] | list[None]:
-    """``num`` keys from one; as many Nones where there is no key (no dropout)."""
+    """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if the key is None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
 class Dense(nn.Module):
-    """The trunk's dense layer: holds the parameters of :func:`dense`.
+    """The trunk's dense layer: a module with the parameters of :func:`dense`.
 
     Attributes:
       features: Size of the output.
-      init_scale: Standard deviation of the kernel at the start.
+      init_scale: Standard deviation of the kernel's initializer.
     """
 
     features: int
@@ -269,7 +302,7 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """The trunk's LayerNorm: holds the parameters of :func:`layer_norm`."""
+    """The trunk's LayerNorm: a module with the parameters of :func:`layer_norm`."""
 
     epsilon: float
 

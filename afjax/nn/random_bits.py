@@ -12,10 +12,10 @@ _PARITY = 0x1BD11BDA
 
 
 def random_bits(key: Array, shape: Sequence[int]) -> Array:
-    """``jax.random.bits(key, shape)``, uint32, to the bit.
+    """Draws uint32 bits, identical to ``jax.random.bits(key, shape)``.
 
-    For threefry keys the rounds are written out, so that XLA computes them where the bits are used; JAX's loop over
-    rounds goes through memory five times on the CPU and takes five times as long.
+    For threefry keys the rounds are unrolled, so that XLA fuses them with the operation that uses the bits. JAX's loop
+    over the rounds goes through memory five times on CPU and takes five times as long.
     """
     if jax.random.key_impl(key) != "threefry2x32":
         return jax.random.bits(key, shape)
@@ -25,14 +25,19 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
 
 
 def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, Array]:
-    """Where entries stand in an array whose rows are laid end to end, as two words: how often 2^32, and the rest.
+    """Computes the 64-bit row-major index of array entries as two uint32 words.
+
+    Two words are needed because a pod's batch may have more than 2^32 attention weights.
 
     Args:
-      indices: uint32, of one shape, for each axis.
-      shape: Of the array. A pod's batch may have more attention weights than one word counts.
+      indices: uint32 indices along each axis, all of the same shape.
+      shape: Shape of the indexed array.
+
+    Returns:
+      The high and the low word, both of the shape of the indices.
     """
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    # The axes from here on are counted by one word.
+    # From this axis on, offsets fit into one word.
     inner = next(axis for axis in range(len(shape) + 1) if math.prod(shape[axis:]) <= 2**32)
     high = low = jnp.zeros(indices[0].shape if indices else (), jnp.uint32)
     for index, stride in zip(indices[inner:], strides[inner:], strict=True):
@@ -40,13 +45,16 @@ def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, A
     for index, stride in zip(indices[:inner], strides[:inner], strict=True):
         upper, lower = _multiply(index, stride % 2**32)
         low = low + lower
-        # A sum that is less than one of its parts has gone round.
+        # The sum is less than an addend if it overflowed: carry.
         high = high + upper + index * jnp.uint32(stride >> 32) + (low < lower)
     return high, low
 
 
 def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
-    """The upper and the lower word of products of a word with a factor of one word, by halves."""
+    """Multiplies uint32 words by a uint32 factor; returns the products' high and low words.
+
+    The products are computed from 16-bit halves.
+    """
     half = jnp.uint32(2**16 - 1)
     upper, lower = words >> 16, words & half
     factor_upper, factor_lower = jnp.uint32(factor >> 16), jnp.uint32(factor & 0xFFFF)
@@ -58,7 +66,11 @@ def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011) of two words each, under a key of two words."""
+    """Threefry-2x32 with 20 rounds: encrypts pairs of words with a key of two words.
+
+    Reference:
+      Salmon et al. 2011.
+    """
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     first, second = first + words[0], second + words[1]
     for group in range(5):

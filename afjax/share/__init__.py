@@ -1,4 +1,4 @@
-"""Sharing adapters: archives, the Hugging Face hub, model cards, and checks of what is received."""
+"""Shares adapters through archives and the Hugging Face hub, with model cards and checks of received files."""
 
 from afjax.share.archive import pack, unpack
 from afjax.share.hub import pull, push

@@ -1,8 +1,8 @@
-"""One file of an adapter, a fusion or a head with all that predicts with it: a plain ``.tar`` of a store and a card.
+"""Packs an artefact and everything it needs into an uncompressed ``.tar`` file, and unpacks it.
 
-Plain, because weights hardly compress, because a compressor's bytes change with its version, and because nothing in a
-plain archive can unpack to more than its own size. Times, owners and order are fixed, so equal contents are equal
-bytes. Unpacked with ``tar xf``, it is a store.
+The archive is uncompressed for three reasons: weights hardly compress, a compressor's output changes with its version,
+and an uncompressed archive cannot unpack to more than its own size. Timestamps, file owners and order are fixed, so
+equal contents give equal bytes. Unpacked with ``tar xf``, the archive is a store with a model card.
 """
 
 import shutil
@@ -31,24 +31,24 @@ ENDING = ".tar"
 
 
 def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license: str = "") -> tuple[Manifest, ...]:
-    """Writes an artefact, what belongs to it and a model card to one file, whole or not at all.
+    """Packs an artefact, everything it needs and a model card into one file.
 
-    An adapter takes the head of its name along where there is one, a fusion its adapters and its head. Paths of this
-    machine in the manifests are cut to their last part.
+    An adapter is packed with the head of the same name, if there is one. A fusion is packed with its adapters and its
+    head. Local paths in the manifests are shortened to their last part. If packing fails, no file is written.
 
     Args:
       store: The store, local or ``gs://``.
-      name: Of the artefact.
-      file: A local path that ends in ``.tar``; a file that is there is replaced.
-      kind: ``adapters``, ``fusion`` or ``heads``; empty: what has that name, a head where nothing else has.
-      license: An identifier such as ``apache-2.0`` for the card; empty: unknown.
+      name: The artefact's name.
+      file: A local path that ends in ``.tar``. An existing file is replaced.
+      kind: ``adapters``, ``fusion`` or ``heads``. Defaults to the adapter or fusion of that name, or else the head.
+      license: An identifier such as ``apache-2.0`` for the card. Empty if unknown.
 
     Returns:
-      The manifests of what was packed, what it is about last.
+      The manifests of the packed artefacts. The manifest of the artefact ``name`` is the last.
 
     Raises:
-      UserError: Nothing of that name, or of several kinds; a fusion whose adapters are missing or others; damage; or
-        the file cannot be written.
+      UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
+        changed; an artefact is damaged; or the file cannot be written.
     """
     path = local_path(file, "The archive")
     if path.suffix != ENDING:
@@ -63,23 +63,24 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
 
 
 def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool = False) -> tuple[Manifest, ...]:
-    """Puts what :func:`pack` wrote into a store, after all of it has been checked.
+    """Checks an archive written by :func:`pack` and installs its artefacts in a store.
 
     Args:
       file: A local path.
-      store: The store, local or ``gs://``; made where it is missing.
-      name: A new name for what the archive is about, and for its head; empty: its own. A fusion's adapters keep theirs.
-      overwrite: Whether artefacts of these names may be replaced.
+      store: The store, local or ``gs://``. It is created if it does not exist.
+      name: New name of the packed artefact and its head. Empty to keep their name. A fusion's adapters are never
+        renamed.
+      overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The manifests as they are in the store, what the archive is about last.
+      The manifests in the store. The packed artefact's manifest is the last.
 
     Raises:
-      UserError: The archive is truncated, damaged or was changed, holds anything but artefacts and a model card, or a
-        name is taken; then nothing was written.
+      UserError: The archive is truncated, damaged or modified, it contains anything except artefacts and a model card,
+        or a name is taken. Nothing is written in this case.
     """
     path = local_path(file, "The archive")
-    with bundle.waiting_room(store) as folder:
+    with bundle.staging_folder(store) as folder:
         _extract_all(path, folder)
         manifests = bundle.read(folder, where=str(path), advice=FETCH_AGAIN)
         return bundle.install(manifests, folder, store, name=name, overwrite=overwrite)
@@ -89,7 +90,7 @@ def _write(path: Path, folder: Path) -> None:
     files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
     try:
         with replacing(path) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
-            # The card and the manifests first, for those who only want to look.
+            # The card and the manifests come first, so a reader of only these can stop early.
             for name in sorted(files, key=lambda name: (name != bundle.CARD, not name.endswith(f"/{MANIFEST}"), name)):
                 member = tarfile.TarInfo(name)
                 member.size = files[name].stat().st_size
@@ -102,7 +103,7 @@ def _write(path: Path, folder: Path) -> None:
 
 
 def _extract_all(path: Path, folder: Path) -> None:
-    """Writes an archive's artefacts to an empty folder, after a look at all names, manifests and sizes."""
+    """Extracts an archive's artefacts to an empty folder, after checking all names, manifests and sizes."""
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
             members = _members(tar, path)
@@ -112,7 +113,7 @@ def _extract_all(path: Path, folder: Path) -> None:
                     _extract(tar, member, folder / name)
     except UserError:
         raise
-    # What the standard library says of archives that are none.
+    # The standard library raises these for files that are not valid archives.
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(f"{path} is truncated, damaged or no {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
     except OSError as error:
@@ -134,16 +135,20 @@ def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
-    """All members by name: plain files, each there once, up to the archive's proper end."""
+    """Returns an archive's members by name.
+
+    Raises:
+      UserError: A member is not a plain file or occurs twice, or the archive has no valid end.
+    """
     members: dict[str, tarfile.TarInfo] = {}
-    # One by one: a forged size leads the standard library back to a member it has been to, again and again.
+    # Checked one by one: with a forged size, the standard library would return the same members forever.
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
             raise UserError(f"{path} has the member {member.name!r}, which is no plain file; {FETCH_AGAIN}.")
         if member.name in members:
             raise UserError(f"{path} has the member {member.name!r} twice; {FETCH_AGAIN}.")
         members[member.name] = member
-    # The standard library takes a header that it cannot read for the end, which is two blocks of zeros or more.
+    # The standard library treats an unreadable header as the end. A valid end is two or more blocks of zeros.
     ends = [
         member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for member in members.values()
     ]
@@ -162,7 +167,7 @@ def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Writes a member whose name ``files_by_artefact`` has let pass."""
+    """Writes a member to ``target``. ``files_by_artefact`` must have accepted its name."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _contents(tar, member) as contents, target.open("wb") as file:
         shutil.copyfileobj(contents, file)

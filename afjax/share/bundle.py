@@ -1,7 +1,7 @@
-"""What is shared together, as a folder that is itself a store, and how it leaves a store and enters one.
+"""Bundles: one artefact and everything it needs to predict, in a folder that is itself a store.
 
-An adapter goes with the head of its name, a fusion with its adapters and its head: all that it takes to predict. What
-leaves a store is checked by what checks what enters one.
+An adapter is bundled with the head of the same name, and a fusion with its adapters and its head. The same checks apply
+when a bundle is written from a store and when it is installed in one.
 """
 
 import contextlib
@@ -42,21 +42,22 @@ CARD = "README.md"
 def write(
     store: StorePath, name: str, folder: Path, *, kind: str = "", license: str = "", repository: str = ""
 ) -> tuple[Manifest, ...]:
-    """Copies an artefact and what belongs to it out of a store, with a model card, and checks all of it.
+    """Copies an artefact and everything it needs from a store, checks them and adds a model card.
 
     Args:
       store: The store, local or ``gs://``.
-      name: Of the artefact.
-      folder: A local folder, empty.
-      kind: One of ``KINDS``; empty: the one that has that name. A head alone where there is nothing else.
-      license: An identifier such as ``apache-2.0``; empty: unknown.
-      repository: Where the model card says that it can be had from; empty: in a file.
+      name: The artefact's name.
+      folder: An empty local folder.
+      kind: One of ``KINDS``. Defaults to the adapter or fusion of that name, or else the head.
+      license: An identifier such as ``apache-2.0``. Empty if unknown.
+      repository: The hub repository that the model card tells readers to pull from. Empty for an archive.
 
     Returns:
-      The manifests of all of it, what it is about last.
+      The manifests of the bundle. The manifest of the artefact ``name`` is the last.
 
     Raises:
-      UserError: Nothing of that name, or of several kinds; a fusion whose adapters are missing or others; damage.
+      UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
+        changed; or an artefact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The licence "{license}" is no identifier; give one such as apache-2.0, mit or cc-by-4.0.')
@@ -75,31 +76,31 @@ def write(
 
 
 def read(folder: Path, *, where: str, advice: str = REPAIR) -> tuple[Manifest, ...]:
-    """Reads every artefact of a folder wholly.
+    """Reads and checks all artefacts of a bundle, including their arrays.
 
     Args:
-      folder: A store that holds one artefact and what belongs to it.
-      where: What an error calls the folder.
-      advice: What an error says is to be done.
+      folder: The bundle's folder.
+      where: Names the bundle in error messages.
+      advice: The advice in error messages.
 
     Returns:
-      Their manifests, what they are about last.
+      The manifests. The main artefact's manifest is the last.
 
     Raises:
-      UserError: Damage, or artefacts that do not belong together.
+      UserError: An artefact is damaged, or the artefacts do not belong together.
     """
     for kind, name in folders(folder):
         for problem in problems(folder, kind, name):
-            # The folder is gone when the sentence is read.
+            # The folder is temporary, so the message names the bundle instead.
             raise UserError(problem.replace(str(folder.resolve()), where).replace(REPAIR, advice))
     return in_order([read_manifest(folder, kind, name) for kind, name in folders(folder)], where)
 
 
 def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
-    """The manifests of one artefact and what belongs to it, each behind those that it needs.
+    """Sorts the manifests of a bundle. Each comes after the ones it needs, and the main artefact's is the last.
 
     Raises:
-      UserError: They do not belong together.
+      UserError: The artefacts do not belong together.
     """
     of_kind = {kind: [manifest for manifest in manifests if manifest.kind == kind] for kind in KINDS}
     main = next(of_kind[kind][-1] for kind in ("fusion", "adapters", "heads") if of_kind[kind])
@@ -129,23 +130,23 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 def install(
     manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Puts what :func:`read` found into a store: all of it, or nothing.
+    """Installs a bundle in a store, all or nothing.
 
-    What the store has already, the same to the last value, stays as it is: a fusion's adapters that came with another
-    fusion, or what an installation had brought that was killed.
+    If the store already has an identical copy of an artefact other than the main one, it is kept. Such a copy comes
+    from another fusion of the same adapters, or from an installation that was killed.
 
     Args:
-      manifests: As ``read`` gave them.
-      folder: That of ``read``.
-      store: The store, local or ``gs://``; made where it is missing.
-      name: A new name for what it is about, and for its head; empty: its own. A fusion's adapters keep theirs.
-      overwrite: Whether artefacts of these names may be replaced.
+      manifests: The result of :func:`read`.
+      folder: The folder that was given to :func:`read`.
+      store: The store, local or ``gs://``. It is created if it does not exist.
+      name: New name of the main artefact and its head. Empty to keep their name. A fusion's adapters are never renamed.
+      overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      The manifests as they are in the store.
+      The manifests in the store.
 
     Raises:
-      UserError: A name that cannot be used or is taken; then nothing was written.
+      UserError: A name is invalid or taken, or the store cannot be written. Nothing is written in this case.
     """
     main = manifests[-1]
     if name:
@@ -179,7 +180,7 @@ def install(
 
 
 def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
-    """What is shared, its head included, with another name; a fusion's adapters keep theirs."""
+    """Renames the manifest of the main artefact or its head. Other manifests are returned unchanged."""
     if not name or part.kind not in (main.kind, "heads"):
         return part
     record = dict(part.trained_with)
@@ -200,12 +201,15 @@ def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -
 
 
 @contextlib.contextmanager
-def waiting_room(store: StorePath) -> Iterator[Path]:
-    """An empty folder for what is to be checked before it enters a store; on the store's own disk, where it has one."""
+def staging_folder(store: StorePath) -> Iterator[Path]:
+    """Yields a temporary folder for a bundle that has to be checked before it is installed in a store.
+
+    For a local store, the folder is on the store's disk.
+    """
     place = store_folder(store)
     beside = None
     if not is_remote(place):
-        # Where the store may be written, so may this; a store that is not there yet stays so if all is refused.
+        # In the store or its nearest existing parent: the store is not created before the checks have passed.
         beside = next(str(path) for path in (place, *place.parents) if path.is_dir())
     try:
         room = tempfile.TemporaryDirectory(prefix=".afjax-", dir=beside)
@@ -216,11 +220,11 @@ def waiting_room(store: StorePath) -> Iterator[Path]:
 
 
 def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
-    """``(kind, name)`` of an artefact and of what belongs to it."""
+    """``(kind, name)`` of an artefact, which is the last, and of everything it needs."""
     main = read_manifest(store, kind or _kind_of(store, name), name)
     parts = [("adapters", str(member["name"])) for member in main.adapters]
     has_head = main.kind != "heads" and name in names(store, "heads")
-    # Else it merely has the same name.
+    # A head of the same name may have been trained with another artefact.
     if has_head and read_manifest(store, "heads", name).belongs_to(main):
         parts.append(("heads", name))
     for part_kind, part in parts:
@@ -250,8 +254,8 @@ def _kind_of(store: StorePath, name: str) -> str:
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:
-    """Whether the store has an artefact that differs from this one in the folders of its paths at most."""
+    """Whether the store already has this artefact. Only the folders in its paths may differ."""
     try:
         return shareable(read_manifest(store, part.kind, part.name)) == shareable(part)
-    except UserError:  # It is damaged.
+    except UserError:  # The stored artefact is damaged.
         return False

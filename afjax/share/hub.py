@@ -1,7 +1,7 @@
-"""Sharing through the Hugging Face hub: a repository holds what an archive does, file by file, and its card.
+"""Pushes artefacts to the Hugging Face hub, and pulls them from it.
 
-A repository is of one adapter, fusion or head with what belongs to it. It is a store too: who has JAX, Orbax and a copy
-of the repository needs no afjax.
+A repository has the same contents as an archive, as separate files: one adapter, fusion or head, everything it needs
+and a model card. It is also a store. JAX and Orbax can read a copy of it without afjax.
 """
 
 import contextlib
@@ -26,31 +26,31 @@ from afjax.store.artefacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
 
-# What a repository may hold beside artefacts: what the hub makes by itself, and what afjax does not touch.
+# Files that a repository may contain in addition to artefacts. The hub itself creates some of them.
 _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
 
 def push(
     store: StorePath, name: str, repository: str, *, kind: str = "", license: str = "", private: bool = False
 ) -> str:
-    """Puts an artefact, what belongs to it and a model card into a repository of the hub, in one commit.
+    """Pushes an artefact, everything it needs and a model card to the hub, in one commit.
 
-    The repository is made where it is missing. What it held of this artefact, and its card, are replaced; its history
-    keeps them.
+    The repository is created if it does not exist. A previous version of the artefact and its card are replaced, and
+    remain available in the repository's history.
 
     Args:
       store: The store, local or ``gs://``.
-      name: Of the artefact.
+      name: The artefact's name.
       repository: ``USER/REPO``.
-      kind, license: As in :func:`afjax.share.pack`.
-      private: Whether a new repository is private.
+      kind, license: See :func:`afjax.share.pack`.
+      private: Whether to make a new repository private.
 
     Returns:
-      The repository's address.
+      The repository's URL.
 
     Raises:
-      UserError: As in ``pack``; or the hub refuses, or the repository holds something else, or is public where
-        ``private`` was asked for.
+      UserError: As for :func:`afjax.share.pack`. Also if the hub rejects the request, if the repository contains
+        something else, or if ``private`` is True and the repository is public.
     """
     _check_repository(repository)
     with tempfile.TemporaryDirectory(prefix="afjax-") as place:
@@ -64,23 +64,24 @@ def push(
 def pull(
     repository: str, store: StorePath, *, revision: str = "", name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Puts what :func:`push` wrote into a store, after all of it has been checked.
+    """Downloads and checks a repository written by :func:`push`, and installs its artefacts in a store.
 
     Args:
       repository: ``USER/REPO``.
-      store: The store, local or ``gs://``; made where it is missing.
-      revision: A branch, tag or commit; empty: the newest.
-      name, overwrite: As in :func:`afjax.share.unpack`.
+      store: The store, local or ``gs://``. It is created if it does not exist.
+      revision: A branch, tag or commit. Defaults to the latest commit.
+      name, overwrite: See :func:`afjax.share.unpack`.
 
     Returns:
-      The manifests as they are in the store, what the repository is about last.
+      The manifests in the store. The main artefact's manifest is the last.
 
     Raises:
-      UserError: As in ``unpack``; or there is no such repository or revision, or no network.
+      UserError: As for :func:`afjax.share.unpack`. Also if the repository or the revision does not exist, or if there
+        is no network connection.
     """
     _check_repository(repository)
     where = f"The repository {repository}"
-    with bundle.waiting_room(store) as folder:
+    with bundle.staging_folder(store) as folder:
         with _sentences(repository, "read"):
             _download(_client(), repository, revision, folder, where)
         manifests = bundle.read(folder, where=where, advice=FETCH_AGAIN)
@@ -90,7 +91,7 @@ def pull(
 def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, private: bool) -> str:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    # Without a word about privacy an organisation's own setting counts.
+    # private=None means the organization's default visibility.
     address = str(api.create_repo(repo_id=repository, private=private or None, exist_ok=True))
     info = api.repo_info(repo_id=repository)
     if private and not info.private:
@@ -110,28 +111,28 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     gone = sorted(path for path in there if path.split("/")[0] in KINDS and path not in files)
     operations += [CommitOperationDelete(path_in_repo=path) for path in gone]
     message = f"{main.kind}/{main.name}, SHA-256 {main.digest[:12]}"
-    # On top of what was looked at: somebody else's commit in between is an error, not undone.
+    # parent_commit makes a concurrent commit an error, so this commit cannot revert it.
     api.create_commit(repo_id=repository, operations=operations, commit_message=message, parent_commit=info.sha)
     return address
 
 
 def _about(paths: Collection[str]) -> set[str]:
-    """What files of a repository are about: its fusion, else its adapter, else its head."""
+    """The ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
     by_kind = ({path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads"))
     return next(filter(None, by_kind), set())
 
 
 def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
-    """Brings a repository's artefacts to an empty folder, their manifests first."""
+    """Downloads a repository's artefacts to an empty folder. The manifests are downloaded and checked first."""
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
-    # Pictures and licences may lie beside them.
+    # The repository may also contain other files, such as pictures and licenses.
     wanted = [path for path in sizes if path.split("/")[0] in KINDS]
     by_artefact = files_by_artefact(wanted, where)
 
     def fetch(paths: Collection[str]) -> None:
-        # By the commit that was listed, whatever is pushed meanwhile. Names may hold what patterns use.
+        # Pinned to the listed commit, in case another one is pushed meanwhile. Names may contain glob characters.
         patterns = [glob.escape(path) for path in paths]
         api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
 
@@ -172,7 +173,7 @@ def _check_repository(repository: str) -> None:
 
 @contextlib.contextmanager
 def _sentences(repository: str, done: str) -> Iterator[None]:
-    """Says in one sentence why a repository cannot be read or written."""
+    """Converts exceptions of the hub's client to UserErrors of one sentence."""
     from huggingface_hub import errors
 
     cannot = f"The repository {repository} cannot be {done}"
@@ -196,6 +197,6 @@ def _sentences(repository: str, done: str) -> Iterator[None]:
             raise UserError(f"{cannot}: you may not ({status}); run hf auth login with a token that may.") from error
         told = error.server_message or str(error).partition("\n")[0]
         raise UserError(f"{cannot} ({status}: {told}); try again.") from error
-    except Exception as error:  # With no network the hub's client raises many kinds, and all mean the same here.
+    except Exception as error:  # Without a network, the hub's client raises many types of errors.
         told = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{cannot} ({type(error).__name__}: {told}); check the network, then try again.") from error

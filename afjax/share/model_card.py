@@ -1,7 +1,7 @@
-"""The model card of what is shared: a README.md with the front matter of the Hugging Face hub.
+"""Model cards for shared artefacts: a README.md with the front matter of the Hugging Face hub.
 
-Names of labels, tasks and folders are other people's words. In the front matter they are quoted strings, in the text
-code spans, so that none of them ends a line, makes a link or becomes HTML.
+Names of labels, tasks and folders are untrusted text. Control characters are removed, and in the body the names are
+code spans. A name therefore cannot end a line, create a link or become HTML.
 """
 
 import json
@@ -18,15 +18,18 @@ from afjax.share.provenance import hub_id
 from afjax.store.manifest import Manifest
 
 _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
-# By the kind of task: what the hub calls it, a row of a file, and the same from Python.
+# The hub's pipeline tags, by kind of task.
 _PIPELINE_TAGS = {
     "classification": "text-classification",
     "regression": "text-classification",
     "multiple_choice": "multiple-choice",
     "span": "question-answering",
 }
-# What the hub calls metrics that it has another name for.
+# The hub's tags, by kind of artefact.
+_HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
+# The hub's names for metrics, if they differ from ours.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+# By kind of task: a row of an input file, and the same input in Python.
 _ROWS = {
     "multiple_choice": '{"context": "...", "choices": ["...", "..."]}',
     "span": '{"question": "...", "context": "..."}',
@@ -39,72 +42,62 @@ _PAIRS = '[("A text.", "Another.")])  # or texts alone, as it was trained'
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
-    """The card of one adapter, fusion or head with all that it takes to use it.
+    """The model card of an artefact and everything it needs.
 
     Args:
-      manifests: Of all that is shared, what it is about last; shareable ones, see :mod:`afjax.share.provenance`.
-      repository: Where on the Hugging Face hub it will be; empty: in a file.
-      license: An identifier such as ``apache-2.0``; empty: unknown.
+      manifests: The manifests of all shared artefacts, with the main artefact's last. Local paths must have been
+        removed, see :mod:`afjax.share.provenance`.
+      repository: The repository on the Hugging Face hub. Empty for an archive.
+      license: An identifier such as ``apache-2.0``. Empty if unknown.
     """
     sections = [_summary(manifests, license), _scores(manifests[-1]), _use(manifests, repository), _parts(manifests)]
     return "\n".join([*_front_matter(manifests, license), "", *(line for lines in sections for line in lines)])
 
 
-def yaml_string(text: str) -> str:
-    """``text`` as a double-quoted YAML scalar, which is JSON's string but for what no YAML may hold as it is."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in _without_surrogates(quoted))
-
-
 def code_span(text: str) -> str:
-    """``text`` on one line, shown by Markdown exactly as it is."""
-    line = "".join(sign if sign.isprintable() else " " for sign in _without_surrogates(text))
-    line = " ".join(line.split()) or " "
+    """Formats ``text`` as a Markdown code span on one line, so that no character is interpreted."""
+    line = _printable(text) or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
-    # Markdown takes one space off each end.
+    # Markdown strips one space from each end.
     pad = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
 def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
+    """The card's metadata, with the scores in the fields that the hub reads."""
+    # Imported here because the import takes a third of a second.
+    from huggingface_hub import EvalResult, ModelCardData
+
     main = manifests[-1]
-    base = hub_id(_text(main.trunk.get("name")))
-    kinds = sorted({manifest.kind for manifest in manifests})
-    lines = ["---", "library_name: afjax"]
-    if license:
-        lines.append(f"license: {yaml_string(license)}")
-    if base:
-        lines.append(f"base_model: {yaml_string(base)}")
-    if base and "adapters" in kinds:
-        lines.append("base_model_relation: adapter")
-    if tag := _PIPELINE_TAGS.get(_task_kind(main)):
-        lines.append(f"pipeline_tag: {tag}")
-    lines += ["tags:", "- afjax"]
-    lines += [f"- {tag}" for kind, tag in (("adapters", "adapter"), ("fusion", "adapterfusion")) if kind in kinds]
-    return [*lines, *_model_index(main), "---"]
-
-
-def _model_index(main: Manifest) -> list[str]:
-    """The scores where the hub looks for them."""
-    task, tag = _text(main.task.get("name")), _PIPELINE_TAGS.get(_task_kind(main))
-    scores = list(_finite(main.metrics))
-    if not (task and tag and scores):
-        return []
-    lines = [
-        "model-index:",
-        f"- name: {yaml_string(main.name)}",
-        "  results:",
-        "  - task:",
-        f"      type: {tag}",
-        "    dataset:",
-        f"      name: {yaml_string(task)}",
-        f"      type: {yaml_string(task)}",
-        "      split: dev",
-        "    metrics:",
+    kinds = {manifest.kind for manifest in manifests}
+    base, task, tag = hub_id(_text(main.trunk.get("name"))), _text(main.task.get("name")), _pipeline_tag(main)
+    scores = [
+        EvalResult(
+            task_type=tag,
+            dataset_type=_printable(task),
+            dataset_name=_printable(task),
+            dataset_split="dev",
+            metric_type=_printable(_METRICS.get(metric, metric)),
+            metric_value=score,
+        )
+        for metric, score in _finite(main.metrics)
+        if task and tag
     ]
-    for metric, score in scores:
-        lines += [f"    - type: {yaml_string(_METRICS.get(metric, metric))}", f"      value: {score!r}"]
-    return lines
+    data = ModelCardData(
+        library_name="afjax",
+        license=_printable(license) or None,
+        base_model=base or None,
+        base_model_relation="adapter" if base and "adapters" in kinds else None,
+        pipeline_tag=tag or None,
+        tags=["afjax", *(name for kind, name in _HUB_TAGS.items() if kind in kinds)],
+        model_name=_printable(main.name) if scores else None,
+        eval_results=scores or None,
+    )
+    return ["---", *data.to_yaml().split("\n"), "---"]
+
+
+def _pipeline_tag(manifest: Manifest) -> str:
+    return _PIPELINE_TAGS.get(_task_kind(manifest), "")
 
 
 def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
@@ -158,7 +151,7 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
     flags = [f"--{under}={main.name}"] if under else []
     flags += [f"--head={main.name}", "--input=rows.jsonl", "--output=predictions.jsonl"]
     max_length = kinds["heads"].config.get("max_length")
-    if isinstance(max_length, int) and max_length != 128:  # What afjax predict takes where it is given none.
+    if isinstance(max_length, int) and max_length != 128:  # 128 is the default of afjax predict.
         flags.append(f"--max_length={max_length}")
     words = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind = _task_kind(main)
@@ -201,7 +194,7 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _task_kind(manifest: Manifest) -> str:
-    """The kind of its task; empty without a task, or of another version's."""
+    """The kind of the artefact's task. Empty if it has no task, or if the task is from another version of afjax."""
     try:
         return from_dict(TaskConfig, manifest.task).kind if manifest.task else ""
     except UserError:
@@ -210,7 +203,7 @@ def _task_kind(manifest: Manifest) -> str:
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for metric, score in metrics.items():
-        # The step that they are of is kept among the scores.
+        # The scores include the step at which they were computed.
         if metric != "step" and isinstance(score, int | float) and math.isfinite(score):
             yield metric, float(score)
 
@@ -223,5 +216,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _without_surrogates(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _printable(text: str) -> str:
+    """``text`` on one line, without control characters."""
+    plain = text.encode("utf-8", "replace").decode()
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in plain).split())

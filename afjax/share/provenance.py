@@ -1,7 +1,7 @@
-"""Where a trunk and a task's rows came from, without the folders of the machine that trained on them.
+"""Removes local paths from the manifests of shared artefacts.
 
-A path says who somebody is and how their disks are called, and nothing to anybody else. What is shared has ``./LAST``
-in its place: the last part of the path, in a form that stays a path and is never taken for an id of the hub.
+A path can reveal a user's name and the names of their disks, and is useless on other machines. It is replaced by
+``./LAST``, with the path's last part. This is still a path and cannot be mistaken for an id on the hub.
 """
 
 import dataclasses
@@ -12,18 +12,19 @@ from afjax.data.sources.kinds import shared_source
 from afjax.storage.paths import is_path, last_part
 from afjax.store.manifest import Manifest
 
-# What the packaged trunk is called on the Hugging Face hub.
+# The packaged trunk's name on the Hugging Face hub.
 HUB_IDS = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
 
 
-# By this file Orbax knows on object stores that a checkpoint is whole. It says to which path it was written.
+# On object stores, Orbax marks a complete checkpoint with this file, which contains the checkpoint's path. Shared
+# checkpoints contain this text instead.
 COMMITTED, COMMITTED_TEXT = "commit_success.txt", "Checkpoint commit was successful.\n"
 
 
 def shareable(manifest: Manifest) -> Manifest:
-    """The manifest with ``./LAST`` for every path in its trunk's names and its task's source and files.
+    """Replaces every path in a manifest's trunk names and its task's source and files by ``./LAST``.
 
-    It is that of a checkpoint with ``COMMITTED_TEXT`` in its file ``COMMITTED``.
+    The hash of the file ``COMMITTED`` becomes the hash of ``COMMITTED_TEXT``. The caller has to replace the file.
     """
     files = dict(manifest.files)
     if COMMITTED in files:
@@ -34,7 +35,7 @@ def shareable(manifest: Manifest) -> Manifest:
     if isinstance(task.get("source"), str):
         task["source"] = shared_source(task["source"])
     for split in ("train", "dev", "test"):
-        # Else the name of a file in the source, or of a split of TFDS.
+        # Other values are names of files in the source or of TFDS splits.
         if isinstance(task.get(split), str) and re.search(r"[/\\]", task[split]):
             task[split] = last_part(task[split])
     record = dict(manifest.trained_with)
@@ -44,7 +45,7 @@ def shareable(manifest: Manifest) -> Manifest:
 
 
 def hub_id(trunk_name: str) -> str:
-    """What a shareable trunk is called on the Hugging Face hub; empty: it was a folder, or has no name."""
+    """The trunk's name on the Hugging Face hub. Empty if the trunk is a local folder or has no name."""
     name = HUB_IDS.get(trunk_name, trunk_name)
     return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII) and not name.startswith(".") else ""
 

@@ -1,4 +1,4 @@
-"""What strangers' files must be before anything of them is written: names, manifests, sizes."""
+"""Checks untrusted files (names, manifests, sizes) before anything is written."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -9,23 +9,23 @@ from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 
 MAX_MANIFEST_BYTES = 2**24
-# A few bytes of compressed zeros can unpack to all of a machine's memory. Trained weights hardly compress at all.
+# A few bytes of compressed zeros can unpack to more than the machine's memory. Trained weights hardly compress.
 FREE_BYTES, MAX_RATIO = 2**30, 100
 
-# What to do about files that cannot be used; the store's own advice is meant for those who trained.
+# The advice for unusable files. The store's own advice is for users who trained the artefact themselves.
 FETCH_AGAIN = "get it again from where it was shared"
 
 
 def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
-    """``{(kind, name): {path of a file in its folder, ...}}``.
+    """Groups files by artefact: ``{(kind, name): {path in the artefact's folder, ...}}``.
 
     Args:
-      paths: Of all files, relative to what is to be a store.
-      where: What an error calls the whole.
+      paths: The paths of all files, relative to the root of the archive or repository.
+      where: Names the archive or repository in error messages.
 
     Raises:
-      UserError: A path that leads out or is there twice, a file that belongs to no artefact, a bad name, or an artefact
-        without a manifest.
+      UserError: A path leads out of the folder or occurs twice, a file does not belong to an artefact, a name is
+        invalid, an artefact has no manifest, or there are no artefacts.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for path in paths:
@@ -57,24 +57,24 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
 
 
 def check_manifest_size(size: int, where: str) -> None:
-    """Raises UserError where a manifest has more bytes than any can have."""
+    """Raises UserError if a manifest has more than ``MAX_MANIFEST_BYTES`` bytes."""
     if size > MAX_MANIFEST_BYTES:
         raise UserError(f"{where} has {size} bytes, more than a manifest can have; {FETCH_AGAIN}.")
 
 
 def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest:
-    """A stranger's manifest: as it was written, and with values of which the rest of the code may be sure.
+    """Reads an untrusted manifest and validates its checksum and values.
 
     Raises:
-      UserError: It is damaged, of another format version or of another artefact than its folder's, or has values that
-        no manifest of afjax has.
+      UserError: The manifest is damaged, has another format version, does not match its folder's kind and name, or has
+        values that afjax does not write.
     """
     try:
         text = contents.decode()
         manifest = from_json(text, where)
         check_unchanged(text, where)
         sound = _is_sound(manifest)
-        to_json(manifest)  # It will be written again, which numbers that are none do not let it.
+        to_json(manifest)  # It will be written again, which fails for NaN and infinity.
     except UserError as error:
         raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
     except (ValueError, MemoryError) as error:  # Not UTF-8, or too large.
@@ -90,7 +90,7 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
 
 
 def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
-    """Raises UserError unless an artefact's files are those of its manifest, and of a size that its leaves explain."""
+    """Raises UserError unless an artefact's files match its manifest, and their size matches its leaves."""
     expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
     if difference := names_difference(expected, files):
         shown = ", ".join(difference.split(", ")[:8])
@@ -98,7 +98,7 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
             f"{where}: the files of {manifest.kind}/{manifest.name} are not those of its manifest, missing (-) or too "
             f"many (+): {shown}; {FETCH_AGAIN}."
         )
-    # Weights that do not compress, and some words about each.
+    # Allows for incompressible weights, and for metadata of each leaf.
     if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):
         raise UserError(
             f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, where its manifest lists "
@@ -107,14 +107,14 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
 
 
 def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
-    """Raises UserError where files of ``num_bytes`` would unpack to far more parameters than that."""
+    """Raises UserError if the manifests list far more bytes of parameters than the files have."""
     unpacked = sum(manifest.num_bytes for manifest in manifests)
     if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
         raise UserError(f"{where} has {num_bytes} bytes, but {unpacked} bytes of parameters by its manifests; refused.")
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether the values that ``from_json`` does not look into are such as :func:`afjax.store.save` writes."""
+    """Whether the values that ``from_json`` does not check are valid, as written by :func:`afjax.store.save`."""
     members = [adapter["name"] for adapter in manifest.adapters]
     for member in members:
         check_name(member, "adapter")

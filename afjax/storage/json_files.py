@@ -1,7 +1,7 @@
-"""Reads JSON files that afjax did not write itself, or that may be damaged.
+"""Reads JSON files that may be damaged, or that afjax did not write.
 
 Every failure is a ``UserError`` that names the file: invalid JSON, numbers that are too long, nesting that is too deep,
-or a value of the wrong type at the top.
+or the wrong type of document.
 """
 
 import json
@@ -14,7 +14,7 @@ from etils import epath
 
 from afjax.errors import UserError
 
-# Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on its version.
+# Manifests, configs and tokenizers have fewer than 20 levels. Python's own limit depends on the Python version.
 MAX_DEPTH = 64
 
 _NAMES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
@@ -33,10 +33,10 @@ def parse_json(
     Args:
       text: The document; bytes must be UTF-8, with or without a byte order mark.
       where: The file's name, for error messages.
-      expected: ``dict``, ``list`` or ``str``: the type that the document must have. None allows every type.
-      advice: What the user can do about a bad file; the last part of the error message.
-      constants: Whether NaN, Infinity and numbers that are read as Infinity are allowed, as in rows of data, whose
-        columns are checked when they are used.
+      expected: The required type of the document: ``dict``, ``list`` or ``str``. None allows every type.
+      advice: How to fix a bad file; the last part of the error message.
+      constants: Whether NaN, Infinity and numbers that overflow to Infinity are allowed. This is used for rows of data,
+        whose columns are checked when they are used.
 
     Returns:
       The parsed value.
@@ -58,9 +58,9 @@ def parse_json(
         raise UserError(f"{place} is not JSON ({error.msg}); {advice}.") from None
     except RecursionError:
         raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.") from None
-    except ValueError as error:  # Not UTF-8, an integer with too many digits, or one of the refusals above.
+    except ValueError as error:  # Not UTF-8, an integer with too many digits, or refused by _STRICT.
         raise UserError(f"{where} is not valid JSON ({error}); {advice}.") from None
-    # Counting brackets is quick, and settles nearly every document.
+    # Counting brackets is fast, and enough for nearly every document.
     if decoded.count("[") + decoded.count("{") > MAX_DEPTH and _depth_exceeds(value, MAX_DEPTH):
         raise UserError(f"{where} nests more than {MAX_DEPTH} levels deep; {advice}.")
     if expected is not None and not isinstance(value, expected):
@@ -82,7 +82,7 @@ def read_json(
       expected, advice, constants: As in :func:`parse_json`.
 
     Returns:
-      The parsed value, or None if there is no such file.
+      The parsed value, or None if the file does not exist.
 
     Raises:
       UserError: The file cannot be read, or as in :func:`parse_json`.
@@ -111,7 +111,7 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Whether lists and objects nest deeper than ``limit``. A loop, because recursion is what it protects against."""
+    """Whether lists and objects nest deeper than ``limit``. Not recursive, because it guards against deep nesting."""
     pending = [(value, 1)]
     while pending:
         node, depth = pending.pop()

@@ -1,4 +1,4 @@
-"""Paths that users give: local, or on Google Cloud Storage (``gs://``), where gcsfs does what ``epath`` asks for."""
+"""Paths from users: local, or on Google Cloud Storage (``gs://``), which ``epath`` accesses with gcsfs."""
 
 import contextlib
 import hashlib
@@ -21,29 +21,33 @@ AnyPath = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: ``$AFJAX_CACHE``, else ``~/.cache/afjax``."""
+    """Returns the folder for files that can be recreated: ``$AFJAX_CACHE``, or ``~/.cache/afjax`` by default."""
     return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
 
 
 def is_remote(path: AnyPath) -> bool:
-    """Whether ``path`` is on an object store: no folders, no renaming, no appending; files appear whole."""
+    """Whether ``path`` is on an object store.
+
+    Object stores have no folders, and files cannot be renamed or appended to. Writes are atomic.
+    """
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(path)) is not None
 
 
 def open_path(path: AnyPath) -> epath.Path:
-    """A path as it was given, of a kind that does the same on disks and on object stores.
+    """Converts a user's path to an ``epath.Path``, which works for disks and for object stores.
 
     Raises:
-      UserError: Not a path, an empty path, an object store other than ``gs://BUCKET``, or gcsfs is not installed.
+      UserError: The value is not a path, is empty or invalid, or is on an object store other than ``gs://BUCKET``; or
+        gcsfs is not installed.
     """
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"A path is {path!r}, of the type {type(path).__name__}; give a string or a pathlib.Path.")
     if not os.fspath(path):
         raise UserError('An empty path was given; give a folder, "." for the current one.')
     if not is_remote(path):
-        expanded(path)  # Refuses what no path can be.
+        expanded(path)  # Raises UserError for an invalid path.
         return epath.Path(path)
-    # Before epath sees it, which has no words for the schemes that it does not know.
+    # Check the scheme before epath does, because epath's error for an unknown scheme has no explanation.
     if not re.match("gs://[^/]", os.fspath(path)):
         raise UserError(f"{path} is on no object store that afjax knows; give a local path or gs://BUCKET/PATH.")
     opened = epath.Path(path)
@@ -54,19 +58,23 @@ def open_path(path: AnyPath) -> epath.Path:
         raise UserError(
             f"{path} is on Google Cloud Storage, which needs {error.name}; run pip install 'afjax[gcs]'."
         ) from error
-    # Listings that are remembered would hide what other processes, and TensorStore in this one, write meanwhile.
+    # Cached listings would hide files that other processes, or TensorStore in this process, write in the meantime.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
-    # What they print comes as exceptions too.
+    # Silence these loggers: every error that they log is also raised as an exception.
     for name in ("gcsfs", "google.auth"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return opened
 
 
 def local_path(path: AnyPath, what: str) -> Path:
-    """``path``, with ``~`` expanded, where it must be on a disk; ``what`` is what an error calls it.
+    """Returns a path that must be local, with ``~`` expanded.
+
+    Args:
+      path: The path.
+      what: The name of the path in error messages.
 
     Raises:
-      UserError: It is on an object store.
+      UserError: The path is on an object store.
     """
     if is_remote(path):
         raise UserError(f"{what} is {path}, which is on an object store; copy it to a disk and give that folder.")
@@ -74,10 +82,10 @@ def local_path(path: AnyPath, what: str) -> Path:
 
 
 def expanded(path: AnyPath) -> Path:
-    """A local path with ``~`` and ``~USER`` replaced by the home folder.
+    """Returns a local path with ``~`` and ``~USER`` replaced by the home folder.
 
     Raises:
-      UserError: There is no such user, or the path holds a character that no path can have.
+      UserError: The user's home folder is not known, or the path contains an invalid character.
     """
     if "\0" in os.fspath(path):
         raise UserError(f"The path {os.fspath(path)!r} holds a NUL character; give another.")
@@ -92,12 +100,12 @@ def expanded(path: AnyPath) -> Path:
 
 
 def absolute(path: epath.Path) -> epath.Path:
-    """The path from the root on, which those on object stores always are."""
+    """Returns the absolute path. Paths on object stores are always absolute."""
     return path if is_remote(path) else path.absolute()
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """What gcsfs and Google's libraries raise; OSError alone where they are not installed."""
+    """Returns the exceptions that gcsfs and Google's libraries raise; only OSError if they are not installed."""
     try:
         import aiohttp
         from gcsfs.retry import HttpError, NonRetryableError
@@ -109,7 +117,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 
 def check_readable(folder: epath.Path, what: str) -> None:
-    """Raises UserError unless a folder on an object store, which need not be there, can be listed."""
+    """Raises UserError unless a folder on an object store can be listed. The folder need not exist."""
     with _sentences(folder, what, "read"):
         try:
             next(iter(folder.iterdir()), None)
@@ -119,14 +127,17 @@ def check_readable(folder: epath.Path, what: str) -> None:
 
 
 def check_writable(folder: epath.Path, what: str) -> None:
-    """Raises UserError unless files can be written to a folder on an object store, and removed: one is."""
+    """Raises UserError unless files can be written to a folder on an object store.
+
+    Writes, reads and removes a small file, and checks the permission to read the bucket's metadata.
+    """
     marker = folder / f".afjax-{uuid.uuid4().hex}"
     with _sentences(folder, what, "written"):
         marker.write_text("afjax checks that it may write here.\n")
         marker.read_bytes()
         about = _bucket_info(folder)
         marker.unlink()
-    # Orbax asks which kind of bucket it is; gcsfs makes do with a listing, which does not know.
+    # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, which has no such kind.
     if about.get("kind") != "storage#bucket":
         raise UserError(
             f"The {what} {folder} cannot be used: storage.buckets.get is not allowed on {_bucket(folder)}, which "
@@ -135,12 +146,12 @@ def check_writable(folder: epath.Path, what: str) -> None:
 
 
 def fetched(path: AnyPath) -> Path:
-    """The local path of a file or folder; of one on an object store, that of a copy in :func:`cache_folder`.
+    """Returns a local path for a file or folder. On an object store, it is copied to :func:`cache_folder` first.
 
-    A copy is made once, whole or not at all, and again where names, sizes or generations have changed since.
+    The copy is atomic. It is made once, and again if names, sizes or generations of the files have changed.
 
     Raises:
-      UserError: There is nothing, or it cannot be read, or the cache cannot be written.
+      UserError: The file or folder does not exist or cannot be read, or the cache cannot be written.
     """
     source = open_path(path)
     if not is_remote(source):
@@ -149,7 +160,7 @@ def fetched(path: AnyPath) -> Path:
 
     with _sentences(source, "path", "read"):
         system, root = fsspec.url_to_fs(os.fspath(source))
-        # Names that end in a slash are what consoles put in the place of empty folders.
+        # Names that end in a slash are placeholders, which cloud consoles create for empty folders.
         found = {name: about for name, about in system.find(root, detail=True).items() if not name.endswith("/")}
         if not found:
             raise FileNotFoundError(source)
@@ -161,7 +172,7 @@ def fetched(path: AnyPath) -> Path:
 
 
 def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: epath.Path) -> None:
-    """Copies files to ``folder / source.name``, where the one named like the root is a file and no folder."""
+    """Copies files to ``folder / source.name``. If ``source`` is a single file, this is the path of the file."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
@@ -182,7 +193,7 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
         try:
             os.rename(part, folder)
         except OSError:
-            # Another process may have been quicker; its copy is the same.
+            # Another process may have finished first. Its copy is identical.
             if not folder.exists():
                 raise
     finally:
@@ -201,20 +212,20 @@ def _bucket_info(path: epath.Path) -> dict[str, Any]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a word that may be an id is the path of a folder."""
+    """Whether a name is a path rather than an id: it looks like a path, or it is an existing folder."""
     looks_like_one = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or is_remote(name)
     return looks_like_one or Path(name).is_dir()
 
 
 def last_part(path: str) -> str:
-    """A path without the folders above it, as in ``./rte``."""
+    """Returns the last part of a path, as in ``./rte``."""
     last = PurePosixPath(path.replace("\\", "/")).name
     return f"./{last}" if last not in ("", "..") else "."
 
 
 @contextlib.contextmanager
 def _sentences(path: epath.Path, what: str, done: str) -> Iterator[None]:
-    """Says in one sentence why something on an object store cannot be read or written."""
+    """Converts errors of an object store into a UserError with a one-sentence message."""
     try:
         yield
     except client_errors() as error:
@@ -222,7 +233,7 @@ def _sentences(path: epath.Path, what: str, done: str) -> Iterator[None]:
 
 
 def reason(error: Exception, path: epath.Path) -> str:
-    """Why an object store does not do what it was asked for, and what to do."""
+    """Explains an error of an object store, and how to fix it."""
     import google.auth.exceptions
 
     if isinstance(error, google.auth.exceptions.GoogleAuthError) or getattr(error, "code", None) == 401:

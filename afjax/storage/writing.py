@@ -1,7 +1,7 @@
-"""Writes files that appear complete or not at all.
+"""Writes files atomically.
 
-A file is written under another name, ``NAME.part``, and renamed when it is complete. Devices and pipes, such as
-``/dev/stdout``, are written directly: a rename would replace the device itself with a file.
+A file is written as ``NAME.part`` and renamed when it is complete. Devices and pipes, such as ``/dev/stdout``, are
+written directly, because renaming would replace the device itself with a file.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields the path to write to; renames it to ``path`` when the block ends without an exception.
 
     Args:
-      path: A local file. A symbolic link is followed, so the file that it points to is replaced. A device, a pipe or
-        one of this process's own open files (``/dev/stdout``) is yielded itself.
+      path: A local file. A symbolic link is followed, so the file that it points to is replaced. The path of a device,
+        a pipe or one of this process's own open files (``/dev/stdout``) is yielded itself.
 
     Raises:
-      OSError: The file cannot be written. A file that was there before is unchanged.
+      OSError: The file cannot be written. An existing file is left unchanged.
 
     Example:
       >>> with replacing("scores.csv") as part:
@@ -39,7 +39,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(path)
         return
     target = Path(os.path.realpath(path))
-    if os.path.islink(target):  # The link leads back to itself.
+    if os.path.islink(target):  # The link points to itself, directly or through other links.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     part = target.with_name(target.name + ".part")
     try:
@@ -50,7 +50,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_bytes(path: str | os.PathLike[str], contents: bytes) -> None:
-    """Writes a file completely or not at all; local, or on an object store, where this always holds.
+    """Writes a file atomically, on a disk or an object store.
 
     Raises:
       OSError: The file cannot be written.
@@ -73,12 +73,12 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_folder: bool = False) -> None:
-    """Writes a file that a user has named, completely or not at all.
+    """Atomically writes a file that a user has named.
 
     Args:
       path: A local file.
-      contents: Its contents; text is written as UTF-8.
-      make_folder: Whether its folder is made if it is missing.
+      contents: The contents. Text is written as UTF-8.
+      make_folder: Whether to create the file's folder if it does not exist.
 
     Raises:
       UserError: The file cannot be written.
@@ -94,7 +94,7 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
-    """Raises UserError if :func:`write_output` could not write a file, before anything long is computed."""
+    """Raises UserError if :func:`write_output` could not write a file. Call this before a long computation."""
     given = Path(path)
     if given.is_dir():
         raise UserError(f"{path} is a folder; give --output the name of a file.")
@@ -109,7 +109,7 @@ def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> 
 
 
 def _is_written_directly(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a device, a pipe, or a file that this process has open already."""
+    """Whether a path is a device, a pipe, or an open file of this process."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):
         return True

@@ -1,4 +1,4 @@
-"""The adapter store: one folder per artefact, atomic on write, strict on read.
+"""The adapter store: one folder per artefact, with atomic writes and strict reads.
 
 A store is a folder (local or ``gs://``)::
 
@@ -6,9 +6,10 @@ A store is a folder (local or ``gs://``)::
     STORE/fusion/<name>/{manifest.json, params/}
     STORE/heads/<name>/{manifest.json, params/}
 
-``params/`` is an Orbax checkpoint of the artefact's own tree, readable without afjax; ``manifest.json``
-says what it is, on which trunk it was trained and the SHA-256 of every leaf. ``STORE/.lock`` and
-``STORE/.runs`` serve writers: see :mod:`afjax.store.files` and :mod:`afjax.store.reservations`.
+``params/`` is an Orbax checkpoint of the artefact's own tree and can be read without afjax. ``manifest.json`` describes
+the artefact, the trunk it was trained on, and the SHA-256 of every leaf. ``STORE/.lock`` is the writers' lock
+(:mod:`afjax.store.files`). ``STORE/.runs`` holds the names that unfinished runs have reserved
+(:mod:`afjax.store.reservations`).
 """
 
 from afjax.store.artefacts import (

@@ -1,4 +1,4 @@
-"""Saving, loading, listing and verifying artefacts."""
+"""Saves, loads and lists artefacts."""
 
 import dataclasses
 import datetime
@@ -35,7 +35,7 @@ StorePath = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Artefact:
-    """What :func:`load` gives: all about an artefact, and its tree of NumPy arrays."""
+    """A loaded artefact: its manifest, and its tree of NumPy arrays."""
 
     manifest: Manifest
     params: Tree
@@ -48,9 +48,9 @@ class Draft:
     Attributes:
       kind: One of ``KINDS``.
       name: The artefact's name, see ``config.check_name``.
-      params: Its own tree, of arrays of any shape and dtype.
-      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`; values that JSON
-        knows.
+      params: The artefact's tree of arrays, of any shapes and dtypes.
+      config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with values that JSON
+        can represent.
     """
 
     kind: str
@@ -75,49 +75,48 @@ def save(
     config: Mapping[str, Any],
     trunk: Mapping[str, Any],
     overwrite: bool = False,
-    run: str = "",
     **more: Any,
 ) -> Manifest:
     """Saves one artefact: :func:`save_all` of a single :class:`Draft`.
 
     Args:
-      store, overwrite, run: As in :func:`save_all`.
+      store, overwrite: As in :func:`save_all`.
       kind, name, params, config, trunk: As in :class:`Draft`.
-      **more: Its other fields.
+      **more: The other fields of the draft.
 
     Raises:
       UserError: As in :func:`save_all`.
     """
     draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
-    return save_all(store, [draft], overwrite=overwrite, run=run)[0]
+    return save_all(store, [draft], overwrite=overwrite)[0]
 
 
 def save_all(
     store: StorePath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
 ) -> tuple[Manifest, ...]:
-    """Saves artefacts that belong together, all of them or none.
+    """Saves several artefacts together: either all of them or none.
 
-    Of several processes that save the same names at the same time without ``overwrite``, one succeeds and the others
-    raise. Readers see each artefact complete or, as before, not at all, even if the process is killed. On object stores
-    (``gs://``), which have no locks, the names are checked before and after writing: two processes that save the same
-    names within the same seconds both raise, or the one that was overwritten does, and the artefacts have to be saved
+    If several processes save the same names at the same time without ``overwrite``, one succeeds and the others raise.
+    Readers see each artefact either complete or in its previous state, even if the process is killed. Object stores
+    (``gs://``) have no locks, so the names are checked before and after writing. If two processes save the same names
+    there within seconds, either both raise or the one that was overwritten does, and the artefacts have to be saved
     again.
 
-    On a multi-host run one process calls this, with fully addressable arrays.
+    In a multi-host run one process calls this, with fully addressable arrays.
 
     Args:
-      store: The store's folder, local or ``gs://``; made where it is missing.
-      drafts: The artefacts, of distinct kinds and names.
-      overwrite: Whether any artefact of these kinds and names may be replaced.
-      run: Identifier of the training run that saves; empty outside of training commands. Artefacts that the same run
-        has saved before are replaced; so is one of which no run is recorded, if its tree is the same. Others are not.
+      store: The store's folder, local or ``gs://``. It is created if it does not exist.
+      drafts: The artefacts, with distinct kinds and names.
+      overwrite: Whether existing artefacts with these kinds and names may be replaced.
+      run: Identifier of the training run that saves; empty outside of training commands. An existing artefact is
+        replaced if the same run saved it, or if it does not record a run and its tree is identical.
 
     Returns:
       The manifests, in the order of the drafts.
 
     Raises:
-      UserError: A bad kind or name, an artefact that is there already and may not be replaced, a name that another
-        unfinished run has reserved, or a store that cannot be written. The store is then as it was.
+      UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
+        reserved a name, or the store cannot be written. The store is then unchanged.
     """
     if overwrite and run:
         raise UserError(f"overwrite=True was given with run={run!r}; a run may only replace what it saved itself.")
@@ -146,21 +145,22 @@ def save_all(
 
 
 def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
-    """Reserves names for a training run, so that another run with these names is refused before it trains.
+    """Reserves the names of the artefacts that a training run will save.
 
-    A run calls this when it begins, and again when it resumes. A reservation of another run counts only while that
-    run's workdir exists and still holds the same run. Saving removes it. On object stores (``gs://``), which have no
-    locks, two runs that begin within the same second may both go on; :func:`save_all` then refuses the second.
+    Another run with the same names is then refused before it trains. A run calls this when it starts and when it
+    resumes. A reservation is valid while the run's workdir exists and belongs to the same run. Saving the artefact
+    removes it. Object stores (``gs://``) have no locks, so two runs that start within the same second may both
+    continue; :func:`save_all` then refuses the second.
 
     Args:
-      store: The store's folder, local or ``gs://``; made where it is missing.
+      store: The store's folder, local or ``gs://``. It is created if it does not exist.
       names: ``(kind, name)`` of all artefacts that the run will save.
       run: The run's identifier, as in the workdir's ``store.json``.
       workdir: The run's folder.
 
     Raises:
-      UserError: A name that another run has saved or reserved; the message names that run's workdir. Or a store that
-        cannot be written. Nothing is then reserved.
+      UserError: Another run has saved or reserved a name (the message names the workdir of a reservation), or the store
+        cannot be written. No name is reserved then.
     """
     root = store_folder(store)
     folders = [folder_of(store, kind, name) for kind, name in names]
@@ -196,7 +196,10 @@ def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") ->
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
-    """Raises UserError if another process has replaced artefacts that were just written; for stores without locks."""
+    """Raises UserError if another process has replaced the artefacts just written.
+
+    This can only happen in stores without locks.
+    """
     for manifest in manifests:
         try:
             found: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
@@ -210,7 +213,7 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
 
 
 def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
-    """Raises UserError if an artefact that is there may not be replaced, or if its name is reserved."""
+    """Raises UserError if an existing artefact may not be replaced, or if its name is reserved."""
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
@@ -218,7 +221,7 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     if not run:
         raise UserError(f"{there}; nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
-    # Versions before format 2 recorded no run. What they saved of this run is the same to the bit.
+    # Manifests before format 2 record no run. If this run saved the artefact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
             f"{there}, from another run; nothing was saved. Give this run another name (--config.name=NAME) or another "
@@ -227,7 +230,7 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
 
 
 def _write(draft: Draft, params: Tree, target: epath.Path, run: str) -> Manifest:
-    """Writes an artefact into an empty folder, its manifest last."""
+    """Writes an artefact into an empty folder. The manifest is written last."""
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         kind=draft.kind,
@@ -258,17 +261,17 @@ def load(
     trunk: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Artefact:
-    """Loads an artefact to the host, whole and as it was saved, or not at all.
+    """Loads an artefact as NumPy arrays, and checks it completely.
 
     Args:
       store, kind, name: As in :func:`save`.
-      trunk: ``Trunk.identity()`` of the trunk in use, or the part of it that is to be compared, such as
-        ``{"sha256": digest}``; None: any trunk. See :func:`trunk_difference`.
-      shapes: ``{leaf path: shape}`` of the model that it is for; None: any.
+      trunk: ``Trunk.identity()`` of the trunk in use, or the part of it to compare, such as ``{"sha256": digest}``.
+        None accepts any trunk. See :func:`trunk_difference`.
+      shapes: ``{leaf path: shape}`` of the model that it will be used in. None accepts any shapes.
 
     Raises:
-      UserError: It is not there (with the nearest name), was made on another trunk, has leaves other
-        than ``shapes``, or is damaged: a missing or extra leaf, another shape, a flipped bit.
+      UserError: The artefact does not exist (the message suggests the nearest name), was trained on another trunk, has
+        leaves other than ``shapes``, or is damaged: a missing or extra leaf, another shape, a flipped bit.
     """
     folder = folder_of(store, kind, name)
     place, text = read_text(folder, kind)
@@ -278,21 +281,21 @@ def load(
         except UserError:
             seen = place, text
             place, text = read_text(folder, kind)
-            # Else a writer has replaced it in the meantime, and files of two artefacts came together.
+            # If they differ, a writer has replaced the artefact meanwhile and files of both versions were read: retry.
             if (place, text) == seen:
                 raise
 
 
 def exists(store: StorePath) -> bool:
-    """Whether there is a folder for the store."""
+    """Whether the store's folder exists."""
     return store_folder(store).is_dir()
 
 
 def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
-    """The manifest of an artefact, without looking at its arrays.
+    """Reads the manifest of an artefact, without its arrays.
 
     Raises:
-      UserError: It is not there (with the nearest name), or its manifest is damaged.
+      UserError: The artefact does not exist (the message suggests the nearest name), or its manifest is damaged.
     """
     place, text = read_text(folder_of(store, kind, name), kind)
     manifest = from_json(text, str(place / files.MANIFEST))
@@ -301,7 +304,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """The sorted names of the artefacts of one kind; none where there is no such folder yet.
+    """The sorted names of the artefacts of one kind; empty if the store does not exist.
 
     Raises:
       UserError: The store cannot be read.
@@ -310,7 +313,7 @@ def names(store: StorePath, kind: str) -> list[str]:
 
 
 def entries(store: StorePath) -> list[Manifest]:
-    """The manifests of all artefacts, by kind and name.
+    """The manifests of all artefacts, sorted by kind and name.
 
     Raises:
       UserError: A manifest is damaged.
@@ -319,12 +322,12 @@ def entries(store: StorePath) -> list[Manifest]:
 
 
 def folders(store: StorePath) -> list[tuple[str, str]]:
-    """``(kind, name)`` of every artefact, and of every other folder that stands in the place of one."""
+    """``(kind, name)`` of every artefact, and of every incomplete folder among them."""
     return [(kind, name) for kind in KINDS for name in _names(store, kind, incomplete=True)]
 
 
 def title(kind: str, name: str) -> str:
-    """The artefact as the subject of a sentence."""
+    """The artefact as the subject of an error message: ``The adapter "entail"``."""
     return f'The {_noun(kind)} "{name}"'
 
 
@@ -384,10 +387,10 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
-    """Where an artefact is, or would be.
+    """The folder of an artefact, which need not exist.
 
     Raises:
-      UserError: A bad kind or name, or a store on a kind of object store that is not known.
+      UserError: The kind or name is invalid, or the store is on an unknown kind of object store.
     """
     check_name(name, _noun(kind))
     return _kind_folder(store, kind) / name
@@ -415,10 +418,17 @@ def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
 
 
 def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
-    """Where an artefact is now, and its manifest's text; ``folder`` is that of :func:`folder_of`.
+    """Reads the manifest of an artefact as text.
+
+    Args:
+      folder: The artefact's folder, from :func:`folder_of`.
+      kind: The artefact's kind.
+
+    Returns:
+      The folder that currently has the contents (see :mod:`afjax.store.files`), and the manifest's text.
 
     Raises:
-      UserError: It is not there (with the nearest name), or cannot be read.
+      UserError: The artefact does not exist (the message suggests the nearest name), or cannot be read.
     """
     try:
         found = files.read_current(folder)
@@ -452,5 +462,5 @@ def _versions() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # afjax, run from its source tree.
+    except importlib.metadata.PackageNotFoundError:  # afjax runs from its source tree.
         return "not installed"

@@ -1,4 +1,7 @@
-"""A tree of host arrays as an Orbax checkpoint, written and strictly read by this process alone."""
+"""Writes and strictly reads trees of host arrays as Orbax checkpoints.
+
+Neither function synchronizes with other processes of a multi-host run.
+"""
 
 import contextlib
 import errno
@@ -22,18 +25,18 @@ from afjax.trees import Tree, flatten, map_with_path
 
 
 def write(folder: epath.Path, params: Tree) -> dict[str, str]:
-    """Writes a tree of host arrays to ``folder``, which is not there yet.
+    """Writes a tree of host arrays to ``folder``, which must not exist yet.
 
     Returns:
-      ``{path in folder: SHA-256}`` of all files written.
+      ``{path in folder: SHA-256}`` for all files written.
 
     Raises:
-      OSError: Something could not be written.
+      OSError: A file could not be written.
     """
     import orbax.checkpoint as ocp
 
     size = sum(leaf.nbytes for leaf in flatten(params).values())
-    # Asked first, as Orbax prints tracebacks from its threads when it finds out by itself.
+    # Checked first, because Orbax prints tracebacks from its threads if the disk is full.
     if not files.is_remote(folder) and shutil.disk_usage(folder.parent).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
@@ -41,34 +44,39 @@ def write(folder: epath.Path, params: Tree) -> dict[str, str]:
             _checkpointer().save(folder, args=ocp.args.PyTreeSave(params))
     except OSError:
         raise
-    except Exception as error:  # TensorStore raises ValueError, whatever the system said.
+    except Exception as error:  # TensorStore raises ValueError for any system error.
         raise OSError(system_reason(error)) from error
     return {path: _file_digest(folder / path) for path in _files(folder)}
 
 
 def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
-    """Reads a checkpoint as NumPy arrays, if it is exactly what the manifest says.
+    """Reads a checkpoint as NumPy arrays, and checks it against the manifest.
+
+    Args:
+      folder: The checkpoint's folder.
+      manifest: The artefact's manifest.
+      where: Names the artefact in error messages.
 
     Raises:
-      UserError: A leaf or file is missing (``-``) or extra (``+``), has other bytes, another shape or
-        dtype, or cannot be read. ``where`` names the artefact in the message.
+      UserError: A leaf or file is missing (``-``), extra (``+``) or unreadable, or its bytes, shape or dtype differ
+        from the manifest.
     """
     import orbax.checkpoint as ocp
 
     try:
-        # First, as Orbax prints tracebacks from its threads when it comes upon damaged files.
+        # Checked first, because Orbax prints tracebacks from its threads for damaged files.
         _check_files(folder, manifest, where)
         with quiet_orbax():
             checkpointer = _checkpointer()
             metadata = checkpointer.metadata(folder).item_metadata.tree
-            # Before an array is made: of damaged or forged files it could take all memory.
+            # Checked before any array is allocated: a damaged or forged shape could exhaust the memory.
             _check_shapes(flatten(metadata), manifest, where)
-            # As NumPy, so that neither the devices it was trained on nor those here matter.
+            # Restored as NumPy arrays, so that the devices in use may differ from the devices used for training.
             as_numpy = map_with_path(lambda path, leaf: ocp.RestoreArgs(restore_type=np.ndarray), metadata)
             params = checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     except UserError:
         raise
-    except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
+    except Exception as error:  # Orbax and TensorStore raise various exceptions for unreadable files.
         reason = str(error).partition("\n")[0]
         raise UserError(f"{where} cannot be read ({reason}); {REPAIR}.") from error
     _check_leaves(params, manifest, where)
@@ -97,13 +105,13 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
 
 
 def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises UserError where a checkpoint's own words about its leaves are not the manifest's."""
+    """Raises UserError if the leaves or shapes in a checkpoint's metadata differ from the manifest."""
     difference = names_difference(manifest.leaves, metadata)
     if difference:
         raise UserError(f"{where}: leaves missing (-) or not in the manifest (+): {difference}; {REPAIR}.")
     for path, leaf in metadata.items():
         shape = manifest.leaves[path]["shape"]
-        # A leaf is one chunk, and a chunk is made whole, whatever of it is in the leaf.
+        # A leaf is stored as one chunk. Reading allocates the full chunk, even if the leaf is smaller.
         chunk = getattr(leaf.storage, "chunk_shape", None) or leaf.shape
         if list(leaf.shape) != shape or math.prod(chunk) > max(math.prod(shape), 1):
             raise UserError(
@@ -122,7 +130,7 @@ def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
 
 
 def _checkpointer() -> Any:
-    """A checkpointer with one folder per leaf that waits for no other process of a multi-host run."""
+    """A checkpointer with one folder per leaf that does not synchronize with other processes."""
     import orbax.checkpoint as ocp
 
     this = jax.process_index()
@@ -134,7 +142,7 @@ def _checkpointer() -> Any:
 
 
 def system_reason(error: Exception) -> str:
-    """Why Orbax or TensorStore could not write or read: in the system's words where they have them."""
+    """Why Orbax or TensorStore failed: the system's error message if the code is known."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
@@ -143,7 +151,10 @@ def system_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Drops what Orbax logs meanwhile; what is worth a word comes as an exception."""
+    """Silences Orbax's log messages within the block.
+
+    Nothing important is lost, because errors are raised as exceptions.
+    """
 
     def not_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname

@@ -1,4 +1,4 @@
-"""Checking what a store holds."""
+"""Verifies the artefacts of a store."""
 
 from afjax.errors import UserError
 from afjax.store.artefacts import StorePath, folders, load, read_manifest, title
@@ -6,12 +6,12 @@ from afjax.store.manifest import Manifest
 
 
 def verify(store: StorePath) -> list[str]:
-    """Reads every artefact wholly and gives the problems found, one sentence each; none: all is well."""
+    """Reads every artefact completely; returns the problems found, one sentence each."""
     return [problem for kind, name in folders(store) for problem in problems(store, kind, name)]
 
 
 def problems(store: StorePath, kind: str, name: str) -> list[str]:
-    """What is wrong with one artefact, read wholly, one sentence each."""
+    """Reads one artefact completely and returns the problems found, one sentence each."""
     try:
         manifest = load(store, kind, name).manifest
     except UserError as error:
@@ -20,7 +20,11 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
 
 
 def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
-    """Which of a fusion's adapters are not in the store as they were when it was trained, one sentence each."""
+    """Finds adapters of a fusion that are missing or have changed since it was trained.
+
+    Returns:
+      One sentence per adapter.
+    """
     found = []
     for adapter in fusion.adapters:
         needs = f'{title(fusion.kind, fusion.name)} needs the adapter "{adapter["name"]}"'

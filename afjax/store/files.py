@@ -1,14 +1,13 @@
-"""Folders that are replaced whole, on disks and on object stores (``gs://``).
+"""Replaces folders atomically, on disks and on object stores (``gs://``).
 
-Readers find a folder complete or not at all, whenever a writer is killed. Beside the folder NAME
-there are, while a writer runs or after it was killed,
+Readers see a folder completely or not at all, even if a writer is killed. While a writer runs, or after it was killed,
+there are two more folders next to the folder NAME:
 
-    .NAME,new    what is being written (disks only)
-    .NAME,old    the former contents, while NAME is being replaced
+    .NAME,new    the new contents while they are written (disks only)
+    .NAME,old    the former contents while NAME is replaced
 
-Artefact names hold no comma and no dot in front, so these never meet one. A folder counts as
-complete when it has a manifest, which is written last; readers take NAME where it is complete, else
-.NAME,old.
+Artefact names do not contain a comma or begin with a dot, so they never collide with these names. A folder is complete
+if it has a manifest, which is written last. Readers use NAME if it is complete, and .NAME,old otherwise.
 """
 
 import contextlib
@@ -25,8 +24,12 @@ MANIFEST = "manifest.json"
 
 
 def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
-    """Where the contents of ``folder`` are now, and their manifest; None: there are none."""
-    # A writer may swap folders between one look and the next; then the second round finds the new one.
+    """Finds the current contents of ``folder``: NAME, or else .NAME,old.
+
+    Returns:
+      The folder that has the contents, and their manifest; None if neither folder is complete.
+    """
+    # A writer may swap the folders between the two reads. The next round then finds the new folder.
     for _ in range(3):
         for place in (folder, _beside(folder, "old")):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -35,20 +38,23 @@ def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
 
 
 def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
-    """The sorted names of the complete folders in ``parent``, or of all that do not begin with a dot."""
+    """The sorted names of the complete folders in ``parent``.
+
+    With ``incomplete``, incomplete folders are included.
+    """
     if not parent.exists():
         return []
-    # .NAME,new and .NAME,old count too: in the midst of a swap they may be all that a listing shows.
+    # .NAME,new and .NAME,old count too: during a swap a listing may show only these.
     found = {entry.name.removeprefix(".").partition(",")[0] for entry in parent.iterdir()}
     return sorted(name for name in found if read_current(parent / name) or (incomplete and (parent / name).is_dir()))
 
 
 @contextlib.contextmanager
 def only_writer(store: epath.Path) -> Iterator[None]:
-    """Waits until no other process writes to the store; creates a store that does not exist.
+    """Holds the store's lock, and creates the store if it does not exist.
 
-    The lock of a killed process is gone with it. Object stores and some network disks have no locks: there, nothing
-    keeps two writers of one name from writing at the same time.
+    Waits until no other process writes to the store. The lock of a killed process is released by the system. Object
+    stores and some network disks have no locks, so two processes may write the same name at the same time there.
 
     Raises:
       OSError: The store cannot be written.
@@ -65,14 +71,14 @@ def only_writer(store: epath.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    """Gives folders to write to, which take the places of ``folders`` when the block ends without error.
+    """Yields new folders, which replace ``folders`` if the block ends without an error.
 
-    The caller holds :func:`only_writer`. The block writes each manifest last. At every moment, also when the process is
-    killed, ``read_current`` gives either the old contents or the new of each folder; after an error, the old of all of
-    them.
+    The caller must hold :func:`only_writer`, and the block must write each manifest last. At any time, even if the
+    process is killed, ``read_current`` returns either the old or the new contents of each folder. After an error it
+    returns the old contents of all of them.
 
     Raises:
-      OSError: Something could not be written.
+      OSError: A file could not be written.
     """
     replace = _replaced_on_object_store if folders and is_remote(folders[0]) else _replaced_on_disk
     with replace(folders) as targets:
@@ -80,7 +86,7 @@ def replaced(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
 
 
 def copy(source: epath.Path, target: epath.Path) -> None:
-    """Copies a folder, its manifest last."""
+    """Copies a folder. The manifest is copied last."""
     target.mkdir(parents=True)
     for entry in sorted(source.iterdir(), key=lambda entry: entry.name == MANIFEST):
         if entry.is_dir():
@@ -121,12 +127,15 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
 
 
 def _swap(folders: Sequence[epath.Path]) -> None:
-    """Puts each ``.NAME,new`` in the place of NAME, which becomes ``.NAME,old``. An error undoes all of them."""
+    """Renames each NAME to ``.NAME,old`` and ``.NAME,new`` to NAME.
+
+    After an error all renames are undone.
+    """
     begun = []
     try:
         for folder in folders:
             begun.append(folder)
-            # POSIX renames no folder onto a full one, so there is a moment with .NAME,old alone.
+            # POSIX cannot rename a folder onto a non-empty folder, so between the two renames NAME does not exist.
             if folder.exists():
                 os.rename(folder, _beside(folder, "old"))
             os.rename(_beside(folder, "new"), folder)
@@ -167,7 +176,7 @@ def _beside(folder: epath.Path, role: str) -> epath.Path:
 
 
 def _sync(folder: epath.Path) -> None:
-    """Waits until a folder and all in it are on the disk."""
+    """Flushes a folder and all its contents to disk."""
     for parent, _, files in os.walk(folder):
         for file in files:
             _sync_one(os.path.join(parent, file))

@@ -1,4 +1,4 @@
-"""What ``manifest.json`` holds, and how it is written and strictly read."""
+"""The manifest of an artefact, ``manifest.json``, and how to write and strictly read it."""
 
 import dataclasses
 import hashlib
@@ -21,11 +21,11 @@ FORMAT_VERSION = 2
 # Fields that older formats lack, by the format that added them.
 _ADDED = {2: ("trained_with", "run")}
 
-# The last key of the file: SHA-256 over all others, so that a flipped bit in a label or a setting shows.
+# The last key of the file: the SHA-256 of all other keys. It detects a flipped bit in a label or a setting.
 CHECKSUM = "manifest_sha256"
 REPAIR = "restore the artefact from a copy, or train it again"
 
-# Types of the values under ``trunk``, where they are there.
+# Types of the values under ``trunk``. Each key is optional.
 _TRUNK_TYPES = {
     "name": str,
     "sha256": str,
@@ -41,30 +41,31 @@ _TRUNK_TYPES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All about one artefact but its arrays.
+    """The description of one artefact, without its arrays.
 
     Attributes:
-      format_version: Version of this format.
+      format_version: Version of the manifest format.
       kind: One of ``KINDS``.
-      name: The artefact's name, also that of its folder.
-      config: Its architecture.
+      name: Name of the artefact and of its folder.
+      config: The artefact's architecture.
       task: The task it was trained on, as a dict; may be empty.
       labels: The task's label names in order; empty for regression or without a task.
-      trunk: Of the trunk it was trained on: ``name`` (hub id or path), ``sha256`` (over the weights),
-        ``hidden_size``, ``num_layers``, ``family``, ``dtype`` (what it computed in; older ones lack it: float32),
+      trunk: The trunk it was trained on: ``name`` (hub id or path), ``sha256`` (of the weights), ``hidden_size``,
+        ``num_layers``, ``family``, ``dtype`` (the compute dtype; older manifests lack it and mean float32),
         ``architecture`` (``{field of config.json: value}``) and ``tokenizer`` (``{part: SHA-256}``, None for a trunk
-        without one); older ones lack both.
+        without a tokenizer). Older manifests lack ``architecture`` and ``tokenizer``. If the same run trained the
+        trunk too, ``trained`` is true.
       leaves: ``{path: {"shape": [...], "dtype": ..., "sha256": ...}}``, see ``trees.array_digest``.
       files: ``{path in params/: SHA-256}`` of the checkpoint's files.
-      metrics: Scores on the dev set; None stands for a score that is not a finite number.
-      seed: The seed it was trained with.
-      versions: Of afjax, jax, flax, orbax and numpy.
-      adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in the order they are fused, the digest
-        being that of the adapter's manifest.
-      created: When it was saved, UTC, ISO 8601 with microseconds.
-      trained_with: For a head, what it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``, the kind being
-        ``adapters``, ``fusion`` (the digest being that of its manifest) or ``trunk``. Empty: not recorded.
-      run: Identifier of the training run that saved it, see :mod:`afjax.store.reservations`. Empty: not recorded.
+      metrics: Scores on the dev set. None replaces a score that is not finite.
+      seed: Random seed of the training run.
+      versions: The versions of afjax, jax, flax, orbax and numpy.
+      adapters: For a fusion: ``[{"name": ..., "sha256": ...}]`` in the order in which they are fused. ``sha256`` is the
+        digest of the adapter's manifest.
+      created: Time of saving, UTC, ISO 8601 with microseconds.
+      trained_with: For a head, the model it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``. The kind
+        is ``adapters`` or ``fusion`` (``sha256`` is the digest of the manifest), or ``trunk``. Empty if not recorded.
+      run: Identifier of the training run that saved it, see :mod:`afjax.store.reservations`. Empty if not recorded.
     """
 
     format_version: int
@@ -85,7 +86,10 @@ class Manifest:
     run: str = ""
 
     def belongs_to(self, other: "Manifest") -> bool:
-        """Whether this head was trained on the trunk of an adapter or a fusion, and with it, as far as is recorded."""
+        """Whether this head was trained with an adapter or a fusion, and on its trunk.
+
+        Records of older versions are incomplete; only the recorded parts are compared.
+        """
         if trunk_difference(self.trunk, other.trunk).differences:
             return False
         record = self.trained_with
@@ -93,7 +97,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the artefact's tree, equal to ``trees.tree_digest`` of its parameters."""
+        """SHA-256 of the artefact's tree; equals ``trees.tree_digest`` of its parameters."""
         leaves = trees.unflatten({path: leaf["sha256"] for path, leaf in self.leaves.items()})
         lines = (f"{path}:{digest}\n" for path, digest in trees.flatten(leaves).items())
         return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -113,7 +117,10 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON gives it back: lists for tuples, Python's numbers, None for what is not finite."""
+    """Converts a value to JSON types.
+
+    Tuples become lists, NumPy scalars become Python numbers, and floats that are not finite become None.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -124,7 +131,7 @@ def plain(value: Any) -> Any:
 
 
 def to_json(manifest: Manifest) -> str:
-    """The manifest's file, in the format that the manifest has."""
+    """The text of a manifest's file, in the manifest's own format version."""
     values = to_dict(manifest)
     for key in values.keys() - _keys(manifest.format_version):
         del values[key]
@@ -132,11 +139,11 @@ def to_json(manifest: Manifest) -> str:
 
 
 def from_json(text: str, where: str) -> Manifest:
-    """Reads a manifest; ``where`` names the file in messages.
+    """Parses a manifest. ``where`` names the file in error messages.
 
     Raises:
-      UserError: It is not JSON, of a newer format version, has a missing or extra key (printed with ``-``
-        and ``+``) or a value of another type.
+      UserError: The text is not JSON, has a newer format version, a missing or extra key (shown with ``-`` and ``+``),
+        or a value of another type.
     """
     values = parse_json(text, where, advice=REPAIR)
     version = values.get("format_version", FORMAT_VERSION)
@@ -159,14 +166,17 @@ def from_json(text: str, where: str) -> Manifest:
 
 
 def check_unchanged(text: str, where: str) -> None:
-    """Raises UserError unless the manifest, already read by :func:`from_json`, is as it was written."""
+    """Raises UserError if a manifest's checksum does not match.
+
+    The text must have been accepted by :func:`from_json`.
+    """
     values = parse_json(text, where, advice=REPAIR)
     if values.pop(CHECKSUM) != _checksum(values):
         raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not fit; {REPAIR}.")
 
 
 def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
-    """``-name`` for each expected name that is not found, ``+name`` for each found that is not expected."""
+    """Lists missing names as ``-name`` and unexpected names as ``+name``."""
     expected, found = set(expected), set(found)
     return ", ".join(
         [f"-{name}" for name in sorted(expected - found)] + [f"+{name}" for name in sorted(found - expected)]
@@ -174,7 +184,7 @@ def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
 
 
 def _keys(version: int) -> set[str]:
-    """The fields of a manifest of some format version."""
+    """The manifest's fields in a format version."""
     later = {key for added, keys in _ADDED.items() if added > version for key in keys}
     return {field.name for field in dataclasses.fields(Manifest)} - later
 
@@ -188,7 +198,10 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 def _bad_entry(manifest: Manifest) -> str:
-    """What is wrong with values inside the manifest's objects and lists that the rest of the code reads; or empty."""
+    """Describes the first invalid nested value, among values that other code reads.
+
+    Returns an empty string if all are valid.
+    """
     for path, leaf in manifest.leaves.items():
         if not _is_leaf(leaf):
             return f'the entry of the leaf "{path}" is not a shape, dtype and sha256'

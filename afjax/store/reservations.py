@@ -1,8 +1,9 @@
-"""Names of a store that unfinished training runs have reserved, so that a second run is refused before it trains.
+"""Reserves names in a store for unfinished training runs.
 
-``STORE/.runs/KIND-NAME.json`` holds ``{"run": ..., "workdir": ...}``. It counts while ``WORKDIR/store.json`` exists and
-holds the same ``run``: a deleted workdir frees its names. Saving an artefact removes its reservation, as the artefact's
-manifest names the run from then on.
+A second run with the same names is refused before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
+"workdir": ...}``. The reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
+workdir frees its names. Saving an artefact removes its reservation. From then on the artefact's manifest records the
+run.
 """
 
 import os
@@ -14,13 +15,13 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, absolute, open_path
 from afjax.storage.writing import write_json
 
-# In a workdir: the store of its run, and the identifier of that run (see ``afjax.train.workdir``).
+# The file in a workdir that holds the run's store and identifier (see ``afjax.train.workdir``).
 WORKDIR_FILE = "store.json"
 _FOLDER = ".runs"
 
 
 def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
-    """Returns the workdir of another unfinished run that has reserved a name; empty if there is none.
+    """The workdir of another unfinished run that has reserved a name; may be empty.
 
     Raises:
       UserError: The reservation is damaged.
@@ -39,7 +40,9 @@ def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
 
 
 def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath) -> None:
-    """Reserves a name for a run; the caller has made sure that no other run has it.
+    """Reserves a name for a run.
+
+    The caller must have checked that no other run has reserved it.
 
     Raises:
       OSError: The store cannot be written.
@@ -50,12 +53,12 @@ def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath
 
 
 def release(store: epath.Path, kind: str, name: str) -> None:
-    """Removes the reservation of a name, if there is one."""
+    """Removes the reservation of a name, if any."""
     _path(store, kind, name).unlink(missing_ok=True)
 
 
 def _run_of(workdir: str) -> str | None:
-    """The identifier of the run in a workdir; None if it is not a workdir, or not any more."""
+    """The identifier of the run in a workdir; None if it is not a workdir or is gone."""
     try:
         found = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # Damaged, or not a path at all.

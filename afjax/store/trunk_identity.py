@@ -1,4 +1,4 @@
-"""Compares the trunk that something was trained on with the trunk in use."""
+"""Compares the trunk that an artefact was trained on with the trunk in use."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,11 +8,11 @@ _TRAINING_FIELDS = frozenset({"hidden_dropout_prob", "attention_probs_dropout_pr
 
 
 class TrunkComparison(NamedTuple):
-    """The result of :func:`trunk_difference`; both lists are made for error messages.
+    """The result of :func:`trunk_difference`: phrases for error messages.
 
     Attributes:
-      differences: What differs, each with both values if they are short.
-      unchecked: What could not be compared, because the older of the two records lacks it.
+      differences: The parts that differ, with both values if they are short.
+      unchecked: The parts that could not be compared, because an older record lacks them.
     """
 
     differences: list[str]
@@ -20,18 +20,19 @@ class TrunkComparison(NamedTuple):
 
 
 def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> TrunkComparison:
-    """Compares a recorded trunk with the trunk in use: everything that changes a model's outputs at inference.
+    """Compares a recorded trunk with the trunk in use.
 
-    A training run that resumes compares more, see ``train.record.trunk_inputs``.
+    Everything that affects a model's outputs at inference is compared. A resumed training run compares more, see
+    ``train.record.trunk_inputs``.
 
     Args:
-      recorded: ``Trunk.identity()`` when something was trained, as a manifest or a workdir records it. Records of
-        earlier versions lack ``architecture`` and ``tokenizer``.
+      recorded: ``Trunk.identity()`` at training time, as recorded in a manifest or a workdir. Records of earlier
+        versions lack ``architecture`` and ``tokenizer``.
       trunk: ``Trunk.identity()`` of the trunk in use. Keys that it lacks are not compared, so ``{"sha256": digest}``
-        compares the weights only.
+        compares the weights only. A tokenizer that is ``None`` is not compared either.
 
     Returns:
-      The differences, and what could not be compared. A trunk without a tokenizer (``None``) has nothing to compare.
+      The differences, and the parts that could not be compared.
 
     Example:
       >>> before = {"sha256": "ab", "architecture": {"hidden_act": "gelu", "layer_norm_eps": 1e-12}}
@@ -46,7 +47,7 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
         architecture = recorded.get("architecture")
         if architecture is None:
             unchecked.append("the architecture")
-            # Earlier versions recorded this field only; the digest of the weights covers the sizes.
+            # Earlier versions recorded only this field of the architecture. The digest of the weights covers the sizes.
             architecture = {"model_type": recorded["family"]} if "family" in recorded else {}
         for field, value in trunk["architecture"].items():
             if field in _TRAINING_FIELDS:

@@ -1,1 +1,1 @@
-"""What a task is: its rows, token ids, loss, metrics and predictions, for each kind of task."""
+"""Rows, token ids, losses, metrics and predictions of each kind of task."""

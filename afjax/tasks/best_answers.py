@@ -1,4 +1,4 @@
-"""The best answers of questions, from the start and end logits of every window of their contexts."""
+"""Finds the best answers to questions from the start and end logits of the contexts' windows."""
 
 import dataclasses
 
@@ -10,13 +10,13 @@ from afjax.tasks.windows import TokenisedSpans
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A piece of a context.
+    """An answer: a span of a context, or "no answer".
 
     Attributes:
-      text: What it says; empty: the question has no answer.
-      begin, end: Where it stands in the context, in characters; both 0 for no answer.
+      text: The span's text; empty for "no answer".
+      begin, end: The span's first and end character in the context; both 0 for "no answer".
       score: Start logit plus end logit.
-      probability: Softmax of the scores over the answers that are listed with it.
+      probability: Softmax of the scores over the row's listed answers.
     """
 
     text: str
@@ -27,17 +27,18 @@ class Answer:
 
 
 def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -> list[list[Answer]]:
-    """Each row's answers, best first: at most ``config.num_best`` spans of all its windows.
+    """Returns at most ``config.num_best`` spans per row, over all its windows, best first.
 
-    A span has at most ``config.max_answer_length`` tokens of the context, in one window; one that stands in several
-    windows has its highest score. "No answer" has the lowest of the windows' scores of the first token, as in BERT's
-    code. With ``config.no_answer`` it is among the answers, and in front of them where its score is above the best
-    one's by more than ``config.no_answer_threshold``. A context without any token has no other.
+    A span has at most ``config.max_answer_length`` tokens of the context and lies within one window. If it occurs in
+    several windows, it has the highest of their scores. The score of "no answer" is the minimum over windows of the
+    first token's score, as in BERT's code. If ``config.no_answer`` is true, "no answer" is added to the list. It comes
+    first if its score exceeds the best span's by more than ``config.no_answer_threshold``. If a context has no tokens,
+    "no answer" is its only answer.
 
     Args:
-      logits: ``[windows, length, 2]``, start and end; entries behind a window's end are not read.
+      logits: ``[windows, length, 2]``, start and end. Entries after a window's end are not read.
       data: The windows.
-      config: Lengths and the threshold.
+      config: Maximum lengths, number of answers and threshold.
     """
     found: list[dict[tuple[int, int], float]] = [{} for _ in range(len(data.rows))]
     nothing = np.full(len(data.rows), np.inf)
@@ -58,18 +59,18 @@ def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -
 def _window_spans(
     starts: np.ndarray, ends: np.ndarray, in_context: np.ndarray, config: SpanConfig
 ) -> list[tuple[int, int, float]]:
-    """A window's best spans: first token, last token, score; in no order."""
+    """Returns a window's best spans as ``(first token, last token, score)``, in arbitrary order."""
     (places,) = np.nonzero(in_context)
     if not len(places):
         return []
-    # The context's tokens stand side by side.
+    # The context's tokens are contiguous.
     starts, ends = starts[places], ends[places]
     count, longest = len(places), min(config.max_answer_length, len(places))
     scores = np.full((longest, count), -np.inf, starts.dtype)  # [length of the answer - 1, its first token]
     for length in range(longest):
         scores[length, : count - length] = starts[: count - length] + ends[length:]
     flat = scores.ravel()
-    # Twice as many as are listed: special cases of tokens without characters give one span twice.
+    # Twice as many as needed, because tokens without characters can produce the same span twice.
     num = min(2 * config.num_best, int(np.isfinite(flat).sum()))
     best = np.argpartition(-flat, num - 1)[:num] if num else flat[:0].astype(int)
     return [

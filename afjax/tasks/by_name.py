@@ -1,4 +1,4 @@
-"""Tasks by name: a benchmark's in the folder that holds its download, or a user's own in a TOML file."""
+"""Finds tasks by name: benchmark tasks, tasks in the data folder, and tasks in TOML files."""
 
 import dataclasses
 import tomllib
@@ -16,12 +16,12 @@ from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded, is_remote, local_path
 
-# What splits and columns are called in TFDS, where they are not called as usual.
+# Names of splits and columns in TFDS that differ from the defaults.
 TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
     {
         "mnli": {"dev": "validation_matched", "test": "test_matched"},
         "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
-        # A tenth of train, as of the download; TFDS keeps train shuffled.
+        # One tenth of train, as for the download. TFDS stores train in shuffled order.
         "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
         "hellaswag": {"choices": ("endings",)},
         "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
@@ -30,17 +30,20 @@ TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
 
 
 def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
-    """The task of a name, with its kind, labels, metric and source.
+    """Finds a task by name, and returns it with its kind, labels, metric and source.
 
     Args:
-      name: Of a benchmark's task (``mrpc``, ``csqa``, ``squad``, ...; see the README), whose download is looked for in
-        ``data_dir``; of any folder in ``data_dir`` with ``train``, ``dev`` or ``test`` files of our own format; or the
-        path of a TOML file with the fields of ``TaskConfig``, whose ``source`` is relative to it.
-      data_dir: The folder that holds the tasks' folders, such as ``glue``, ``super_glue``, ``csqa``; ``tfds:`` for
-        the dataset that TFDS knows under its own name.
+      name: One of:
+
+        - a benchmark task (``mrpc``, ``csqa``, ``squad``, ...; see the README) whose download is in ``data_dir``;
+        - a folder in ``data_dir`` with ``train``, ``dev`` or ``test`` files in afjax's own format;
+        - the path of a TOML file with the fields of ``TaskConfig``. Its ``source`` is relative to the file.
+      data_dir: The folder with the tasks' folders, such as ``glue``, ``super_glue`` and ``csqa``; or ``tfds:`` to read
+        a benchmark task from TFDS.
 
     Raises:
-      UserError: No such task, none of its files in ``data_dir``, or both a download and a folder of our own format.
+      UserError: The task does not exist, ``data_dir`` has none of its files, or ``data_dir`` has both a download and a
+        folder in afjax's own format.
     """
     if name.endswith(".toml"):
         return read_task(Path(name))
@@ -48,7 +51,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     if str(data_dir) == "tfds:":
         if not known or not known.tfds:
             raise UserError(f'TFDS has no dataset for the task "{name}" that afjax knows; give source="tfds:NAME".')
-        # Its labels may be in another order, in which the dataset itself has their names.
+        # TFDS may order the labels differently. The dataset has their names, so none are set here.
         settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
         return dataclasses.replace(task, source=f"tfds:{known.tfds}", **settings)
     folder = local_path(data_dir, "data_dir")
@@ -82,7 +85,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
 
 
 def _looked_for(name: str, folder: Path) -> str:
-    """The folders and files that a benchmark's download would have."""
+    """Lists the expected folders and files of a benchmark's download for an error message."""
     known = OFFICIAL[name]
     files = {split: [text for layout in known.layouts for text in layout.describe(split)] for split in SPLITS}
     splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
@@ -91,7 +94,7 @@ def _looked_for(name: str, folder: Path) -> str:
 
 
 def known_task(name: str) -> TaskConfig:
-    """A task without a source: a benchmark's has its kind, labels and metric, any other the usual ones."""
+    """Returns a task without a source: a benchmark task with its kind, labels and metric, or else the defaults."""
     known = OFFICIAL.get(name)
     if known is None:
         return TaskConfig(name=name)
@@ -101,10 +104,10 @@ def known_task(name: str) -> TaskConfig:
 
 
 def read_task(path: Path) -> TaskConfig:
-    """A task described by a TOML file; its name is the file's unless it gives another.
+    """Reads a task from a TOML file. Its name defaults to the file's name without the ending.
 
     Raises:
-      UserError: The file is missing or is not TOML, or a setting in it is not as it must be.
+      UserError: The file is missing or not valid TOML, or one of its settings is invalid.
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}; give a TOML file of a task.{nearest_in_folder(path)}")
@@ -119,6 +122,6 @@ def read_task(path: Path) -> TaskConfig:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether a folder has a split in our own format."""
+    """Whether a folder has a split in afjax's own format."""
     splits = ("train", "dev", "test")
     return any((folder / f"{split}{ending}").is_file() for split in splits for ending in ENDINGS)

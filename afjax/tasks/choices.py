@@ -1,46 +1,40 @@
-"""Multiple-choice rows: picked out of named columns and checked, each error with its place."""
+"""Picks and checks the columns of multiple-choice rows. Errors name the file and line."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, check_text, first_row, id_of, is_missing, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
 from afjax.errors import UserError, did_you_mean
 
 
 def pick_choices(
-    source: str,
-    rows: Iterable[tuple[str, dict[str, Any]]],
-    *,
-    context: str = "",
-    question: str = "",
-    choices: Sequence[str] = (),
-    label: str = "",
-    label_names: tuple[str, ...] = (),
-    labelled: bool | None = None,
+    task: TaskConfig, source: SplitSource, *, label_names: tuple[str, ...] = (), labelled: bool | None = None
 ) -> ChoiceRows:
-    """Picks contexts, choices and labels out of rows.
+    """Picks contexts, choices and labels from rows.
 
     Args:
-      source: What errors call the split.
-      rows: (what errors call the row, its values by column name); at least one.
-      context: The context's column; empty: ``context``.
-      question: The column of a question that is put behind the context; empty: ``question``, where there is one.
-      choices: The column with a list of choices, or a column for each; empty: ``choices``.
-      label: The column of the right choice: its number from 0, or its name among ``label_names``; empty: ``label``.
-      label_names: What the first, second, ... choice is called.
-      labelled: Whether rows need labels; if not, they are not looked at. None: where any row has one.
+      task: The task, whose settings name the columns:
+
+        - ``text_a``: the context; default ``context``;
+        - ``text_b``: a question, which is appended to the context; default ``question``, if the rows have it;
+        - ``choices``: one column with a list of choices, or one column per choice; default ``choices``;
+        - ``label``: the correct choice, as its index or its name in ``label_names``; default ``label``.
+      source: The split, with at least one row.
+      label_names: The names of the first, second, ... choice.
+      labelled: Whether rows need labels. If False, labels are ignored; if None, they are read if any row has one.
 
     Raises:
-      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label names none of them;
-        with the row's place.
+      UserError: A column is missing, a row has fewer than two choices or an empty one, or its label does not match a
+        choice. The message names the row.
     """
-    place, first, rows = first_row(source, rows)
-    names, label = tuple(choices) or ("choices",), label or "label"
-    question = question or ("question" if "question" in first else "")
+    place, first, rows = first_row(source.name, source.rows)
+    names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
+    question = task.text_b or ("question" if "question" in first else "")
     if labelled and label not in first:
         raise missing_column(place, label, first, "label")
     places: list[str] = []
@@ -52,9 +46,10 @@ def pick_choices(
         places.append(place)
         if not question and "question" in row:
             raise UserError(
-                f"{place} has a question, which the first row of {source} has not; give every row a question, or none."
+                f"{place} has a question, which the first row of {source.name} has not; give every row a question, or "
+                "none."
             )
-        text = text_of(place, row, context or "context")
+        text = text_of(place, row, context)
         contexts.append(f"{text} {text_of(place, row, question)}".strip() if question else text)
         lists.append(choices_of(place, row, names))
         if labelled or (labelled is None and label in first):
@@ -73,13 +68,13 @@ def pick_choices(
 
 
 def choices_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    """A row's choices, of one column that holds a list, or of one column per choice."""
+    """Returns a row's choices, from one column with a list or from one column per choice."""
     values = value_of(place, row, names[0]) if len(names) == 1 else [value_of(place, row, name) for name in names]
     return check_choices(place, values)
 
 
 def check_choices(place: str, values: Any) -> tuple[str, ...]:
-    """A row's choices, at least two strings with something in them."""
+    """Returns choices as a tuple. Raises UserError unless they are at least two strings that are not blank."""
     if not isinstance(values, (list, tuple)):
         raise UserError(f"{place} has {shorten(values)} for its choices; they must be a list of strings.")
     if len(values) < 2:
@@ -95,7 +90,13 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
 
 
 def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...]) -> int:
-    """Which choice a label means: a whole number counts from 0; a string is a name or, without names, such a number."""
+    """Converts a label to the index of a choice.
+
+    An integer is an index. A string is a name or, if there are no names, an index in digits.
+
+    Raises:
+      UserError: The label does not match a choice.
+    """
     if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
         index = int(label)
     elif isinstance(label, str) and label in names:

@@ -1,4 +1,4 @@
-"""Class weights and label smoothing: the loss of classification tasks with labels of unequal importance."""
+"""The loss of classification tasks with class weights and label smoothing."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassLoss:
-    """How the labels of a classification task count in its loss.
+    """Class weights and label smoothing of a classification task.
 
     Attributes:
-      weights: float64 ``[labels]``, the weight of each label, above zero.
+      weights: float64 ``[labels]``, the positive weight of each label.
       label_smoothing: Share of each target that is spread evenly over all labels.
     """
 
@@ -33,7 +33,7 @@ def make_class_loss(config: TrainConfig, label_names: Sequence[str], labels: Any
 
     Args:
       config: Settings that :func:`check_class_settings` has accepted for the task.
-      label_names: The task's, in the order of their indices.
+      label_names: The task's label names in the order of their indices.
       labels: int ``[rows]``, the labels of the train split; only balanced weights depend on them.
     """
     if not uses_class_loss(config):
@@ -63,7 +63,7 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
       tasks: The label names of each task.
 
     Raises:
-      UserError: A task is not a classification task, or a weight is for a label that none of the tasks has.
+      UserError: A task is not a classification task, or none of the tasks has a weighted label.
     """
     if not uses_class_loss(config):
         return
@@ -88,23 +88,23 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
 def weighted_cross_entropy(
     logits: Array, labels: Array, row_weights: Array, class_weights: ArrayLike, label_smoothing: float
 ) -> Array:
-    """The weighted mean over rows of the cross-entropy with class weights and label smoothing.
+    """The mean cross-entropy of a batch with class weights and label smoothing.
 
-    With ``w`` the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of
-    classes, a row with label ``y`` has the loss ``-(1 - e) w[y] log p[y] - e / C sum_c w[c] log p[c]``. The result is
-    the sum of these losses divided by the sum of ``w[y]``, both over all rows of the batch on all devices. These are
-    the numbers of ``torch.nn.CrossEntropyLoss(weight=w, label_smoothing=e)``.
+    Let ``w`` be the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of
+    classes. The loss of a row with label ``y`` is ``-(1 - e) w[y] log p[y] - e / C sum_c w[c] log p[c]``. The result is
+    the sum of these losses divided by the sum of ``w[y]``, both over all rows of the batch on all devices. This matches
+    ``torch.nn.CrossEntropyLoss(weight=w, label_smoothing=e)``.
 
     Args:
       logits: ``[batch, classes]``.
       labels: int32 ``[batch]``.
-      row_weights: float ``[batch]``; 0 for rows that fill up the batch, else 1.
+      row_weights: float ``[batch]``; 0 for padding rows, else 1.
       class_weights: float ``[classes]``; 0 for outputs that the task's head does not have.
       label_smoothing: ``e``.
     """
     log_probabilities = jax.nn.log_softmax(logits)
     weights = jnp.asarray(class_weights, log_probabilities.dtype)
-    # The logits of outputs that a head does not have are the lowest number; its product with 0 is left out.
+    # Outputs that a head does not have are masked with the dtype's lowest value, which must not be multiplied by 0.
     exists = weights > 0
     weighted = jnp.where(exists[None], weights[None] * log_probabilities, 0)
     losses = -jnp.take_along_axis(weighted, labels[:, None], axis=-1)[:, 0]

@@ -1,4 +1,4 @@
-"""Classification: one of several labels for each row."""
+"""Classification: each row has one of several labels."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a kind of task consists of. Each module of this package with a ``KIND`` defines one kind."""
+"""The interface of a kind of task. Each module of this package with a ``KIND`` defines one kind."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -9,24 +9,25 @@ from jax import Array
 
 from afjax.config.tasks import TaskKind
 
-# A head reads one pooled vector per row, or the hidden state of every token.
+# The input of a head: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindSpec:
-    """One kind of task: everything that differs between kinds after its rows are read.
+    """A kind of task: everything that differs between kinds except reading rows.
 
     Attributes:
-      name: The kind, as configs name it.
-      reads: What a head reads.
-      num_outputs: The number of a head's outputs, from the label names.
-      losses: The loss of each row, float ``[batch]``, from logits and a batch with ``labels`` and ``mask``.
-      label_shape: The axes of a row's label in a batch, after the batch's axis.
+      name: The kind's name in configs.
+      reads: The input of a head.
+      num_outputs: Returns a head's number of outputs for the given label names.
+      losses: Returns the loss of each row, float ``[batch]``, for logits and a batch with ``labels`` and ``mask``.
+      label_shape: The shape of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
-      metrics: The scores that early stopping can follow; a higher value is better.
-      scores: Every score of a split, from logits and labels of all rows. None if scores are made of answers.
+      metrics: The metrics that early stopping can use; higher is better.
+      scores: Returns all scores of a split for the logits and labels of all rows. None if the kind is scored by its
+        answers.
     """
 
     name: TaskKind

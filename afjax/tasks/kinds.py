@@ -1,4 +1,4 @@
-"""The kinds of tasks.
+"""The table of all kinds of tasks.
 
 To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, add the module to
 :data:`TASK_KINDS`, and read its rows in :mod:`afjax.tasks.load`.
@@ -20,16 +20,16 @@ TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
 
 
 def scores(logits: np.ndarray, labels: np.ndarray, kind: TaskKind) -> dict[str, float]:
-    """Scores a split of a task whose labels are classes, choices or numbers.
+    """Scores a split of a classification, regression or multiple-choice task.
 
     Args:
-      logits: ``[rows, classes]``; for multiple choice ``[rows, choices]``, the lowest number if a row has no such
-        choice; for regression ``[rows]`` or ``[rows, 1]``.
+      logits: ``[rows, classes]``; for multiple choice ``[rows, choices]``, with the dtype's lowest value for missing
+        choices; for regression ``[rows]`` or ``[rows, 1]``.
       labels: ``[rows]``, indices of classes or choices, or numbers.
       kind: ``classification``, ``regression`` or ``multiple_choice``.
 
     Returns:
-      ``{score: value}``. A score that is undefined, as a correlation with a constant, is 0.
+      ``{score: value}``. An undefined score, such as a correlation with a constant, is 0.
     """
     logits, labels = np.asarray(logits), np.asarray(labels)
     assert len(logits) == len(labels) > 0, f"{len(logits)} rows of logits, {len(labels)} labels"
@@ -39,13 +39,13 @@ def scores(logits: np.ndarray, labels: np.ndarray, kind: TaskKind) -> dict[str, 
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
-    """The metrics that early stopping can follow on a task of this kind with this many labels."""
+    """The metrics that early stopping can use for a task of this kind with this number of labels."""
     two_classes = kind != "classification" or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 
 
 def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
-    """Raises UserError unless the metric fits a task of this kind with this many labels."""
+    """Raises UserError unless the metric is allowed for this kind of task and number of labels."""
     allowed = fitting_metrics(kind, num_labels)
     if metric not in allowed:
         task = f"a {kind.replace('_', ' ')} task" + (f" with {num_labels} labels" if kind == "classification" else "")

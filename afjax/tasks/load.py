@@ -1,4 +1,4 @@
-"""Loads the splits of a task, from files, downloads, TFDS, or Python's lists and tables."""
+"""Loads the splits of a task from files, official downloads, TFDS, or Python lists and tables."""
 
 import functools
 import warnings
@@ -37,17 +37,17 @@ __all__ = [
 
 
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
-    """Loads ``train``, ``dev`` and, if there is one, ``test``, which may lack labels.
+    """Loads ``train``, ``dev`` and, if it exists, ``test``, which may be unlabelled.
 
-    Label names are the task's own, else the source's (``labels.json`` of its folder, the benchmark's, a TFDS feature),
-    else those that occur in train, sorted; integers in numeric order.
+    Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the TFDS
+    feature). If neither has them, they are the labels that occur in train, sorted (integers in numeric order).
 
-    A task without a dev split gets one from its train rows, see ``TaskConfig.dev_share``. Its label names are then
-    the names that occur in all its rows.
+    If a task has no dev split, some of its train rows become dev; see ``TaskConfig.dev_share``. Label names are then
+    collected from all rows before they are divided.
 
     Raises:
-      UserError: A split is missing or empty, a file, column, text or label is invalid, or one split has pairs of texts
-        and another single texts.
+      UserError: A split is missing or empty; a file, column, text or label is invalid; or one split has pairs of texts
+        and another has single texts.
     """
     train = read_source(task, open_source(task, "train"))
     if makes_dev(task):
@@ -68,7 +68,7 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
 
 
 def check_forms(task: TaskConfig, splits: Mapping[str, AnyRows]) -> None:
-    """Raises UserError unless all splits have the same form: pairs of texts, or single texts."""
+    """Raises UserError unless all splits have the same number of texts per row."""
     for split, rows in splits.items():
         check_same_form(
             splits["train"].text_columns,
@@ -91,18 +91,18 @@ def load_split(
 
     Args:
       task: The task.
-      split: Which split.
-      label_names: Used in place of the names that would be found.
-      listed: Whether an integer label may be an index into ``label_names``; None: if the task or its source lists label
-        names. Names that were found in a split have no order that its author knew.
-      labelled: Whether labels are needed; if not, they are ignored. None: labels are read if there are any.
+      split: The name of the split.
+      label_names: Label names that override the task's, the source's or the data's.
+      listed: Whether an integer label can be an index into ``label_names``. None means that it can if the task or its
+        source lists label names; names collected from data have no order that the labels could refer to.
+      labelled: Whether labels are required. If False, labels are ignored; if None, they are read if there are any.
 
     Raises:
       UserError: The split is missing or empty, or a file, column, text or label is invalid.
     """
     made = makes_dev(task)
     source = open_source(task, split)
-    # Without a list of names, other splits take the names that occur in train.
+    # If label names are not listed anywhere, other splits use the names that occur in train.
     train = None if split == "train" or made else functools.partial(open_source, task, "train")
     rows = read_source(task, source, label_names=label_names, listed=listed, labelled=labelled, train=train)
     if not made or split == "test":
@@ -122,10 +122,10 @@ def read_source(
     """Reads and checks all rows of a source.
 
     Args:
-      task: The task: its kind, columns and label names.
+      task: The task, with its kind, columns and label names.
       source: The rows.
-      label_names, listed, labelled: As in :func:`load_split`.
-      train: Opens the rows whose labels give the label names, if nothing lists them; None: ``source`` itself.
+      label_names, listed, labelled: See :func:`load_split`.
+      train: Opens the rows that label names are collected from, if they are not listed; None for ``source``.
 
     Raises:
       UserError: A column, text or label is invalid.
@@ -143,16 +143,7 @@ def read_source(
     found = task.labels or source.label_names
     known = label_names or (found and check_label_names(found, f"The task {task.name}"))
     if task.kind == "multiple_choice":
-        rows = pick_choices(
-            source.name,
-            source.rows,
-            context=task.text_a,
-            question=task.text_b,
-            choices=task.choices,
-            label=task.label,
-            label_names=known,
-            labelled=labelled,
-        )
+        rows = pick_choices(task, source, label_names=known, labelled=labelled)
         return rows if source.has_questions else replace(rows, has_question=None)
     columns = read_columns(task, source)
     if labelled is None:
@@ -181,13 +172,13 @@ def rows_from_table(
 
     Args:
       table: A pandas or Polars DataFrame, another object with named columns, or ``{column: values}``.
-      task: The kind, the label names and, in ``text_a``, ``text_b``, ``label`` and ``choices``, the columns; a task
-        without them has the usual ones (``text``, or ``text_a`` and ``text_b``; ``label``).
-      label_names, listed, labelled: As in :func:`load_split`.
+      task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns;
+        the defaults are ``text``, or ``text_a`` and ``text_b``; and ``label``.
+      label_names, listed, labelled: See :func:`load_split`.
       name: The table's name in error messages.
 
     Raises:
-      UserError: Not a table, or a column, text or label is invalid.
+      UserError: The value is not a table, or a column, text or label is invalid.
 
     Example:
       >>> task = TaskConfig(name="reviews", text_a="review", label="stars")
@@ -202,16 +193,16 @@ def rows_from_table(
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
-    """Checks the splits that Python code gives for a task, and converts tables by :func:`rows_from_table`.
+    """Checks a dictionary of splits, and converts tables by :func:`rows_from_table`.
 
-    A task without dev rows gets some of its train rows, see ``TaskConfig.dev_share``.
+    If there is no dev split, some of the train rows become dev; see ``TaskConfig.dev_share``.
 
     Args:
       task: The task.
-      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is needed, and test may lack labels.
+      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is required. Test may be unlabelled.
 
     Raises:
-      UserError: No train split, an unknown split, a split of another type, or as in :func:`rows_from_table`.
+      UserError: There is no train split, a split's name or type is invalid, or :func:`rows_from_table` fails.
     """
     name = f"The data of the task {task.name}"
     if not isinstance(data, Mapping):
@@ -259,17 +250,19 @@ def rows_from_lists(
     """Makes a split from Python lists, or from other sequences, columns and iterators.
 
     Args:
-      texts: Strings, or pairs of strings; for multiple choice pairs of a context and its list of choices; for span
-        pairs of a question and its context. A list, a generator, a NumPy array, a Series (whatever its index), ...
-      labels: One per text: label names or class indices; numbers for regression; the right choice's number or name for
-        multiple choice; ``{"text": [...], "answer_start": [...]}`` for span (both empty: it has no answer). None:
-        unlabelled.
-      label_names: In the order of their indices; empty: those that occur in ``labels``, sorted.
+      texts: Strings, or pairs of strings. For multiple choice, pairs of a context and its list of choices; for span
+        tasks, pairs of a question and its context. A list, a generator, a NumPy array, a Series (its index is ignored),
+        or any other ordered iterable.
+      labels: One label per text: a label name or class index; a number for regression; the index or name of the correct
+        choice for multiple choice; or ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is
+        no answer). None if the rows are not labelled.
+      label_names: Label names in the order of their indices. If empty, the labels that occur, sorted.
       kind: The task's kind.
 
     Raises:
-      UserError: One string in place of a list, a DataFrame (see :func:`rows_from_table`), nothing in ``texts``, mixed
-        texts and pairs, labels of another length, a label that is missing or unknown, or an unknown kind.
+      UserError: ``texts`` is empty, a single string or a DataFrame (see :func:`rows_from_table`); texts and pairs are
+        mixed; the number of labels differs from the number of texts; a label is missing or unknown; or the kind is
+        unknown.
 
     Example:
       >>> rows_from_lists((text for text in ("fine", "poor")), ["good", "bad"]).label_names
@@ -342,7 +335,7 @@ def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> Span
 
 
 def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
-    """The text and label columns of a classification or regression task."""
+    """Reads the text and label columns of a classification or regression task."""
     return pick_columns(
         source.name,
         source.rows,
@@ -354,7 +347,7 @@ def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
 
 
 def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
-    """Rows with checked labels; warns if only one class occurs. ``listed`` is as in :func:`load_split`."""
+    """Makes rows with checked labels, and warns if only one class occurs. For ``listed``, see :func:`load_split`."""
     if not labelled:
         return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
     if kind == "regression":
@@ -366,7 +359,7 @@ def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, liste
 
 
 def one_class(columns: Columns, name: str) -> str:
-    """Says that all rows have the same label, with their lines, the label column and all columns."""
+    """The warning that all rows have the same label, with their lines, the label column and all columns."""
     rows = f'All rows of {columns.source} have the label "{name}"'
     if columns.names:
         rows += (

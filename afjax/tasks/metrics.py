@@ -1,4 +1,4 @@
-"""Scores of a split from all its logits and labels, or from its answers."""
+"""Computes the scores of a split from logits and labels, or from answers."""
 
 import collections
 import dataclasses
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from afjax.display.html import Content, shortened, table
-from afjax.display.terminal import table_lines
+from afjax.display.tables import table_lines
 
 
 def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The scores of a classification task; an undefined score is 0.
+    """Returns ``accuracy``, ``macro_f1`` and ``matthews`` of a classification task; an undefined score is 0.
 
-    ``macro_f1`` is over the classes that occur in labels or predictions. With two classes there is also ``f1``, of the
-    class with index 1.
+    ``macro_f1`` is the mean over the classes that occur in labels or predictions. If there are two classes, the scores
+    include ``f1`` of the class with index 1.
 
     Args:
       logits: ``[rows, classes]``.
@@ -28,7 +28,7 @@ def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, f
 
     predictions = logits.argmax(-1)
     with warnings.catch_warnings():
-        # scikit-learn warns where only one label occurs.
+        # scikit-learn warns if only one label occurs.
         warnings.simplefilter("ignore")
         found = {
             "accuracy": metrics.accuracy_score(labels, predictions),
@@ -42,13 +42,13 @@ def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, f
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ConfusionMatrix:
-    """How often each label was predicted for the rows of each label.
+    """The number of rows for each pair of correct and predicted label.
 
     ``print(matrix)`` shows it as a table.
 
     Attributes:
       labels: Label names in the order of both axes.
-      counts: int64 ``[right label, predicted label]``, numbers of rows.
+      counts: int64 ``[correct label, predicted label]``, numbers of rows.
     """
 
     labels: tuple[str, ...]
@@ -67,7 +67,7 @@ class ConfusionMatrix:
         return table(header, contents, numbers=range(1, len(header))).html
 
     def to_dict(self) -> dict[str, Any]:
-        """The matrix for JSON: ``labels``, and ``counts`` with a list per right label."""
+        """The matrix for JSON: ``labels``, and ``counts`` with one list per correct label."""
         return {"labels": list(self.labels), "counts": self.counts.tolist()}
 
     def _cells(self) -> list[list[str]]:
@@ -77,11 +77,11 @@ class ConfusionMatrix:
 
 
 def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> ConfusionMatrix:
-    """Counts the predictions of a classification task.
+    """Computes the confusion matrix of a classification task.
 
     Args:
       logits: ``[rows, classes]``.
-      labels: int ``[rows]``, the right labels.
+      labels: int ``[rows]``, the correct labels.
       names: The label names.
     """
     counts = np.zeros((len(names),) * 2, np.int64)
@@ -90,13 +90,13 @@ def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str
 
 
 def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """``pearson``, ``spearman`` and ``mse`` of float64 ``[rows]``; a correlation with a constant is 0."""
+    """Returns ``pearson``, ``spearman`` and ``mse`` of float64 ``[rows]``; a correlation with a constant is 0."""
     from scipy import stats
 
     found = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
     if len(labels) > 1 and np.ptp(predictions) > 0 and np.ptp(labels) > 0:
         with warnings.catch_warnings():
-            # scipy warns where the values are nearly constant.
+            # scipy warns if the values are nearly constant.
             warnings.simplefilter("ignore")
             found["pearson"] = float(np.nan_to_num(stats.pearsonr(predictions, labels).statistic))
             found["spearman"] = float(np.nan_to_num(stats.spearmanr(predictions, labels).statistic))
@@ -106,16 +106,18 @@ def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, 
 def span_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, no_answer: bool = False
 ) -> dict[str, float]:
-    """SQuAD's official scores, as shares of 1 (its scripts print percent).
+    """Computes SQuAD's official scores, as fractions between 0 and 1 (its scripts print percent).
 
     Args:
-      predictions: One text a question; empty: it has no answer.
-      answers: The right answers of each; none: it has no answer.
-      no_answer: Whether version 2's script is followed, or 1.1's. They differ where nothing is left of an answer, as of
-        "the": version 2 takes it for no answer, which matches no answer; in 1.1 it has an F1 of 0.
+      predictions: One text per question; empty for "no answer".
+      answers: The correct answers of each question; empty if the question has no answer.
+      no_answer: Whether to follow the script of version 2 instead of 1.1. They differ if an answer is empty after
+        normalisation, such as "the". Version 2 treats it as "no answer", which matches "no answer"; in version 1.1, its
+        F1 is 0.
 
     Returns:
-      ``exact_match`` and ``f1``: means over the questions of the best score against any right answer.
+      ``exact_match`` and ``f1``. Each question has the maximum over its correct answers; scores are means over
+      questions.
     """
     assert len(predictions) == len(answers) > 0, f"{len(predictions)} predictions, {len(answers)} questions"
     exact, f1 = [], []
@@ -127,13 +129,13 @@ def span_scores(
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation (ASCII), articles and surplus white space."""
+    """Converts text to lower case and removes ASCII punctuation, articles and redundant white space."""
     text = "".join(sign for sign in text.lower() if sign not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def token_f1(prediction: str, answer: str, *, no_answer: bool = False) -> float:
-    """The F1 of the normalised words of an answer; see :func:`span_scores`."""
+    """F1 between the normalised words of a prediction and of an answer; see :func:`span_scores`."""
     predicted, right = normalise_answer(prediction).split(), normalise_answer(answer).split()
     if no_answer and not (predicted and right):
         return float(predicted == right)

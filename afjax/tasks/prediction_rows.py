@@ -1,4 +1,4 @@
-"""Reads rows to predict on: from a file, or from the standard input."""
+"""Reads rows to predict on from a file or from standard input."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from afjax.tasks.load import rows_from_lists
 
 Format = Literal["jsonl", "tsv", "csv"]
 
-# The command line's name of the standard input and the standard output.
+# The name of standard input and standard output on the command line.
 STANDARD = "-"
 
 
@@ -27,8 +27,8 @@ class PredictionRows:
     """Rows to predict on.
 
     Attributes:
-      forms: The rows of each form (single texts, pairs), with their numbers in the input, from 0.
-      kept: For each row, in the input's order, the fields to copy to the output.
+      forms: For each form (single texts, pairs), the indices of its rows in the input, and the rows.
+      kept: The fields to copy to the output, for each row in the input's order.
     """
 
     forms: list[tuple[list[int], AnyRows]]
@@ -40,11 +40,11 @@ class PredictionRows:
 
 @dataclass(frozen=True)
 class Form:
-    """Columns that a row may have.
+    """A set of columns that the model can predict on.
 
     Attributes:
       texts: The text columns, in the model's order.
-      choices: The columns of multiple choice: one that holds a list, or one per choice.
+      choices: For multiple choice, one column with a list or one column per choice.
     """
 
     texts: tuple[str, ...]
@@ -63,19 +63,19 @@ def read_prediction_rows(
     keep: Mapping[str, str] | None = None,
     file_format: Format | None = None,
 ) -> PredictionRows:
-    """Reads rows to predict on from JSONL, TSV or CSV, each also gzipped; labels in them are ignored.
+    """Reads rows to predict on from JSONL, TSV or CSV, which may be gzipped. Labels are ignored.
 
-    Rows have the columns that the task names in ``text_a``, ``text_b`` and ``choices``, or else the usual ones:
-    ``text``, or ``text_a`` and ``text_b``; for multiple choice ``context`` and ``choices``, with or without a
-    ``question``; for span ``question`` and ``context``.
+    Rows have the columns that the task names in ``text_a``, ``text_b`` and ``choices``, or else the default columns:
+    ``text``, or ``text_a`` and ``text_b``; for multiple choice ``context``, ``choices`` and optionally ``question``;
+    for span tasks ``question`` and ``context``.
 
     Args:
-      path: The file; ``-`` for the standard input.
+      path: The file; ``-`` for standard input.
       task: The task that the head was trained on.
-      text_columns: The form of the rows that the head was trained on; see ``Rows.text_columns``. None if it is not
-        known: rows of both forms are read, also mixed.
-      keep: ``{column: field}``: columns to copy, and their names in the output.
-      file_format: The input's format; None: the file's name says it, and the standard input is JSONL.
+      text_columns: The number of texts per row that the head was trained on; see ``Rows.text_columns``. If None, it is
+        not known, and single texts and pairs are both accepted, even in the same file.
+      keep: ``{column: field}``, columns to copy to the output and their names there.
+      file_format: The input's format. If None, it is taken from the file's name; standard input is JSONL.
 
     Raises:
       UserError: The file cannot be read, its rows have other columns, or a row lacks a column to keep.
@@ -99,14 +99,14 @@ def read_prediction_rows(
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
-    """``COLUMN,COLUMN:FIELD`` as ``{column: field}``, where a column without a field keeps its name.
+    """Parses ``COLUMN,COLUMN:FIELD`` to ``{column: field}``. A column without a field keeps its name.
 
     Args:
-      text: The flag's value; empty: nothing is kept.
-      outputs: The fields of a prediction, which no column may replace.
+      text: The flag's value; empty to keep no columns.
+      outputs: The fields of a prediction, which cannot be replaced.
 
     Raises:
-      UserError: An empty name, or a field twice.
+      UserError: A name is empty, a column or field occurs twice, or a field is one of ``outputs``.
     """
     keep: dict[str, str] = {}
     for item in text.split(",") if text else ():
@@ -126,13 +126,13 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
 
 
 def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns that rows to predict on may have, in order of preference: the task's own, then the usual ones."""
+    """The columns that rows to predict on can have, in order of preference: the task's, then the defaults."""
     if task.kind == "span":
         forms = [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
     elif task.kind == "multiple_choice":
         own = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
         usual = Form(("context", "question"), ("choices",))
-        # Without a question of its own, a row may still have one, unless the form is known.
+        # If the number of texts is not known, rows are accepted with or without a question.
         allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
         forms = [Form(form.texts[:length], form.choices) for form in (own, usual) for length in allowed]
     else:
@@ -146,7 +146,7 @@ def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
 def _parts(
     place: str, row: dict[str, Any], forms: Sequence[Form], task: TaskConfig, text_columns: int | None
 ) -> list[Any]:
-    """The parts of a row that the model reads: one or two texts; for multiple choice a context and its choices."""
+    """Picks the model's inputs from a row: one or two texts; for multiple choice, a context and its choices."""
     form = next((form for form in forms if set(form.columns) <= row.keys()), None)
     question = task.text_b or "question"
     unasked = form is not None and task.kind == "multiple_choice" and text_columns == 1 and question in row

@@ -1,4 +1,4 @@
-"""Regression: a number for each row."""
+"""Regression: each row has a number as label."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
 
 
 def scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Every score of a split; logits ``[rows]`` or ``[rows, 1]``."""
+    """All scores of a split; logits ``[rows]`` or ``[rows, 1]``."""
     return regression_scores(logits.reshape(len(labels)).astype(np.float64), labels.astype(np.float64))
 
 

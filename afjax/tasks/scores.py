@@ -1,4 +1,4 @@
-"""The scores of a labelled split, from a model's outputs for its rows."""
+"""Scores a labelled split from a model's outputs."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from afjax.tasks.windows import TokenisedSpans
 
 
 def split_scores(logits: np.ndarray, data: TokenisedRows, task: TaskConfig) -> dict[str, float]:
-    """Every metric of a labelled split, from a model's logits; those of regression in the units of the labels."""
+    """Returns all scores of a labelled split. For regression, logits must be in the units of the labels."""
     if isinstance(data, TokenisedSpans):
         assert data.rows.labels is not None, "a split without answers is not scored"
         answers = best_answers(logits, data, task.span)

@@ -1,6 +1,7 @@
-"""Span: an answer that is cut from each row's context.
+"""Span: each row's answer is a span of its context.
 
-Long contexts are read in windows (:mod:`afjax.tasks.windows`); :mod:`afjax.tasks.best_answers` finds the answers.
+Long contexts are split into windows by :mod:`afjax.tasks.windows`. Answers are found by
+:mod:`afjax.tasks.best_answers`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from afjax.tasks.kind import KindSpec
 
 
 def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The mean cross-entropy of an answer's first and last token among the tokens; logits ``[batch, length, 2]``."""
+    """The mean of the cross-entropies of the answer's first and last token; logits ``[batch, length, 2]``."""
     tokens = jnp.where(batch["mask"][..., None], logits, jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
 

@@ -1,4 +1,4 @@
-"""Rows whose answers are cut from a context: picked out of named columns and checked, each error with its place."""
+"""Picks and checks the columns of span rows. Errors name the file and line."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,22 +21,22 @@ def pick_spans(
     no_answer: bool = False,
     labelled: bool | None = None,
 ) -> SpanRows:
-    """Picks questions, contexts and answers out of rows.
+    """Picks questions, contexts and answers from rows.
 
-    Answers are ``{"text": [...], "answer_start": [...]}``, starts in characters of the context. A row without
-    ``answer_start``, with null or -1 in it, or with a true ``start_guessed``, is scored by its texts but never trained
-    on.
+    Answers are ``{"text": [...], "answer_start": [...]}``, with starts in characters of the context. If the start is
+    not known (``answer_start`` is missing, null or -1, or ``start_guessed`` is true), the row is scored by its texts
+    but never trained on.
 
     Args:
-      source: What errors call the split.
-      rows: (what errors call the row, its values by column name); at least one.
-      context, question, answers: Columns; empty: ``context``, ``question``, ``answers``.
+      source: The split's name in error messages.
+      rows: At least one ``(the row's name in error messages, its values by column name)``.
+      context, question, answers: Column names. If empty, ``context``, ``question`` and ``answers``.
       no_answer: Whether a row may have no answers.
-      labelled: Whether rows need answers; if not, they are not looked at. None: where any row has some.
+      labelled: Whether rows need answers. If False, answers are ignored; if None, they are read if any row has some.
 
     Raises:
-      UserError: A column is missing, an answer is not where it is said to be, or two rows have one id; with the row's
-        place.
+      UserError: A column is missing, an answer is not at its stated position, or two rows have the same id. The message
+        names the row.
     """
     place, first, rows = first_row(source, rows)
     answers = answers or "answers"
@@ -71,7 +71,7 @@ def _has_text(answers: Any) -> bool:
 def check_answers(
     place: str, answers: Any, context: str, *, no_answer: bool, guessed: bool = False
 ) -> tuple[tuple[str, int], ...]:
-    """A row's answers, as (text, where it begins in the context; -1: not known)."""
+    """Checks a row's answers, and returns pairs of text and start in the context (-1 if not known)."""
     texts = answers.get("text") if isinstance(answers, Mapping) else None
     starts = answers.get("answer_start") if isinstance(answers, Mapping) else None
     if not isinstance(texts, (list, tuple)) or not (starts is None or isinstance(starts, (list, tuple))):

@@ -1,4 +1,4 @@
-"""The files that the servers of GLUE, SuperGLUE and SQuAD take, and what stands in them."""
+"""The submission files of GLUE, SuperGLUE and SQuAD."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.tasks.best_answers import Answer
 
-# What a question without any answer but "none" has for the score of "none" above the best answer's.
+# The score difference between "no answer" and the best answer, for a question whose only answer is "no answer".
 NO_OTHER_ANSWER = 1e6
 
 
@@ -18,9 +18,9 @@ class Entry:
     """A file of a submission.
 
     Attributes:
-      file: Its name.
+      file: The file's name.
       task: The task whose rows are predicted.
-      rows_file: Where the benchmark's download has those rows.
+      rows_file: The path of these rows in the benchmark's download.
       head: The task whose head predicts them.
     """
 
@@ -38,7 +38,7 @@ def _super_glue(name: str, task: str) -> Entry:
     return Entry(f"{name}.jsonl", task, f"super_glue/{name}/test.jsonl", task)
 
 
-# All of GLUE, in its server's order but for what one head predicts, which stands together.
+# All of GLUE in its server's order, except that files predicted by the same head are adjacent.
 GLUE = (
     _glue("CoLA", "cola"),
     _glue("SST-2", "sst2"),
@@ -55,28 +55,28 @@ GLUE = (
 
 SUPER_GLUE = (_super_glue("BoolQ", "boolq"), _super_glue("CB", "cb"), _super_glue("RTE", "rte"))
 
-# Of dev, as its test rows are not published.
+# The dev splits, because SQuAD's test rows are not published.
 SQUAD = (
     Entry("predictions.json", "squad", "squad/dev-v1.1.json", "squad"),
     Entry("predictions.json", "squad_v2", "squad_v2/dev-v2.0.json", "squad_v2"),
 )
 
-# What SuperGLUE's server also wants, of tasks that are not known here.
+# Files that SuperGLUE's server also requires, for tasks that afjax does not have.
 SUPER_GLUE_OTHERS = ("AX-b", "AX-g", "COPA", "MultiRC", "ReCoRD", "WiC", "WSC")
 
-# The tasks whose predictions GLUE's server wants by the labels' names; of the others by their numbers.
+# Tasks whose predictions are label names on GLUE's server. Predictions of the other tasks are label indices.
 GLUE_NAMED = ("mnli", "qnli", "rte")
 
 
 def row_numbers(rows: AnyRows, source: str) -> list[int]:
-    """What a server calls each row: its id, else its number from 0.
+    """Returns each row's number on the server: its id, or else its index.
 
     Args:
-      rows: Of a test split.
-      source: What an error calls them.
+      rows: The rows of a test split.
+      source: Their name in error messages.
 
     Raises:
-      UserError: An id is no whole number.
+      UserError: An id is not a non-negative integer.
     """
     if rows.ids is None:
         return list(range(len(rows)))
@@ -90,12 +90,16 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
 
 
 def first_label(head: str) -> str | float:
-    """What stands for a prediction where there is no head."""
+    """The placeholder for predictions if there is no head for a task."""
     return OFFICIAL[head].labels[0] if OFFICIAL[head].labels else 0.0
 
 
 def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """A table ``index``, ``prediction``, of label names or, for regression (STS-B's, from 0 to 5), numbers."""
+    """A GLUE file, a TSV table with ``index`` and ``prediction``.
+
+    Predictions are label names or indices (see ``GLUE_NAMED``). For regression (STS-B) they are numbers, clipped to
+    0 to 5.
+    """
     names = OFFICIAL[entry.head].labels
 
     def shown(label: str | float) -> str:
@@ -108,18 +112,21 @@ def glue_text(entry: Entry, numbers: Sequence[int], labels: Sequence[str | float
 
 
 def super_glue_text(numbers: Sequence[int], labels: Sequence[str | float]) -> str:
-    """``{"idx", "label"}`` a line; BoolQ's labels are the strings true and false."""
+    """A SuperGLUE file with one ``{"idx", "label"}`` per line. BoolQ's labels are the strings "true" and "false"."""
     rows = ({"idx": number, "label": label} for number, label in zip(numbers, labels, strict=True))
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def squad_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """``{id: text}`` of the best answers; the empty text is no answer."""
+    """A SQuAD file ``{id: text}`` of the best answers. "No answer" is the empty text."""
     return json.dumps({name: best[0].text for name, best in zip(ids, answers, strict=True)}) + "\n"
 
 
 def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> str:
-    """``{id: score of no answer minus the best answer's}``, in which SQuAD v2's own script looks for a threshold."""
+    """A file ``{id: score of "no answer" minus the best answer's}``.
+
+    SQuAD v2's evaluation script uses it to search for the best threshold.
+    """
     return json.dumps({name: _null_odds(of_row) for name, of_row in zip(ids, answers, strict=True)}) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A split in numbers: its labels, how long its rows are in tokens, and how much of its batches is padding."""
+"""Statistics of a split: labels, lengths in tokens, truncation and padding."""
 
 import dataclasses
 from collections import Counter
@@ -15,16 +15,16 @@ from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenisedSpans
 
-# Which of the lengths, in percent from the shortest.
+# Percentiles of lengths in a summary.
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 
-# Longer than any row, and a number that tokenizers take.
+# A maximum length that truncates no row and that tokenizers accept.
 UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """How many rows of a split, and what share of it."""
+    """A number of rows, and their share of the split."""
 
     rows: int
     share: float
@@ -32,24 +32,26 @@ class Count:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSummary:
-    """The numbers of one split.
+    """Statistics of one split.
 
     Attributes:
-      rows: How many there are.
-      labelled: Whether they have labels.
-      labels: By label name, in the order of the labels; of multiple choice by the name (else the number from 0) of the
-        right choice. Empty without labels, for regression and for span.
-      values: The lowest, the mean and the highest label of regression; else None.
-      choices: Of multiple choice, by the number of choices.
-      answers: Of labelled span, by the number of answers that are right; 0: the question has none.
-      unplaced: Of span, rows whose first answer's place is not known, which are not trained on.
-      lengths: ``PERCENTILES`` of the tokens, special ones included, before anything is cut; of multiple choice those of
-        a context with one of its choices; of span with the question cut to ``span.max_question_length``. Each is the
-        length of some row.
-      truncated: The share of those lengths above ``max_length``; of span the share of rows with several windows.
-      windows: Of span, the mean and the highest number of windows that a row has; else None.
-      padded: The padded lengths of its batches: of training batches, or of batches that evaluate it once.
-      padding: The share of padding among the tokens of one pass over all rows (of span: all windows).
+      rows: Number of rows.
+      labelled: Whether the split has labels.
+      labels: Rows per label name, in the order of the labels. For multiple choice, rows per correct choice, by its name
+        or else its index. Empty for unlabelled splits, regression and span tasks.
+      values: For regression, the minimum, mean and maximum label; else None.
+      choices: For multiple choice, rows per number of choices; else empty.
+      answers: For labelled span tasks, rows per number of correct answers (0 if a question has no answer); else empty.
+      unplaced: For span tasks, the number of rows that are not trained on because the start of their first answer is
+        not known; else 0.
+      lengths: ``PERCENTILES`` of sequence lengths in tokens before truncation, including special tokens. For multiple
+        choice, a sequence is a context with one choice. For span tasks, it is a question, truncated to
+        ``span.max_question_length``, with its context. Each percentile is the length of an actual sequence.
+      truncated: The share of sequences longer than ``max_length``. For span tasks, the share of rows with more than one
+        window.
+      windows: For span tasks, the mean and maximum number of windows per row; else None.
+      padded: The padded lengths of training batches, or of batches that evaluate the split once.
+      padding: The share of padding among the tokens of one pass over all rows (for span tasks, all windows).
     """
 
     rows: int
@@ -68,13 +70,14 @@ class SplitSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A row as a model gets it.
+    """A row as text, label and tokens.
 
     Attributes:
-      fields: Its texts by their names; choices are a list.
-      label: Its label's name (of multiple choice the right choice's), a number for regression, the right answers for
-        span; None: it has none.
-      tokens: Of its first sequence: of multiple choice the context with the first choice, of span the first window.
+      fields: The row's texts by name. Choices are a list.
+      label: The label's name; for multiple choice, the name of the correct choice; for regression, a number; for span
+        tasks, the correct answers. None if the row is not labelled.
+      tokens: The tokens of the row's first sequence: for multiple choice, the context with the first choice; for span
+        tasks, the first window.
     """
 
     fields: Mapping[str, str | list[str]]
@@ -83,17 +86,17 @@ class Example:
 
 
 def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConfig, *, training: bool) -> SplitSummary:
-    """The numbers of a split.
+    """Computes the statistics of a split.
 
     Args:
-      rows: The split, at least one row.
+      rows: The split, with at least one row.
       tokenizer: A fast tokenizer of transformers.
-      task: Its windows, of span.
+      task: The task. Only a span task's window settings are used.
       config: ``max_length``, ``buckets``, ``batch_size``, ``epochs`` and ``max_steps``.
       training: Whether the split is trained on, rather than evaluated.
 
     Raises:
-      UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room behind a question.
+      UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room for text.
     """
     whole = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
     lengths = np.diff(whole.offsets)
@@ -105,7 +108,7 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
         truncated = float((windows_of_row > 1).mean())
     else:
-        # What is too long is cut to just that length, so nothing has to be tokenised again.
+        # Only the truncated lengths are needed, so the rows are not tokenised again.
         offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, config.max_length))])
         cut = dataclasses.replace(whole, offsets=offsets)
         truncated = float((lengths > config.max_length).mean())
@@ -135,10 +138,10 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
 
 
 def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, config: TrainConfig) -> list[Example]:
-    """The first ``num`` rows, or all where there are fewer, cut to ``config.max_length`` tokens.
+    """Returns the first ``num`` rows, or all if there are fewer, truncated to ``config.max_length`` tokens.
 
     Raises:
-      UserError: As :func:`summarise`.
+      UserError: See :func:`summarise`.
     """
     rows = rows.take(range(min(num, len(rows))))
     data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
@@ -174,7 +177,7 @@ def _choice_name(rows: ChoiceRows, number: int) -> str:
 
 
 def _counted(values: Iterable[int]) -> dict[int, Count]:
-    """How often each value occurs, in rising order."""
+    """Counts the values, in ascending order."""
     counts = Counter(values)
     total = counts.total()
     return {value: Count(count, count / total) for value, count in sorted(counts.items())}
@@ -199,4 +202,4 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
         return _choice_name(rows, int(rows.labels[row]))
     if rows.label_names:
         return rows.label_names[rows.labels[row]]
-    return float(str(rows.labels[row]))  # 4.2, not what float32 makes of it
+    return float(str(rows.labels[row]))  # 4.2 instead of float32's 4.19999980926513...

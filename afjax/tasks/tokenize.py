@@ -1,4 +1,4 @@
-"""From the rows of any kind of task to token ids."""
+"""Tokenizes the rows of any kind of task."""
 
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,19 @@ def tokenize(
     training: bool = True,
     cache_dir: Path | None = None,
 ) -> TokenisedRows:
-    """Turns the rows of a split into token ids.
+    """Tokenizes the rows of a split.
 
     Args:
       rows: The split.
-      tokenizer: A fast tokenizer of transformers, as ``Trunk.tokenizer()`` returns it.
-      task: The task; the settings of a span task's windows are read.
-      max_length: Tokens per row (for span: per window); longer rows are truncated.
-      training: Whether the rows are trained on, so that the windows of span rows need labels.
-      cache_dir: The folder for token ids, or None to keep them nowhere.
+      tokenizer: A fast tokenizer of transformers, such as ``Trunk.tokenizer()``.
+      task: The task. Only a span task's window settings are used.
+      max_length: Maximum tokens per sequence (for span tasks, per window). Longer sequences are truncated; longer
+        contexts of span tasks are split into windows.
+      training: Whether the rows are trained on. Only then do the windows of a span task have labels.
+      cache_dir: The folder for cached token ids, or None for no cache.
 
     Returns:
-      The token ids and labels of all rows, from which :func:`afjax.train_batches` makes batches.
+      The token ids and labels of all rows, the input of :func:`afjax.train_batches`.
     """
     if isinstance(rows, SpanRows):
         return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)

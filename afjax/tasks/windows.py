@@ -1,4 +1,4 @@
-"""Token ids of questions and their contexts, a long context in overlapping windows."""
+"""Tokenises questions with their contexts, and splits long contexts into overlapping windows."""
 
 import hashlib
 import warnings
@@ -16,17 +16,17 @@ from afjax.data.splits import SpanRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 
-# Part of the cache's key: raise it when what is stored, or how it is made, changes.
+# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenisedSpans(TokenisedRows):
-    """The windows of a split; where :class:`TokenisedRows` speaks of rows, these are windows.
+    """The windows of a split. The rows of :class:`TokenisedRows` are windows here.
 
     Attributes:
-      row_of: int32 [windows], the split's row that each window is of; rising.
-      characters: int32 [tokens, 2]: where a token of the context begins and ends in it, in characters; -1 for others.
+      row_of: int32 [windows], the index of each window's row in the split, in ascending order.
+      characters: int32 [tokens, 2], the first and end character in the context of each context token; -1 for others.
       rows: The split.
     """
 
@@ -41,27 +41,28 @@ class TokenisedSpans(TokenisedRows):
 def tokenise_spans(
     rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenisedRows:
-    """Turns questions and contexts into token ids, or reads them from the cache.
+    """Tokenises questions and contexts, or reads their token ids from the cache.
 
-    A window holds the special tokens, the question and a piece of the context. Windows begin ``config.doc_stride``
-    tokens after each other, but at most half of the piece's length, so that they overlap. A window's label is the first
-    and the last token of the row's first answer, or 0 twice, which is the first special token, where the answer is not
-    wholly in it.
+    A window consists of the special tokens, the question and a piece of the context. Consecutive windows start
+    ``config.doc_stride`` tokens apart, but at most half of the room for context, so that they overlap. A window's label
+    is the first and last token of the row's first answer. If the window does not contain the entire answer, both are 0,
+    which is the first special token.
 
     Args:
       rows: The split.
       tokenizer: A fast tokenizer of transformers.
-      config: Windows.
-      max_length: Tokens a window may have.
-      training: Whether windows get labels. Rows whose answers' places are not known are then left out.
-      cache_dir: Where token ids are kept, under a digest of all they depend on; None: nowhere.
+      config: Stride and maximum lengths.
+      max_length: Maximum number of tokens per window.
+      training: Whether windows get labels. If so, rows whose answers have no known start are skipped with a warning.
+      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
+        the cache.
 
     Returns:
-      :class:`TokenisedSpans`; of rows to train on just their windows, with labels.
+      :class:`TokenisedSpans`. If ``training`` is true, :class:`TokenisedRows` with one labelled entry per window.
 
     Raises:
       UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for a question and context, no row can
-        be trained on, or the cache cannot be written.
+        be trained on, or the cache is not writable.
     """
     if training:
         assert rows.labels is not None, "training rows have answers"
@@ -100,7 +101,7 @@ def tokenise_spans(
 def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> dict[str, np.ndarray]:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=True)
-    # Half of a window is the context's, or more.
+    # At least half of a window, without special tokens, is for the context.
     longest_question = min(config.max_question_length, (max_length - template.num_special) // 2)
     if longest_question < 1:
         raise UserError(
@@ -142,10 +143,10 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
 
 
 def _labels(data: TokenisedSpans) -> np.ndarray:
-    """int32 [windows, 2]: the first and the last token of each window's answer; 0 where it is not wholly in it."""
+    """The first and last token of the answer in each window, or 0 if it is incomplete; int32 [windows, 2]."""
     assert data.rows.labels is not None, "training rows have answers"
     labels = np.zeros((len(data), 2), np.int32)
-    # Where the tokens of each window that have a part in the answer begin and end, in characters.
+    # The first and end character, in the context, of each window's tokens that overlap with the answer.
     bounds = np.full((len(data), 2), -1, np.int64)
     for window, row in enumerate(data.row_of):
         for text, begin in data.rows.labels[row][:1]:
@@ -154,8 +155,8 @@ def _labels(data: TokenisedSpans) -> np.ndarray:
             if len(inside):
                 labels[window] = inside[0], inside[-1]
                 bounds[window] = characters[inside[0], 0], characters[inside[-1], 1]
-    # Whole is the answer in a window that lacks none of the tokens that other windows of the row have of it. (Its own
-    # characters would not tell: blanks at its ends are in no token.)
+    # An answer is complete in a window with all of the answer's tokens that occur in any window of the row. Comparing
+    # characters with the answer's text would fail, because white space at its ends is not part of a token.
     first = np.full(len(data.rows), np.iinfo(np.int64).max)
     last = np.full(len(data.rows), -1)
     np.minimum.at(first, data.row_of, np.where(bounds[:, 0] < 0, np.iinfo(np.int64).max, bounds[:, 0]))
@@ -165,7 +166,7 @@ def _labels(data: TokenisedSpans) -> np.ndarray:
 
 
 def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
-    """SHA-256 (hex) of all that windows depend on."""
+    """SHA-256 (hex) of everything that the windows depend on."""
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     settings = f"{config.doc_stride} {config.max_question_length} {max_length}"

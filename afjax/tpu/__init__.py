@@ -1,1 +1,1 @@
-"""What a step costs on a TPU, read from the program that the TPU compiler makes for it; no TPU is needed."""
+"""Estimates the cost of a step on a TPU from its compiled program, without a TPU."""

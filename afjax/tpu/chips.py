@@ -1,4 +1,4 @@
-"""The TPU generations: what a chip can do, and which slices of them there are."""
+"""TPU generations: the specifications of their chips, and the available slices."""
 
 import contextlib
 import dataclasses
@@ -15,17 +15,18 @@ from afjax.errors import UserError, did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip of a TPU generation. A JAX device is a chip.
+    """The specifications of one TPU chip, which is one JAX device.
 
     Attributes:
-      name: ``v5e``.
-      flops_per_s: Peak of matrix products with bfloat16 operands.
-      hbm_bytes: What programs may take of its main memory.
-      hbm_bytes_per_s: That memory's bandwidth.
-      link_bytes_per_s: What one interconnect link carries in one direction; a torus of d dimensions has 2 d a chip.
-      dimensions: Of the interconnect's torus.
-      cores: Tensor cores. Where there are two they work as one device ("megacore").
-      max_chips: In the largest slice.
+      name: The generation, such as ``v5e``.
+      flops_per_s: Peak FLOP/s of matrix products with bfloat16 operands.
+      hbm_bytes: Main memory (HBM) available to programs.
+      hbm_bytes_per_s: HBM bandwidth.
+      link_bytes_per_s: Bandwidth of one interconnect link in one direction. In a torus of d dimensions every chip has
+        2 d links.
+      dimensions: Number of dimensions of the interconnect's torus.
+      cores: Number of TensorCores. Two TensorCores work as one device ("megacore").
+      max_chips: Number of chips in the largest slice.
     """
 
     name: str
@@ -42,15 +43,16 @@ _GIB = 2**30
 
 # Google's tables, https://docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in 2026: "Peak compute per chip
 # (bf16)", "HBM capacity" and "HBM bandwidth per chip", and "Bidirectional inter-chip interconnect (ICI) bandwidth (per
-# chip)", which is twice the links times what one carries in one direction. Of the capacity the system keeps a part;
-# ``hbm_bytes`` is what libtpu 0.0.42 says is available, and beyond which it refuses to compile.
+# chip)", which is twice the number of links times the bandwidth of one link in one direction. The system reserves part
+# of the HBM capacity. ``hbm_bytes`` is the capacity that libtpu 0.0.42 reports as available; it refuses to compile a
+# program that needs more.
 CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     {
         chip.name: chip
         for chip in (
-            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page has no interconnect bandwidth: 6 links of 50 GB/s, 2400 Gbit/s,
-            # go with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the 45 GB/s a link that "How to
-            # Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus) reckons with.
+            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page does not give the interconnect bandwidth. 6 links of 50 GB/s
+            # (2400 Gbit/s) agree with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the 45 GB/s per
+            # link in "How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus).
             Chip(
                 name="v4",
                 flops_per_s=275e12,
@@ -61,7 +63,7 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
                 cores=2,
                 max_chips=4096,
             ),
-            # 197 TFLOP/s, 16 GB at 819 GB/s (newer: 800 GiB/s), 400 GB/s both ways over 4 links.
+            # 197 TFLOP/s, 16 GB at 819 GB/s (newer pages: 800 GiB/s), 400 GB/s in both directions over 4 links.
             Chip(
                 name="v5e",
                 flops_per_s=197e12,
@@ -72,7 +74,8 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
                 cores=1,
                 max_chips=256,
             ),
-            # 459 TFLOP/s, 95 GiB at 2765 GB/s, 1200 GB/s both ways over 6 links. 8960 chips a pod, 6144 a job.
+            # 459 TFLOP/s, 95 GiB at 2765 GB/s, 1200 GB/s in both directions over 6 links. 8960 chips per pod, at most
+            # 6144 per job.
             Chip(
                 name="v5p",
                 flops_per_s=459e12,
@@ -83,8 +86,8 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
                 cores=2,
                 max_chips=6144,
             ),
-            # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s both ways over 4 links (3584 Gbit/s one way on older pages;
-            # 102.4 TB/s of all-reduce bandwidth for 256 chips are 400 GB/s a chip).
+            # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s in both directions over 4 links. (Older pages give 3584 Gbit/s
+            # in one direction; the all-reduce bandwidth of 102.4 TB/s for 256 chips is 400 GB/s per chip.)
             Chip(
                 name="v6e",
                 flops_per_s=918e12,
@@ -99,18 +102,19 @@ CHIPS: Mapping[str, Chip] = types.MappingProxyType(
     }
 )
 
-# The slices that the pages above list for v5e and v6e; of v4 and v5p those smaller than a cube of 64 chips.
+# _FLAT has the slices that the pages above list for v5e and v6e. _SMALL has the slices of v4 and v5p that are smaller
+# than a cube of 64 chips.
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice of a generation's chips.
+    """A slice: chips of one generation, connected in a grid or torus.
 
     Attributes:
-      chip: What it is made of.
-      shape: Chips along each axis of the interconnect.
+      chip: The generation's chip.
+      shape: Number of chips along each axis of the interconnect.
     """
 
     chip: Chip
@@ -118,7 +122,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """``v5e:2x4``."""
+        """The slice's name, such as ``v5e:2x4``."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
@@ -127,27 +131,31 @@ class Topology:
 
     @property
     def wrap(self) -> tuple[bool, ...]:
-        """Along which axes the last chip has a link to the first: full ones of a flat torus, all of whole cubes."""
+        """Whether the last chip along each axis has a link to the first.
+
+        In a two-dimensional torus an axis wraps if it has its full 16 chips. In three dimensions all axes wrap if the
+        slice consists of whole cubes of 4x4x4 chips, otherwise none does.
+        """
         if self.chip.dimensions == 2:
             return tuple(size == 16 for size in self.shape)
         return (all(size % 4 == 0 for size in self.shape),) * 3
 
     @property
     def links(self) -> int:
-        """How many links the chip with the fewest has within the slice."""
+        """Number of links within the slice, for the chip that has the fewest."""
         return sum((2 if wraps else 1) for size, wraps in zip(self.shape, self.wrap, strict=True) if size > 1)
 
     @property
     def interconnect_bytes_per_s(self) -> float:
-        """What the chip with the fewest links can send, all of them together; 0 for one chip alone."""
+        """Total one-way bandwidth of the chip with the fewest links; 0 for one chip."""
         return self.links * self.chip.link_bytes_per_s
 
 
 def parse_topology(name: str) -> Topology:
-    """Reads a topology's name, ``v5e:2x4``.
+    """Parses a topology's name, such as ``v5e:2x4``.
 
     Raises:
-      UserError: There is no such generation, or no such slice of it.
+      UserError: The generation is unknown, or it has no slice of this shape.
     """
     generation, _, sizes = name.partition(":")
     if generation not in CHIPS:
@@ -156,7 +164,7 @@ def parse_topology(name: str) -> Topology:
             f"v5e:2x4 or v5p:2x2x2.{did_you_mean(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
-    # Written as Topology.name writes it: not 02x04, nor the digits of other scripts, which \d and int() take too.
+    # Accept only the form that Topology.name has. \d and int() would also accept 02x04 and the digits of other scripts.
     size = "[1-9][0-9]{0,3}"
     shape = tuple(map(int, sizes.split("x"))) if re.fullmatch(f"{size}(x{size})*", sizes) else ()
     if not _exists(chip, shape):
@@ -182,16 +190,16 @@ def _allowed(chip: Chip) -> str:
 
 
 def get_topology(topology: Topology) -> Any:
-    """The JAX devices of a slice to compile for, as ``get_topology_desc`` describes them; there need be no TPU.
+    """Describes a slice with ``get_topology_desc``, to compile for it without a TPU.
 
-    ``.devices`` of the result are as many as there are chips.
+    ``.devices`` of the result has one JAX device per chip.
 
     Raises:
-      UserError: The TPU's compiler is not installed.
+      UserError: The TPU compiler (libtpu) is not installed.
     """
-    # Without it libtpu asks the cloud's metadata server what machine this is, for minutes where there is none.
+    # Otherwise libtpu asks the cloud's metadata server for the machine type. Outside the cloud it waits for minutes.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    # One process at a time may use a machine's TPUs; compiling uses none, so it need not wait for another one's lock.
+    # Only one process at a time may use a machine's TPUs. Compiling uses none, so it does not need libtpu's lock.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     from jax.experimental import topologies
 
@@ -201,7 +209,7 @@ def get_topology(topology: Topology) -> Any:
         raise UserError(
             "Programs for TPUs are compiled by libtpu, which is not installed; run pip install 'afjax[tpu]'."
         ) from None
-    # One chip is described as a host of its own; hosts of all other slices have four.
+    # A host of a one-chip slice has one chip. The hosts of all other slices are described with four chips each.
     host = (1, 1, 1) if topology.num_chips == 1 else (2, 2, 1)
     with _quiet_stderr():
         return topologies.get_topology_desc(
@@ -215,7 +223,10 @@ def get_topology(topology: Topology) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keeps back what native code writes to stderr (libtpu's warnings that there is no TPU); shown if it fails."""
+    """Hides the stderr of native code, and prints it if the block raises.
+
+    libtpu would print warnings that the machine has no TPU.
+    """
     with tempfile.TemporaryFile() as kept:
         saved = os.dup(2)
         os.dup2(kept.fileno(), 2)

@@ -1,11 +1,11 @@
-"""Reads the text of a compiled XLA program (``compiled.as_text()``): computations, instructions, shapes.
+"""Parses the text of a compiled XLA program, ``compiled.as_text()``.
 
-An instruction looks like this; the shape may be a tuple, and its layout says how the array lies in memory::
+An instruction looks like this. Its shape may be a tuple, and every array's shape includes its memory layout::
 
     ROOT %dot.3 = bf16[32,768]{1,0:T(8,128)(2,1)S(1)} dot(%copy.1, %param.2), lhs_contracting_dims={1}, ...
 
-``{1,0`` lists the dimensions from the fastest-running on, ``T(8,128)`` is the tile that the last two of them are padded
-to, ``S(1)`` the memory space: 0 where it is left out, which is HBM on a TPU; 1 is the chip's own vector memory.
+``{1,0`` lists the dimensions from minor to major. ``T(8,128)`` is the tile: the two minormost dimensions are padded to
+multiples of its sizes. ``S(1)`` is the memory space. It defaults to 0, which is HBM on a TPU; 1 is the vector memory.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from functools import cached_property
 
 from afjax.errors import UserError
 
-# Bits of an entry; kinds without entries (token, opaque) have none.
+# Bits per entry. The names of other dtypes contain this number. Tokens and opaque values have no entries.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=\s]*)\](?:\{([^{}]*)\})?")
@@ -26,13 +26,14 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array that an instruction gives.
+    """One result array of an instruction.
 
     Attributes:
-      dtype: XLA's name of it: ``f32``, ``bf16``, ``s32``, ``pred``.
-      dims: Its shape.
-      minor_to_major: The dimensions, from the fastest-running on; empty where the text leaves the layout out.
-      tile: What the fastest-running dimensions are padded to multiples of, the fastest last; empty: no padding.
+      dtype: XLA's name of the dtype: ``f32``, ``bf16``, ``s32``, ``pred``.
+      dims: The shape.
+      minor_to_major: The dimensions from minor to major. Empty if the text has no layout.
+      tile: The minormost dimensions are padded to multiples of these sizes. The last size is for the minormost
+        dimension. Empty without padding.
       space: The memory space; 0 is the device's main memory.
     """
 
@@ -49,7 +50,7 @@ class Array:
 
     @cached_property
     def num_bytes(self) -> int:
-        """What the array takes in memory, the padding to whole tiles included."""
+        """Bytes of memory, including the padding to whole tiles."""
         physical = [self.dims[axis] for axis in reversed(self.minor_to_major)] or list(self.dims)
         tile = self.tile[-len(physical) :] if physical else ()
         first = len(physical) - len(tile)
@@ -63,12 +64,12 @@ class Instruction:
     """One instruction.
 
     Attributes:
-      name: Its name, without the percent sign.
-      opcode: ``dot``, ``fusion``, ``all-reduce-start``.
-      results: The arrays it gives, those of tuples within tuples in order.
+      name: The name, without the percent sign.
+      opcode: The operation, such as ``dot``, ``fusion`` or ``all-reduce-start``.
+      results: The result arrays. Nested tuples are flattened in order.
       operands: Names of the instructions it reads.
-      inside: What stands between its parentheses: a constant's value, a parameter's number.
-      attributes: What stands behind them.
+      inside: The text between the parentheses: a constant's value, a parameter's number, or the operands.
+      attributes: The text after the parentheses.
     """
 
     name: str
@@ -79,35 +80,35 @@ class Instruction:
     attributes: str
 
     def computation(self, attribute: str) -> str | None:
-        """The name of a computation that it calls: ``calls``, ``to_apply``, ``body``, ``condition``."""
+        """The name of the computation under an attribute: ``calls``, ``to_apply``, ``body`` or ``condition``."""
         found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
         return found.group(1) if found else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
-        """A list of numbers such as ``lhs_contracting_dims={1,2}``; empty where there is none."""
+        """The numbers of an attribute such as ``lhs_contracting_dims={1,2}``, or ``()``."""
         found = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
         return tuple(int(number) for number in found.group(1).split(",") if number) if found else ()
 
     def number(self, attribute: str, default: int) -> int:
-        """A number such as ``feature_group_count=1``."""
+        """The number of an attribute such as ``feature_group_count=1``, or ``default``."""
         found = re.search(rf"\b{attribute}=(\d+)", self.attributes)
         return int(found.group(1)) if found else default
 
     @property
     def op_name(self) -> str:
-        """Where in the JAX program it comes from, ``jit(step)/jvp(Encoder)/dot_general``; or an empty string."""
+        """The JAX operation it comes from: ``jit(step)/jvp(Encoder)/dot_general``; may be empty."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found.group(1) if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """Instructions by name, in order.
+    """A computation: instructions in order of execution.
 
     Attributes:
-      name: The computation's.
-      instructions: ``{name: instruction}``.
-      root: The name of the one whose results are the computation's.
+      name: The computation's name.
+      instructions: ``{name: instruction}``, in order.
+      root: Name of the instruction whose results the computation returns.
     """
 
     name: str
@@ -116,13 +117,13 @@ class Computation:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters' names, by number."""
+        """Names of the parameters, ordered by parameter number."""
         found = {int(i.inside): name for name, i in self.instructions.items() if i.opcode == "parameter"}
         return tuple(found[number] for number in sorted(found))
 
     @cached_property
     def users(self) -> Mapping[str, list[Instruction]]:
-        """``{name: the instructions that read it}``."""
+        """The instructions that read each instruction: ``{name: [user, ...]}``."""
         users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -130,18 +131,18 @@ class Computation:
         return users
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions that one reads."""
+        """The instructions that ``instruction`` reads."""
         return [self.instructions[name] for name in instruction.operands]
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A whole program.
+    """A compiled program.
 
     Attributes:
       computations: ``{name: computation}``.
-      entry: The name of the one that is run.
-      num_devices: How many devices run the program together.
+      entry: Name of the entry computation.
+      num_devices: Number of devices that run the program (partitions times replicas).
     """
 
     computations: Mapping[str, Computation]
@@ -150,10 +151,10 @@ class Module:
 
 
 def parse_module(text: str) -> Module:
-    """Reads a program's text.
+    """Parses a program's text.
 
     Raises:
-      UserError: The text is no compiled program's.
+      UserError: The text is not a compiled program.
     """
     computations: dict[str, Computation] = {}
     entry = ""
@@ -177,13 +178,13 @@ def parse_module(text: str) -> Module:
 
 
 def _parse_instruction(name: str, rest: str) -> Instruction:
-    """From ``f32[2]{0} add(%a, %b), metadata={...}``."""
+    """Parses an instruction's right-hand side: ``f32[2]{0} add(%a, %b), metadata={...}``."""
     cut = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     shape, rest = rest[:cut], rest[cut:].lstrip()
     begin = rest.index("(")
     end = _closing(rest, begin)
     opcode, inside, attributes = rest[:begin], rest[begin + 1 : end], rest[end + 1 :]
-    # A constant's value may be a string of any signs.
+    # A constant's value may be a string with any characters, so do not search it for operands.
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inside))
     return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes)
 
@@ -207,7 +208,7 @@ def _parse_arrays(shape: str) -> tuple[Array, ...]:
 
 
 def _closing(text: str, begin: int) -> int:
-    """Where the parenthesis that opens at ``begin`` closes."""
+    """Position of the parenthesis that closes the one at ``begin``."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, begin):
         depth += 1 if found.group() == "(" else -1

@@ -1,8 +1,8 @@
-"""How often the loops of a compiled program run.
+"""Finds the trip counts of the loops in a compiled program.
 
-A scan over layers is a ``while`` with a counter in its state. Where XLA has noted the number it is in the
-``backend_config``; where it has not, the counter is followed: only whole numbers without axes are computed, step by
-step, until the condition no longer holds.
+A scan over layers is a ``while`` with a counter in its state. If XLA knows the trip count, it is in the
+``backend_config``. Otherwise the loop is interpreted: its integer scalars are evaluated, iteration by iteration, until
+the condition is false.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from afjax.errors import UserError
 from afjax.tpu.hlo import Computation, Instruction, Module
 
-# A whole number, the values of a tuple, or None for what is not known before the program runs.
+# An integer, a tuple of values, or None for a value that is not known before the program runs.
 Value = Any
 
 _MOST_TRIPS = 100_000
@@ -37,15 +37,15 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 
 
 def trip_count(module: Module, loop: Instruction, start: Value) -> int:
-    """How often a ``while`` runs its body.
+    """Finds how often a ``while`` runs its body.
 
     Args:
       module: The program.
       loop: The ``while``.
-      start: The value of its operand, of :func:`evaluate`.
+      start: The value of its operand, from :func:`evaluate`.
 
     Raises:
-      UserError: It cannot be told.
+      UserError: The trip count is unknown.
     """
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(known.group(1))
@@ -69,7 +69,7 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
 
 
 def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
-    """The part of a loop's state that is the same in every one of its ``trips``; None for the rest."""
+    """The loop's state, with None for every value that changes between its ``trips``."""
     if not isinstance(start, tuple) or trips == 1:
         return start
     body = called(module, loop, "body")
@@ -80,7 +80,7 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
 
 
 def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """The computation that an instruction names under ``calls``, ``to_apply``, ``body`` or ``condition``."""
+    """The computation under an attribute of an instruction: ``calls``, ``to_apply``, ``body`` or ``condition``."""
     name = instruction.computation(attribute)
     assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]
@@ -93,14 +93,14 @@ def evaluate(
     arguments: tuple[Value, ...],
     known: dict[str, Value] | None = None,
 ) -> Value:
-    """The value of an instruction, as far as it is known.
+    """Evaluates an instruction, as far as its value is known at compile time.
 
     Args:
       module: The program.
-      computation: The instruction's.
-      name: Its name.
+      computation: The computation that contains the instruction.
+      name: The instruction's name.
       arguments: Values of the computation's parameters.
-      known: Values of the computation's instructions found so far.
+      known: Cache of the values of the computation's instructions.
     """
     known = {} if known is None else known
     if name not in known:
@@ -117,7 +117,7 @@ def _evaluate(
 ) -> Value:
     opcode = instruction.opcode
     if not any(not array.dims and array.dtype[0] in "sup" for array in instruction.results):
-        # No whole number without axes (s32, u32, pred) is in it.
+        # None of the results is an integer or boolean scalar (s32, u32, pred).
         return None
 
     def operand(number: int) -> Value:

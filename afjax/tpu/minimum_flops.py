@@ -1,13 +1,14 @@
-"""The least operations that a step of a method takes, from its maths: matrix products only, two operations each MAC.
+"""Computes the minimum operations of a method's training or evaluation step.
 
-A product of ``x [n, a]`` and ``W [a, b]`` takes ``n a b`` multiply-adds (MACs). Training takes as many again for the
-gradient of ``W`` if ``W`` is trained, or made from what is trained, and as many again for the gradient of ``x`` if
-anything that ``x`` was computed from is. That is all there is to it: the backward pass of a frozen trunk has no
-gradients of weights, and it ends at the lowest trained thing. Every function below therefore walks the forward pass,
-and carries along whether what it has computed so far depends on anything trained ("live").
+Only matrix products are counted, as two operations per multiply-add (MAC). A product of ``x [n, a]`` and ``W [a, b]``
+takes ``n a b`` MACs. Training takes the same number again for the gradient with respect to ``W``, if ``W`` is trained
+or computed from trained parameters. It takes the same number once more for the gradient with respect to ``x``, if ``x``
+depends on trained parameters. The backward pass of a frozen trunk therefore computes no weight gradients and ends at
+the lowest trained parameters. Every function below walks the forward pass and tracks whether the values so far depend
+on trained parameters ("live").
 
-``d`` is the hidden size, ``n`` the number of tokens, ``T`` those of a row. Elementwise arithmetic, softmax, LayerNorm,
-embedding look-ups and the optimizer are not counted.
+``d`` is the hidden size, ``n`` the number of tokens and ``T`` the number of tokens per row. Elementwise arithmetic,
+softmax, LayerNorm, embedding look-ups and the optimizer are not counted.
 """
 
 import dataclasses
@@ -19,29 +20,29 @@ from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
 
-# A preset of afjax.model.partition.preset, or nothing at all: evaluation.
+# A preset of afjax.model.partition.preset, or "nothing" for evaluation.
 Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layernorm", "top_k", "nothing"]
 
 
 def minimum_flops(
     model: Model, trained: Trained, *, batch_size: int, length: int, num_outputs: int = 2, top_k: int = 0
 ) -> int:
-    """The least floating-point operations of one step, of all its rows together, in matrix products.
+    """Computes the minimum floating-point operations of one step, over all rows.
 
-    Of several exact ways to compute the same it takes the cheapest known: the last layer for the first token alone
-    where that is what the head reads, first-token attention without keys and values, fusion factored or folded
-    (:mod:`afjax.fusion.factored`). Fusion for evaluation is folded before the step.
+    If a result can be computed exactly in several ways, the cheapest known way counts: the last layer for the first
+    token only (if the head reads nothing else), first-token attention without keys and values, factored or folded
+    fusion (:mod:`afjax.fusion.factored`). For evaluation, fusion is folded before the step.
 
     Args:
-      model: What is computed.
-      trained: The partition's preset; ``nothing`` for a step of evaluation.
-      batch_size: Rows of the global batch; of multiple choice the choices of all rows.
-      length: Tokens a row.
-      num_outputs: Of the head.
-      top_k: How many upper layers ``top_k`` trains.
+      model: The model.
+      trained: The partition's preset; ``nothing`` for an evaluation step.
+      batch_size: Rows of the global batch. For multiple choice, the number of choices of all rows.
+      length: Tokens per row.
+      num_outputs: Number of outputs of the head.
+      top_k: Number of upper layers that the preset ``top_k`` trains.
 
     Raises:
-      UserError: ``top_k`` without a number of layers that the trunk has.
+      UserError: The preset is ``top_k``, and ``top_k`` is not between 1 and the trunk's number of layers.
     """
     num_layers = model.trunk.num_layers
     if trained == "top_k" and not 0 < top_k <= num_layers:
@@ -51,11 +52,12 @@ def minimum_flops(
 
 @dataclasses.dataclass
 class _Step:
-    """Walks one step; ``macs`` is the sum so far.
+    """Walks one step.
 
     Attributes:
+      model, trained, length, num_outputs, top_k: As in :func:`minimum_flops`.
       rows: Rows of the batch.
-      length: Tokens a row.
+      macs: The multiply-adds so far.
     """
 
     model: Model
@@ -67,11 +69,11 @@ class _Step:
     macs: int = 0
 
     def count(self) -> int:
-        """All MACs of the step."""
+        """Counts all MACs of the step."""
         model, trunk = self.model, self.model.trunk
         configs = [config for _, config in model.adapters]
         carried_norms = any(isinstance(config, AdapterConfig) and config.layer_norms for config in configs)
-        # LayerNorms stand in every layer, and one behind the embeddings.
+        # Every layer has LayerNorms, and so do the embeddings. If they are trained, all activations are live.
         norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
         held = adapter_layers(configs[0], trunk.num_layers) if configs else ()
         all_tokens = not self._pools_first_token() or any(
@@ -90,10 +92,10 @@ class _Step:
         self._head(live)
         return self.macs
 
-    # What one product takes.
+    # Products.
 
     def product(self, macs: int, *live: bool) -> bool:
-        """Adds a product of two things, each live or not; returns whether the result is."""
+        """Adds a product; ``live`` is whether each factor is live. Returns whether the result is live."""
         self.macs += macs * (1 + sum(live))
         return any(live)
 
@@ -102,14 +104,14 @@ class _Step:
         return self.product(n * inputs * outputs, trained, live)
 
     def cheaper(self, *ways: "_Step") -> None:
-        """Adds the cheapest of several ways to compute the same, each counted by a step of its own."""
+        """Adds the cheapest of several ways to compute the same result, each counted in a separate step."""
         self.macs += min(way.macs for way in ways)
 
     def apart(self) -> "_Step":
-        """A step like this one that nothing has been added to."""
+        """A copy of this step with no MACs."""
         return dataclasses.replace(self, macs=0)
 
-    # What is trained.
+    # Trained parameters.
 
     def _trains_layer(self, index: int) -> bool:
         lowest = self.model.trunk.num_layers - self.top_k
@@ -118,10 +120,13 @@ class _Step:
     def _trains_adapters(self) -> bool:
         return self.trained in ("adapter", "adapter+trunk")
 
-    # The parts of the model.
+    # Parts of the model.
 
     def _layer(self, index: int, live: bool, *, norms: bool, filled: bool, first_token: bool) -> bool:
-        """One encoder layer: 4 d² + 2 T d and 8 d² MACs a token (FFN of 4 d), and what its slots hold."""
+        """Adds one encoder layer, with its slots; returns whether its output is live.
+
+        Without the slots it has 4 d² + 2 T d (attention) and 8 d² (FFN of size 4 d) MACs per token.
+        """
         trunk = self.model.trunk
         layer_input = live
         trained = self._trains_layer(index)
@@ -137,10 +142,10 @@ class _Step:
         return live
 
     def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
-        """Query, key and value matrices of ``size²``, scores and contexts; without an output matrix.
+        """Adds attention with ``size²`` query, key and value matrices, without the output matrix.
 
-        For the first token alone, ``q · (K x)`` is ``(Kᵀ q) · x``: then the keys' and values' matrices meet one vector
-        a head and row, and every token meets ``num_heads`` vectors twice.
+        For the first token only, ``q · (K x)`` equals ``(Kᵀ q) · x``. The key and value matrices are then multiplied
+        with one vector per head and row, and every token with ``num_heads`` vectors twice.
         """
         n = self.rows * self.length
         inside = trained or live
@@ -164,14 +169,14 @@ class _Step:
         return inside
 
     def _slot(self, slot: str, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
-        """What a slot holds, over ``n`` tokens; returns whether its output is live.
+        """Adds the adapters or the fusion of a slot; returns whether its output is live.
 
         Args:
           slot: ``attention`` or ``ffn``.
-          n: Tokens that go through it.
-          live: Whether the sub-layer's output is.
-          layer_input: Whether the layer's input is.
-          first_token: Whether the tokens are the rows' first ones alone.
+          n: Number of tokens.
+          live: Whether the sub-layer's output is live.
+          layer_input: Whether the layer's input is live.
+          first_token: Whether the tokens are only the first token of each row.
         """
         configs = [config for _, config in self.model.adapters]
         if slot not in configs[0].slots:
@@ -195,7 +200,7 @@ class _Step:
         *,
         first_token: bool,
     ) -> bool:
-        """An adapter's inner activations."""
+        """Adds an adapter's inner activations; returns whether they are live."""
         if isinstance(config, BesideLayers) and config.placement == "parallel":
             live = layer_input
         d = self.model.trunk.hidden_size
@@ -203,7 +208,7 @@ class _Step:
         return count(self, config, d, n, trained=trained, live=live, first_token=first_token)
 
     def _fusion(self, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
-        """A fusion of frozen adapters: their inner activations, and the cheaper way to mix them."""
+        """Adds a fusion of frozen adapters: their inner activations, and the cheapest way to mix them."""
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         configs, units = self._fused(), live
         for config in configs:
@@ -218,13 +223,13 @@ class _Step:
         return trained or live or units
 
     def _fused(self) -> list[AdapterConfig | BesideLayers]:
-        """The architectures of what each layer fuses."""
+        """The architectures of the adapters that each layer fuses."""
         configs = [config for _, config in self.model.adapters if not isinstance(config, OnTop)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
 
     def _factored_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """``3 d² + 2 (R + N) d`` a token, where R is the number of inner activations of the N adapters."""
+        """Adds ``3 d² + 2 (R + N) d`` per token, for N adapters with R inner activations in total."""
         d, num = self.model.trunk.hidden_size, len(self._fused())
         projected = self._projected_query(n, live, trained)
         self.dense(n, d, inner + num, trained=False, live=projected)
@@ -233,7 +238,7 @@ class _Step:
             self.dense(n, d, d, trained=trained, live=mixed)
 
     def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
-        """``2 d²`` a token; in training ``d²`` a token and ``d³`` once where that is less."""
+        """Adds ``2 d²`` per token, or in training ``d²`` per token and ``d³`` once, if that is less."""
         d = self.model.trunk.hidden_size
         apart, joined = self.apart(), self.apart()
         apart.dense(n, d, d, trained=trained, live=apart.dense(n, d, d, trained=trained, live=live))
@@ -244,7 +249,10 @@ class _Step:
         return trained or live
 
     def _folded_fusion(self, n: int, inner: int, live: bool, units: bool, trained: bool) -> None:
-        """``2 (R + N) d`` a token, and in training ``3 (R + N) d²`` once, for matrices that are then trained."""
+        """Adds ``2 (R + N) d`` per token, and in training ``3 (R + N) d²`` once.
+
+        In training the folded matrices are computed from trained parameters, so they have gradients.
+        """
         d, num = self.model.trunk.hidden_size, len(self._fused())
         if trained:
             columns = inner + num
@@ -256,7 +264,10 @@ class _Step:
         self.dense(n, inner + num, d, trained=trained and self.model.fusion.value, live=scores or units)
 
     def _textbook_fusion(self, n: int, live: bool, units: bool) -> bool:
-        """Of outputs that are not linear in inner activations: ``3 d²`` a token, and VD of those that have one."""
+        """Adds a fusion of outputs that are not linear in the inner activations.
+
+        It takes ``3 d²`` per token, in addition to the adapters' output matrices, if they have one.
+        """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
         for config in self._fused():
             if size := slot_kind(config).size(config, d):
@@ -270,7 +281,10 @@ class _Step:
         return self.model.reads == "pooled" and self.model.head.pooling == "first"
 
     def _head(self, live: bool) -> None:
-        """Pooler, hidden layers and output, per row; without the pooler, per token, if the head reads tokens."""
+        """Adds the head: pooler, hidden layers and output, per row.
+
+        A head that reads tokens has no pooler and runs per token.
+        """
         d, trained, head = self.model.trunk.hidden_size, self.trained != "nothing", self.model.head
         pooled = self.model.reads == "pooled"
         rows = self.rows if pooled else self.rows * self.length

@@ -1,4 +1,4 @@
-"""What a run would compute: its model, what it trains and the shapes of its arrays, without any parameters."""
+"""Describes a training run by its model, partition and array shapes, without parameters."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.pretrained import trunk_size
+from afjax.trunk.sizes import trunk_size
 
-# ``adapter`` is a Pfeiffer adapter, as for ``afjax bench``.
+# ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {
     "full": ("full", ""),
     "head": ("head", ""),
@@ -32,23 +32,23 @@ METHODS: Mapping[str, tuple[Partition, str]] = {
     "pals": ("adapter+trunk", "pals"),
     "fusion": ("fusion", "pfeiffer"),
 }
-# Under which name the model sees the adapter and the head that are trained.
+# The model's name for the trained adapter and head.
 OWN = "own"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One training run.
+    """The plan of one training run.
 
     Attributes:
-      title: What it is, in a few words.
-      setup: What is computed and trained, on the first task.
-      kinds: The kinds of the tasks: one, or those of a multi-task run.
-      outputs: The number of outputs of each task's head.
-      trained: The name of the partition.
-      multitask: Whether tasks are stacked, one of them per step.
-      settings: Batches, optimizer.
-      mesh: How devices share the work.
+      title: A short description of the run.
+      setup: The model and its trained partition, for the first task.
+      kinds: The kind of each task; several for a multi-task run.
+      outputs: Number of outputs of each task's head.
+      trained: The partition's preset.
+      multitask: Whether the tasks' parameters are stacked, with one task per step.
+      settings: Batch size, optimizer and other training settings.
+      mesh: The device mesh.
     """
 
     title: str
@@ -62,12 +62,12 @@ class Plan:
 
     @property
     def model(self) -> Model:
-        """What is computed, on one task."""
+        """The model of the first task."""
         return self.setup.model
 
     @property
     def dtype(self) -> TrunkDtype:
-        """The dtype that the trunk computes in, and is kept in if it is frozen."""
+        """The trunk's compute dtype, and its parameters' dtype if it is frozen."""
         return self.model.dtype or "float32"
 
     @property
@@ -77,19 +77,19 @@ class Plan:
 
     @property
     def top_k(self) -> int:
-        """How many upper layers are trained; 0 for other partitions."""
+        """Number of upper layers that the ``top_k`` partition trains; 0 for other partitions."""
         return self.setup.top_k
 
     def with_batch(self, batch_size: int) -> "Plan":
-        """The same run with other batches."""
+        """The same run with another batch size."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, batch_size=batch_size))
 
     def params(self) -> Tree:
-        """The shapes of the tree with four roots, with the adapter and the head of the first task."""
+        """The shapes of the parameter tree with its four roots, with the first task's adapter and head."""
         return self._shapes(self.setup)
 
     def own(self, task: int) -> Tree:
-        """The shapes of the adapter and the head of one task of a multi-task run."""
+        """The shapes of one task's adapter and head in a multi-task run."""
         model = dataclasses.replace(self.model, reads=TASK_KINDS[self.kinds[task]].reads)
         params = self._shapes(dataclasses.replace(self.setup, model=model, num_outputs=self.outputs[task]))
         return {root: params[root] for root in ("heads", "adapters") if params[root]}
@@ -99,73 +99,79 @@ class Plan:
         return jax.eval_shape(lambda: setup.init(key, init_trunk(key, setup.model.trunk)))
 
 
-def of_method(
-    *,
-    trunk: str,
-    method: str,
-    num_adapters: int,
-    num_tasks: int,
-    batch_size: int,
-    max_length: int,
-    dtype: TrunkDtype,
-    scan_layers: bool,
-    remat: Remat,
-    mesh: MeshConfig,
-) -> Plan:
-    """A method's run by a few numbers.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MethodCase:
+    """A training method and the sizes of its run, in place of an experiment config.
 
-    Args:
-      trunk: A size's name or a folder with a config.json.
+    Attributes:
+      trunk: Name of a trunk size, or a folder with a config.json.
       method: One of :data:`METHODS`.
-      num_adapters: How many adapters a fusion has.
-      num_tasks: How many tasks share the trunk under PALs.
-      batch_size: Rows of all devices.
-      max_length: Tokens a row.
-      dtype: Of the trunk.
-      scan_layers: One compiled loop over the layers.
-      remat: What the backward pass computes again.
-      mesh: How devices share the work.
+      num_adapters: Number of fused adapters.
+      num_tasks: Number of tasks of a run with PALs.
+      batch_size: Rows per step, over all devices.
+      max_length: Tokens per row.
+      dtype: The trunk's dtype.
+      scan_layers: Whether to compile one loop over the layers.
+      remat: The rematerialization policy of the backward pass.
+      mesh: The device mesh.
+    """
+
+    trunk: str
+    method: str
+    num_adapters: int
+    num_tasks: int
+    batch_size: int
+    max_length: int
+    dtype: TrunkDtype
+    scan_layers: bool
+    remat: Remat
+    mesh: MeshConfig
+
+
+def plan_method(case: MethodCase) -> Plan:
+    """Plans the run of a method.
 
     Raises:
-      UserError: An unknown size, or numbers that make no step.
+      UserError: The trunk size is unknown, or a number is out of range.
     """
-    config = trunk_size(trunk)
-    if min(num_adapters, num_tasks, batch_size) < 1 or not 4 <= max_length <= config.max_length:
+    config = trunk_size(case.trunk)
+    if min(case.num_adapters, case.num_tasks, case.batch_size) < 1 or not 4 <= case.max_length <= config.max_length:
         raise UserError(
-            f"num_adapters={num_adapters}, num_tasks={num_tasks}, batch_size={batch_size}, max_length={max_length}: "
-            f"take at least 1 of each, and 4 to {config.max_length} tokens."
+            f"num_adapters={case.num_adapters}, num_tasks={case.num_tasks}, batch_size={case.batch_size}, "
+            f"max_length={case.max_length}: take at least 1 of each, and 4 to {config.max_length} tokens."
         )
-    trained, preset = METHODS[method]
-    several = method == "pals"
-    if method == "fusion":
-        adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(num_adapters)}
+    trained, preset = METHODS[case.method]
+    several = case.method == "pals"
+    if case.method == "fusion":
+        adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(case.num_adapters)}
         setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, reads="pooled", num_outputs=2)
     else:
         adapter = ADAPTER_PRESETS[preset] if preset else AdapterConfig()
         setup = single_setup(
             Method(partition=trained, adapter=adapter), config, name=OWN, reads="pooled", num_outputs=2
         )
-    kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(num_tasks if several else 1))
-    detail = {"fusion": f" over {num_adapters} adapters", "pals": f" for {num_tasks} tasks"}.get(method, "")
+    kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(case.num_tasks if several else 1))
+    details = {"fusion": f" over {case.num_adapters} adapters", "pals": f" for {case.num_tasks} tasks"}
     return Plan(
-        title=f"{trunk}, {method}{detail}",
-        setup=setup.computed(dtype=dtype, scan_layers=scan_layers, remat=remat),
+        title=f"{case.trunk}, {case.method}{details.get(case.method, '')}",
+        setup=setup.computed(dtype=case.dtype, scan_layers=case.scan_layers, remat=case.remat),
         kinds=kinds,
         outputs=(2,) * len(kinds),
         trained=trained,
         multitask=several,
-        settings=TrainConfig(batch_size=batch_size, max_length=max_length),
-        mesh=mesh,
+        settings=TrainConfig(batch_size=case.batch_size, max_length=case.max_length),
+        mesh=case.mesh,
     )
 
 
-def of_experiment(config: ExperimentConfig) -> Plan:
-    """The run of an experiment (of its target, where it has sources), at its longest padded length.
+def plan_experiment(config: ExperimentConfig) -> Plan:
+    """Plans the run of an experiment at its longest padded length.
 
-    Data is not read: tasks that do not name their labels are taken to have two.
+    If the experiment has sources, the plan is for its target. No data is read: tasks without label names are assumed to
+    have two labels.
 
     Raises:
-      UserError: A trunk whose architecture is not at hand, or of another recipe's.
+      UserError: The trunk is neither a known size nor a local folder, or the adapters cannot be fused.
     """
     trunk = trunk_size(config.trunk)
     several = config.recipe == "multitask"

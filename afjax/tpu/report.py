@@ -1,4 +1,4 @@
-"""What training a plan on a slice would take: compiled for it, counted, and put into words and JSON."""
+"""Reports the cost of training a plan on a slice, from the programs compiled for it."""
 
 import dataclasses
 import math
@@ -18,13 +18,13 @@ from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A compiled step, counted.
+    """The costs of a compiled step.
 
     Attributes:
-      program: What it does on one chip.
+      program: Its work and memory on one chip.
       compile_s: Seconds of tracing and compiling.
-      minimum_flops: The least operations of one chip's rows, in matrix products.
-      roofline: How fast the chip could run it at best.
+      minimum_flops: Minimum operations for one chip's rows, in matrix products.
+      roofline: Lower bounds of the time per step.
     """
 
     program: Program
@@ -35,15 +35,16 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a plan takes on a slice.
+    """The costs of a plan on a slice.
 
     Attributes:
       plan: The run.
       topology: The slice.
-      train, evaluate: Its steps; None: the compiler refuses them, as the batch does not fit the chip's memory.
-      gradient_bytes: Of all trained leaves of one step.
-      fitting_batch: About the largest batch that fits, rows of all chips, from the memory that two batches take; None:
-        none was looked for, or none fits.
+      train, evaluate: The steps. None if the batch does not fit the chip's memory, so that the training step does not
+        compile.
+      gradient_bytes: Bytes of the gradients of one step, over all trained leaves.
+      fitting_batch: Approximately the largest batch that fits, in rows over all chips. It is extrapolated from the
+        memory of two batches. None if it was not requested, or if no batch fits.
     """
 
     plan: Plan
@@ -55,15 +56,15 @@ class Report:
 
 
 def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
-    """Compiles a plan's steps for a slice, and counts them.
+    """Compiles a plan's steps for a slice and computes their costs.
 
     Args:
       plan: The run.
-      topology: Where.
-      fit: Whether to look for the largest batch, which compiles the training step once more or more often.
+      topology: The slice.
+      fit: Whether to search for the largest batch. This compiles the training step at least once more.
 
     Raises:
-      UserError: No compiler; a mesh or a batch that does not fit the slice's chips.
+      UserError: The TPU compiler is not installed, or the mesh or the batch size does not fit the number of chips.
     """
     mesh = make_mesh(plan.mesh, get_topology(topology).devices)
     check_batch(plan.settings.batch_size, mesh)
@@ -78,7 +79,10 @@ def _row_parts(mesh: Mesh) -> int:
 
 
 def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
-    """The training step; None where the compiler finds that it does not fit the chip's memory."""
+    """Compiles the training step and computes its costs.
+
+    Returns None if the step does not fit the chip's memory.
+    """
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -97,7 +101,7 @@ def _step(
     plan: Plan, trained: Any, compiled: jax.stages.Compiled, seconds: float, mesh: Mesh, topology: Topology
 ) -> Step:
     program = read_program(compiled)
-    # A chip folds, and counts, for its own rows; what a tensor axis shares out, it shares out of these.
+    # The minimum is for one chip's rows, as every chip does its own folding. A tensor axis divides this work further.
     parts, choices = _row_parts(mesh), 4 if plan.kinds[0] == "multiple_choice" else 1
     least = minimum_flops(
         plan.model,
@@ -111,7 +115,11 @@ def _step(
 
 
 def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | None) -> int | None:
-    """About the largest batch that fits, if memory grows in a line with rows; None: not even a row a device does."""
+    """Extrapolates the largest batch that fits, assuming that memory is linear in rows.
+
+    The two points of the line are the memory of the plan's batch size and of half as many rows. Returns None if not
+    even one row per device fits.
+    """
     rows, parts, room = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
     too_many = None
     while train is None:
@@ -119,14 +127,14 @@ def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | Non
         if not rows:
             return None
         train = train_step(plan.with_batch(rows), mesh, topology)
-    # Another point of the line: half as many rows, or twice where there is no half.
+    # The second point of the line: half as many rows, or twice as many if the batch cannot be halved.
     others = rows // 2 // parts * parts or 2 * rows
     other = train_step(plan.with_batch(others), mesh, topology) if others != too_many else None
     if other is None:
         return rows
     by_row = (train.program.memory.peak - other.program.memory.peak) / (rows - others)
     if by_row <= 0:
-        # The compiler's memory does not grow between these two; no line can be drawn.
+        # Memory does not grow between the two batches, so it cannot be extrapolated.
         return rows
     most = rows + int((room - train.program.memory.peak) / by_row)
     if too_many is not None:
@@ -134,7 +142,7 @@ def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | Non
     return max(rows, most // parts * parts)
 
 
-# Of a step, in JSON; null where it does not fit.
+# The JSON keys of one step's costs; their values are null if the step does not fit.
 FIGURES = (
     "compile_s",
     "flops_per_chip",
@@ -157,10 +165,10 @@ FIGURES = (
 
 
 def to_json(found: Report) -> dict[str, Any]:
-    """The figures of one chip, bytes and seconds of one training step; those of evaluation begin with ``eval_``.
+    """Converts a report to a JSON object with the costs of one step on one chip.
 
-    ``fits`` is whether the compiler takes the step, which goes by ``in_use_gb_per_chip``; ``memory_gb_per_chip`` is
-    all of it together, and may be beyond the chip's memory all the same.
+    Keys of the evaluation step begin with ``eval_``. ``fits`` is whether the step compiles. The compiler decides this
+    by ``in_use_gb_per_chip``, so ``memory_gb_per_chip``, the sum of all parts, may still exceed the chip's memory.
     """
     plan, topology = found.plan, found.topology
     values: dict[str, Any] = {
@@ -205,7 +213,7 @@ def _figures(step: Step) -> dict[str, Any]:
 
 
 def to_lines(found: Report) -> list[str]:
-    """The report in words."""
+    """Formats a report as lines of text."""
     plan, topology = found.plan, found.topology
     rows = plan.settings.batch_size
     lines = [

@@ -1,4 +1,4 @@
-"""How fast a chip could run a program at best: the time that each of its three resources is busy."""
+"""Roofline model: how long a program keeps each of a chip's three resources busy."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ Bound = Literal["compute", "hbm", "interconnect"]
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds of one step.
+    """Seconds per step for each resource.
 
     Attributes:
-      compute_s: Matrix products at the chip's bfloat16 peak.
-      hbm_s: Memory traffic at the main memory's bandwidth.
-      interconnect_s: Collectives at the bandwidth of the links.
+      compute_s: Time of the matrix products at the chip's bfloat16 peak.
+      hbm_s: Time of the memory traffic at the main memory's bandwidth.
+      interconnect_s: Time of the collectives at the links' bandwidth.
     """
 
     compute_s: float
@@ -26,7 +26,7 @@ class Roofline:
 
     @property
     def bound(self) -> Bound:
-        """Which of them takes longest."""
+        """The resource that takes longest."""
         seconds: Mapping[Bound, float] = {
             "compute": self.compute_s,
             "hbm": self.hbm_s,
@@ -36,24 +36,24 @@ class Roofline:
 
     @property
     def step_s(self) -> float:
-        """The longest of them: all three at work at the same time, the optimistic end."""
+        """Optimistic step time: all three resources work at the same time."""
         return max(self.compute_s, self.hbm_s, self.interconnect_s)
 
     @property
     def sum_s(self) -> float:
-        """One after another, the pessimistic end."""
+        """Pessimistic step time: the three resources work one after another."""
         return self.compute_s + self.hbm_s + self.interconnect_s
 
 
 def roofline(work: Work, topology: Topology) -> Roofline:
-    """The three times of a program on a slice.
+    """Computes the roofline of a program on a slice.
 
-    ``compute_s = matmul_flops / peak``, where the peak is that of bfloat16 operands, which XLA's default precision
-    rounds those of float32 to; elementwise arithmetic runs beside the products in units of its own and is left out.
+    ``compute_s = matmul_flops / peak``, with the peak for bfloat16 operands: XLA's default precision rounds float32
+    operands to bfloat16. Elementwise arithmetic is left out, as it runs in separate units at the same time.
     ``hbm_s = hbm_bytes / bandwidth``. ``interconnect_s`` sums :func:`collective_seconds`.
 
     Args:
-      work: What the program does on one chip.
+      work: The program's work on one chip.
       topology: The slice.
     """
     return Roofline(
@@ -64,11 +64,12 @@ def roofline(work: Work, topology: Topology) -> Roofline:
 
 
 def collective_seconds(collective: Collective, topology: Topology) -> float:
-    """Seconds a step of one collective, if every link of the chip with the fewest is busy all the time.
+    """Seconds per step of one collective.
 
-    Of ``n`` devices and whole arrays of ``bytes``, rings send from each chip ``2 (n - 1) / n * bytes`` for an
-    all-reduce, ``(n - 1) / n * bytes`` for an all-gather, a reduce-scatter or an all-to-all, and all ``bytes`` for a
-    permutation or a broadcast. Latency (about a microsecond a hop) and hops through other chips are left out.
+    The chip with the fewest links is the bottleneck, and all its links are fully used. For ``n`` devices and full
+    arrays of ``bytes``, each chip of a ring sends ``2 (n - 1) / n * bytes`` for an all-reduce, ``(n - 1) / n * bytes``
+    for an all-gather, a reduce-scatter or an all-to-all, and ``bytes`` for a permutation or a broadcast. Latency (about
+    a microsecond per hop) and hops through other chips are left out.
     """
     n = collective.group_size
     if n < 2 or not topology.links:

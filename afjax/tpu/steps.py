@@ -1,4 +1,4 @@
-"""The real training and evaluation steps of a plan, compiled for devices that need not be there."""
+"""Compiles a plan's training and evaluation steps, for devices that need not be present."""
 
 import functools
 import time
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from afjax.data.over_rows import jit_eval_step
-from afjax.distributed.sharding import batch_sharding, tree_sharding, whole
+from afjax.distributed.sharding import batch_sharding, replicated, tree_sharding
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tpu.plan import Plan
 from afjax.train.multitask_step import (
@@ -27,11 +27,14 @@ from afjax.trees import Tree, merge
 
 
 def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """The training step, and the seconds that tracing and compiling it took.
+    """Compiles the training step.
 
     Args:
       plan: The run.
-      mesh: Devices, of a topology that is only described, say.
+      mesh: The device mesh. Its devices may be described only (:func:`afjax.tpu.chips.get_topology`).
+
+    Returns:
+      The compiled step, and the seconds that tracing and compiling took.
     """
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
@@ -45,18 +48,18 @@ def compile_train_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, flo
     key = jax.eval_shape(lambda: jax.random.key(0, impl=plan.settings.prng))
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     with jax.set_mesh(mesh):
-        inputs = (state, frozen, batch, _placed(key, whole(mesh)), _placed(rate, whole(mesh)))
+        inputs = (state, frozen, batch, _placed(key, replicated(mesh)), _placed(rate, replicated(mesh)))
         compiled = jit_step(step, state, mesh).lower(*inputs).compile()
     return compiled, time.perf_counter() - begin
 
 
 def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, float]:
-    """The evaluation step, and the seconds that tracing and compiling it took."""
+    """Compiles the evaluation step, like :func:`compile_train_step`."""
     begin = time.perf_counter()
     state, frozen = step_shapes(plan, mesh)
     batch = _batch(plan, mesh, training=False)
     if plan.multitask:
-        task = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+        task = _placed(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
         inputs: Any = {"trained": state["trained"], "frozen": frozen, "task": task}
         step: Any = make_multitask_eval_step(plan.model)
     else:
@@ -68,7 +71,10 @@ def compile_eval_step(plan: Plan, mesh: Mesh) -> tuple[jax.stages.Compiled, floa
 
 
 def trained_bytes(plan: Plan, mesh: Mesh) -> int:
-    """Bytes of the gradients of one step: what is trained, of a multi-task run what all tasks share and one's own."""
+    """Bytes of the gradients of one step.
+
+    A step of a multi-task run has gradients of the shared parameters and of one task's own parameters.
+    """
     trained = step_shapes(plan, mesh)[0]["trained"]
     if plan.multitask:
         own = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
@@ -78,7 +84,7 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 
 @functools.lru_cache(maxsize=4)
 def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
-    """The shapes of the state in front of the first step, and of what is frozen, on the mesh."""
+    """Shapes and shardings of the initial training state and of the frozen parameters."""
     params = plan.params()
     if plan.multitask:
         own = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
@@ -96,7 +102,7 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
 
 def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
     kind, rows = TASK_KINDS[plan.kinds[0]], plan.settings.batch_size
-    # Multiple choice: as many choices as Social IQa and most tasks have, or more.
+    # Four choices for multiple choice. Social IQa and most other tasks have no more.
     shape = (rows, 4, plan.length) if kind.has_choices else (rows, plan.length)
     batch = {
         "tokens": jax.ShapeDtypeStruct(shape, jnp.int32),
@@ -104,13 +110,13 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
         "mask": jax.ShapeDtypeStruct(shape, bool),
     }
     if training:
-        # Multi-task batches of classes and of numbers have one dtype, so that they share a program.
+        # In multi-task runs class labels and regression targets have the same dtype, so that they share a program.
         dtype = "float32" if plan.multitask and not kind.label_shape else kind.label_dtype
         batch["labels"] = jax.ShapeDtypeStruct((rows, *kind.label_shape), dtype)
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
     placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}
     if training and plan.multitask:
-        placed["task"] = _placed(jax.ShapeDtypeStruct((), jnp.int32), whole(mesh))
+        placed["task"] = _placed(jax.ShapeDtypeStruct((), jnp.int32), replicated(mesh))
     return placed
 
 

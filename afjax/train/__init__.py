@@ -1,1 +1,1 @@
-"""Training: the step, the loop, the recipes, and whole experiments that can be resumed."""
+"""Training: the step, the loop, the recipes, and resumable experiments."""

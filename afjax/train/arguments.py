@@ -1,4 +1,4 @@
-"""Checks of the arguments that all recipes take."""
+"""Checks the arguments that all recipes take."""
 
 import math
 import sys
@@ -28,14 +28,14 @@ def check_types(
     config: TrainConfig,
     options: RunOptions,
 ) -> None:
-    """Checks the types of a recipe's arguments, before any of them is used.
+    """Checks the types of a recipe's arguments.
 
     Args:
       trunk, method, config, options: The arguments.
-      kind: The class that the recipe's method must have.
+      kind: The required class of ``method``.
 
     Raises:
-      UserError: An argument has another type; the message names the right one.
+      UserError: An argument has the wrong type. The message names the expected type.
     """
     given: tuple[tuple[str, Any, type], ...] = (
         ("trunk", trunk, Trunk),
@@ -52,10 +52,10 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
     """Checks a task and its data.
 
     Returns:
-      The rows of each split, see :func:`afjax.tasks.load.rows_by_split`.
+      The rows of each split; see :func:`afjax.tasks.load.rows_by_split`.
 
     Raises:
-      UserError: A task of another type, a split without rows, or splits with different label names.
+      UserError: The task is not a TaskConfig, a split has no rows, or the splits have different label names.
     """
     if not isinstance(task, TaskConfig):
         raise UserError(f"The task is {shown(task)}; give a TaskConfig, such as TaskConfig(name=...).")
@@ -64,7 +64,7 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
         if not len(splits[split]):
             raise UserError(f"The task {task.name} has no {split} rows; give at least one.")
     names, dev_names = splits["train"].label_names, splits["dev"].label_names
-    # Labels are indices into these names, so other names would score other classes.
+    # Labels are indices into these names, so different names would score the wrong classes.
     if names and dev_names and names != dev_names:
         raise UserError(
             f"The task {task.name} has the labels {shown(list(names))} in train and {shown(list(dev_names))} in dev. "
@@ -74,7 +74,7 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
 
 
 def data_of(data: Any, task: TaskConfig) -> Any:
-    """One task's splits, from the splits of several tasks; empty if the task is missing.
+    """Returns one task's splits from ``{task's name: splits}``; empty if the task is missing.
 
     Raises:
       UserError: ``data`` is not a mapping.
@@ -87,11 +87,11 @@ def data_of(data: Any, task: TaskConfig) -> Any:
 
 
 def check_adapter_size(config: Adapter, trunk: Trunk) -> None:
-    """Raises UserError if an adapter does not fit the trunk, or not this machine's memory."""
+    """Raises UserError if an adapter does not fit the trunk or this machine's memory."""
     try:
         shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config))
         size = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    except (OverflowError, TypeError):  # Shapes beyond what JAX can express.
+    except (OverflowError, TypeError):  # The shapes are too large for JAX.
         size = sys.maxsize
     if size > physical_memory():
         raise UserError(

@@ -1,4 +1,4 @@
-"""A run's checkpoints: all that is needed to go on as if it had never stopped."""
+"""A run's checkpoints. They hold everything that is needed to resume bit-identically."""
 
 import errno
 import os
@@ -19,20 +19,22 @@ from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.train.record import input_differences
 from afjax.trees import Tree
 
-# Bytes that Orbax writes beside the arrays, and more than enough.
+# Upper bound on the bytes that Orbax writes in addition to the arrays.
 ORBAX_FILES = 1_000_000
 
 
 class RunCheckpoints:
-    """Orbax checkpoints of ``{"state", "best", "progress"}`` in a folder, the newest two.
+    """Orbax checkpoints of ``{"state", "best", "progress"}``. Keeps the newest two.
 
-    ``state`` is the training state, ``best`` the trained tree with the best dev metric so far, and ``progress`` plain
-    JSON. A checkpoint appears whole or not at all, so a killed run finds the last complete one. On several hosts all
-    save and restore together. Writing goes on in the background; the state itself may be donated at once.
+    ``state`` is the training state, ``best`` is the trained tree with the best dev metric so far, and ``progress`` is a
+    JSON object. Checkpoints are atomic, so a killed run resumes from the last complete one. All hosts must call
+    :meth:`save` and :meth:`restore`. Saving is asynchronous, but the state may be donated as soon as :meth:`save`
+    returns.
 
     Args:
-      folder: The run's own.
-      inputs: ``{what: digest}`` of what the run trains, which its checkpoints carry: those of another are refused.
+      folder: The folder of the run's checkpoints.
+      inputs: ``{name: digest}`` of the run's inputs, saved with every checkpoint. A checkpoint with other inputs is
+        refused.
     """
 
     def __init__(self, folder: epath.Path, inputs: Mapping[str, str]) -> None:
@@ -44,15 +46,15 @@ class RunCheckpoints:
             max_to_keep=2, create=True, async_options=ocp.AsyncOptions(barrier_sync_fn=_wait_unless_failed)
         )
         names = ("state", "best", "progress")
-        # A run that was killed while it removed an old checkpoint leaves a part of it, which Orbax warns of.
+        # If a run was killed while it deleted an old checkpoint, Orbax warns about the remaining files.
         with quiet_orbax():
             self._manager = ocp.CheckpointManager(absolute(folder), options=options, item_names=names)
 
     def save(self, step: int, state: Any, best: Tree, progress: dict[str, Any]) -> None:
-        """Begins to write a checkpoint; does nothing where that step has one.
+        """Starts to write a checkpoint, unless the step already has one.
 
         Raises:
-          UserError: It, or the one before it, cannot be written. Those that were complete are still there.
+          UserError: This checkpoint or the previous one cannot be written. Complete checkpoints are kept.
         """
         if self._manager.latest_step() == step:
             return
@@ -64,49 +66,55 @@ class RunCheckpoints:
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves((state, best))) + ORBAX_FILES
         try:
-            # Asked first, as Orbax prints tracebacks from its threads when it finds out by itself.
+            # Check the free space first: if the disk is full, Orbax prints tracebacks from its threads.
             folder = self._manager.directory
             if not is_remote(folder) and shutil.disk_usage(folder).free < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with quiet_orbax():
                 self._manager.save(step, args=items)
-        except Exception as error:  # TensorStore raises ValueError, whatever the system said.
+        except Exception as error:  # TensorStore raises ValueError for system errors.
             if is_runtime_error(error):  # Another host was lost.
                 raise
             raise self._not_written(error) from error
 
     def wait(self) -> None:
-        """Waits until what was begun is written.
+        """Waits until the pending checkpoint is written.
 
         Raises:
-          UserError: It cannot be.
+          UserError: The checkpoint cannot be written.
         """
         try:
             with quiet_orbax():
                 self._manager.wait_until_finished()
-        except Exception as error:  # As above.
+        except Exception as error:  # As in save.
             if is_runtime_error(error):  # Another host was lost.
                 raise
             raise self._not_written(error) from error
 
     def _not_written(self, error: Exception) -> UserError:
-        # It may be the one before that failed in the background.
+        # The previous checkpoint may have failed in the background, so the message does not name a step.
         return UserError(
             f"A checkpoint could not be written to {self._manager.directory} ({system_reason(error)}); make room, then "
             "start the same command again."
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
-        """The newest checkpoint, or None. The arguments tell shapes and dtypes.
+        """Restores the newest checkpoint.
+
+        Args:
+          state, best: Trees with the shapes, dtypes and shardings to restore.
+
+        Returns:
+          ``(state, best, progress)``, or None if there is no checkpoint.
 
         Raises:
-          UserError: It cannot be read, or is of another run.
+          UserError: The checkpoint cannot be read or belongs to another run.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
         args = self._ocp.args
-        # First: the arrays of another model would not even have these shapes.
+        # Check the inputs before reading the arrays, because another model's arrays may have other shapes.
         saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
         recorded = saved.get("inputs", {}) if isinstance(saved, dict) else None
         if not (isinstance(recorded, dict) and isinstance(saved.get("progress"), dict)):
@@ -114,7 +122,7 @@ class RunCheckpoints:
                 f"The checkpoint {self._manager.directory / str(step)} is damaged (its progress is not what afjax "
                 "writes); remove it to resume from the one before."
             )
-        # The run's own record says which inputs an earlier version did not know of.
+        # Inputs that an earlier version did not record are reported when the run's own record is checked.
         changed, _ = input_differences(recorded, self._inputs)
         if changed or not recorded:
             raise UserError(
@@ -135,10 +143,10 @@ class RunCheckpoints:
         try:
             with quiet_orbax():
                 return self._manager.restore(step, args=items)
-        except Exception as error:  # Whatever Orbax and TensorStore raise on files they cannot read.
+        except Exception as error:  # Orbax and TensorStore raise many types for unreadable files.
             if is_runtime_error(error):  # Another host was lost.
                 raise
-            # Orbax leaves other reads under way, which print tracebacks as they end; the sentence is to be the last.
+            # Orbax's other reads are still running and print tracebacks when they fail. Wait, so that ours comes last.
             time.sleep(1)
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
@@ -151,15 +159,15 @@ class RunCheckpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Of several hosts the others may have failed to write, or wait for this one to train on.
+        # After an error, closing would wait for a save that the other hosts may never finish.
         if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
             self._manager.close()
 
 
 def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:
-    """Orbax's barrier of all hosts, but for a host whose write failed: that raises at once.
+    """Orbax's barrier across hosts, except that a host whose write failed raises at once.
 
-    Orbax has it wait for the others, which wait for it at another barrier, for 20 minutes.
+    Otherwise that host and the others would wait for each other at different barriers, for 20 minutes.
     """
     from orbax.checkpoint import multihost
 

@@ -1,4 +1,4 @@
-"""What would only fail after hours of training is found before anything is written."""
+"""Checks an experiment before anything is written, to find errors that would only occur after hours of training."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -38,11 +38,11 @@ def check_experiment(
     store_folder: str | Path,
     from_store: Sequence[str],
 ) -> None:
-    """Raises UserError where an experiment's data, trunk, store and settings do not fit each other.
+    """Raises UserError if an experiment's data, trunk, store and settings do not fit each other.
 
     Args:
       config: The experiment.
-      tasks: The rows of the tasks that are trained.
+      tasks: The rows of every task to train.
       trunk: The trunk.
       workdir, store_folder: The folders of the run and of its artefacts.
       from_store: The result of :func:`stored_sources`.
@@ -71,9 +71,9 @@ def check_experiment(
 
 
 def check_place(folder: epath.Path, flag: str) -> None:
-    """Raises UserError where a folder to write to, given by a flag, cannot be written.
+    """Raises UserError if the folder given by a flag cannot be written.
 
-    On object stores a small file is written and removed, as nothing else tells.
+    On object stores, a small file is written and removed, because there is no other way to find out.
     """
     if is_remote(folder):
         check_writable(folder, flag)
@@ -86,13 +86,16 @@ def check_place(folder: epath.Path, flag: str) -> None:
 
 
 def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
-    """Raises UserError where the mesh does not divide the batches of a run."""
+    """Raises UserError if a run's batches cannot be split evenly over the mesh."""
     for settings in (config.train, *(source.train for source in config.sources)):
         check_batch(settings.batch_size, mesh)
 
 
 def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path) -> list[str]:
-    """The sources whose adapters the store has; not those that this experiment is about to save there."""
+    """Returns the names of the sources whose adapters are in the store.
+
+    Sources that this experiment has started to train are excluded.
+    """
     if config.recipe != "fusion":
         return []
     there = store.names(store_folder, "adapters")
@@ -103,10 +106,10 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
 def sources_with_rows(
     config: ExperimentConfig, from_store: Sequence[str], inputs: Mapping[str, str] | None
 ) -> list[SourceConfig]:
-    """The sources whose rows an experiment reads, because it trains them.
+    """Returns the sources whose rows an experiment reads in order to train them.
 
-    A resumed run reads the same rows as when it began. These include the sources that it has trained since, and all
-    sources if an earlier version began it.
+    A resumed run reads the same rows as when it began. This includes sources that it has finished since, and all
+    sources if an earlier version of afjax began the run.
 
     Args:
       config: The experiment.
@@ -118,7 +121,11 @@ def sources_with_rows(
 
 
 def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
-    """A sentence for an error about a source's rows: that the store does not have its adapter. Empty if it has."""
+    """Explains, for an error message, that a source's rows are needed because the store lacks its adapter.
+
+    Returns:
+      The sentence, or an empty string if the store has the adapter.
+    """
     there = store.names(store_folder, "adapters")
     if name in there:
         return ""
@@ -135,7 +142,7 @@ def check_stored(
     workdir: epath.Path,
     store_folder: str | Path,
 ) -> None:
-    """Raises UserError if a fusion began with adapters that the store does not have any more.
+    """Raises UserError if a fusion began with adapters that the store no longer has.
 
     Args:
       config, from_store, inputs: As for :func:`sources_with_rows`.
@@ -153,12 +160,12 @@ def check_stored(
 
 
 def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
-    """Which sources' adapters are fused, in order."""
+    """Returns the names of the fused adapters, in order."""
     return config.fused or tuple(source.task.name for source in config.sources)
 
 
 def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
-    """The kinds of artefacts that the target's run saves."""
+    """Returns the kinds of artefacts that the target's run saves."""
     if config.recipe == "fusion":
         return ("fusion", "heads")
     return ("adapters", "heads") if config.has_adapter else ("heads",)
@@ -167,7 +174,7 @@ def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
 def _check_names(
     config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path, from_store: Sequence[str]
 ) -> None:
-    """Refuses to begin runs whose artefacts' names the store already has from elsewhere."""
+    """Raises UserError if a new run's artefact name is already taken in the store."""
     own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
     begun = {} if (workdir / TARGET).exists() else dict.fromkeys(own, target_kinds(config))
     if config.recipe == "fusion":
@@ -188,7 +195,7 @@ def _check_names(
 
 
 def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Path, from_store: Sequence[str]) -> None:
-    """Refuses adapters of the store that are damaged or of another trunk, and sources that cannot be fused."""
+    """Raises UserError if a stored adapter is damaged or of another trunk, or if the adapters cannot be fused."""
     stored = load_adapters(store_folder, from_store, trunk)
     configs: dict[str, Adapter] = {
         name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)

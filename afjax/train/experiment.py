@@ -1,4 +1,4 @@
-"""Whole experiments: from a config to artefacts in a store, resumable at any moment."""
+"""Runs experiments, from a config to artefacts in a store. They can be killed and resumed at any time."""
 
 import dataclasses
 import hashlib
@@ -19,10 +19,11 @@ from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import check_same, check_shared, is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
-from afjax.model.task_model import TaskModel, save_models
+from afjax.model.saving import save_models
+from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json, write_text
@@ -64,14 +65,14 @@ Tasks = Mapping[TaskConfig, Mapping[str, AnyRows]]
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One line of an experiment's table.
+    """One row of an experiment's results.
 
     Attributes:
-      name: Of the artefact.
-      kind: What was trained, or ``adapter (from the store)``.
+      name: The artefact's name.
+      kind: The trained method, such as ``fusion``, or ``adapter (from the store)``.
       task: The task's name.
-      metrics: Dev metrics of the kept parameters.
-      main_metric: Which of them early stopping followed.
+      metrics: Dev metrics of the saved parameters.
+      main_metric: The metric that early stopping followed.
     """
 
     name: str
@@ -88,26 +89,26 @@ def run_experiment(
     store_folder: str | Path | None = None,
     cache_dir: Path | None = None,
 ) -> list[Result]:
-    """Runs an experiment, or goes on with it where it stopped. On several hosts each calls this alike.
+    """Runs an experiment, or resumes it. All hosts call this with the same arguments.
 
     Args:
       config: The experiment.
-      workdir: Its own folder, local or ``gs://``; one that all hosts see.
-      store_folder: Where artefacts go and a fusion's adapters come from, local or ``gs://``; None: the store that the
-        run in the workdir began with, of a new one ``workdir/store``.
-      cache_dir: Where tokenised rows are kept; None: nowhere.
+      workdir: The experiment's own folder, local or ``gs://``. All hosts must be able to access it.
+      store_folder: The store to save artefacts to and to load a fusion's adapters from, local or ``gs://``. Defaults to
+        the store that the run in the workdir began with, or to ``workdir/store`` for a new run.
+      cache_dir: Folder for cached tokenised rows. None disables the cache.
 
     Returns:
-      A result for every source (fusion recipe) and for every task; for the sequential recipe one for every task that
-      was trained before, after each.
+      One result per source (fusion recipe) and one per task. The sequential recipe instead returns, after each task,
+      one result per task trained so far.
 
     Raises:
-      UserError: Everything that the caller can put right. Where data, trunk, store and settings do not fit each other
-        nothing is written; what was trained until a later error stays.
-      PreemptionError: SIGTERM came to any host while it trained.
+      UserError: Any error that the caller can fix. If data, trunk, store and settings do not fit each other, nothing is
+        written. After a later error, everything trained so far is kept.
+      PreemptionError: A host received SIGTERM during training.
     """
     workdir = open_path(workdir)
-    with together():
+    with all_hosts_or_raise():
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
@@ -119,7 +120,7 @@ def run_experiment(
         check_place(store_folder, "store")
         from_store = stored_sources(config, workdir, store_folder)
     check_same({"the adapters that the store has": ", ".join(from_store)})
-    with together():
+    with all_hosts_or_raise():
         recorded = read_inputs(workdir)
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
@@ -133,10 +134,10 @@ def run_experiment(
     check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             _claim(config, workdir, inputs, store_folder, from_store)
-    with together():
+    with all_hosts_or_raise():
         run = run_identifier(workdir)
     results = []
     for source in config.sources:
@@ -154,10 +155,10 @@ def _claim(
     store_folder: epath.Path,
     from_store: Sequence[str],
 ) -> None:
-    """Claims the workdir, and reserves the names of what will be trained in the store.
+    """Claims the workdir, and reserves the names of the run's artefacts in the store.
 
     Raises:
-      UserError: Another run has saved or reserved one of the names. A new workdir is then as it was.
+      UserError: Another run has saved or reserved one of the names. A new workdir is released again.
     """
     own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
     names = [(kind, name) for name in own for kind in target_kinds(config)]
@@ -173,9 +174,9 @@ def _claim(
 
 
 def code_digest() -> str:
-    """Digest of this package's source, and of the versions of the libraries that compute.
+    """Digest of this package's source, JAX's version and Python's version.
 
-    The built-in configs, which only an installed package holds, are left out: experiments are compared themselves.
+    The built-in configs are excluded: only an installed package has them, and experiments are compared directly.
     """
     digest = hashlib.sha256(f"jax {jax.__version__}, {platform.python_version()}".encode())
     package = Path(afjax.errors.__file__).parent
@@ -189,7 +190,7 @@ def _digest(config: ExperimentConfig) -> str:
 
 
 def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, AnyRows]:
-    """The rows of a source; an error adds that the store could have its adapter instead."""
+    """Loads a source's rows. An error also explains why they are needed."""
     try:
         return load_task(source.task)
     except UserError as error:
@@ -203,14 +204,14 @@ def _inputs(
     sources: Collection[TaskConfig],
     store_folder: str | Path,
 ) -> dict[str, str]:
-    """Digests of all that an experiment reads but the config does not hold.
+    """Digests of everything that an experiment reads, except its config.
 
     Args:
       config: The experiment.
-      tasks: The rows that it reads.
+      tasks: The rows of each task.
       trunk: The trunk.
-      sources: The sources whose rows it reads. Of the others it reads the adapters.
-      store_folder: The store that has these adapters.
+      sources: The sources whose rows are read. The adapters of all other sources are read from the store.
+      store_folder: The store.
     """
     inputs = trunk_inputs(trunk)
     roles = [("task", task) for task in config.tasks or (config.target,)]
@@ -225,7 +226,7 @@ def _inputs(
 
 
 def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str | Path) -> list[Result]:
-    """The result of a source whose adapter the store has."""
+    """Returns the result of a source whose adapter is already in the store."""
     name = source.task.name
     earlier = read_results(source_folder(workdir, name))
     if earlier:
@@ -268,9 +269,12 @@ def _target(
     store_folder: str | Path,
     run: str,
 ) -> list[Result]:
-    """Trains what the recipe is about, and keeps it."""
+    """Trains the target task, or all tasks of a recipe with several, and saves the artefacts.
+
+    If the run has finished before, its stored results are returned.
+    """
     folder = workdir / TARGET
-    with together():
+    with all_hosts_or_raise():
         earlier, kinds = read_results(folder), target_kinds(config)
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
         is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
@@ -304,7 +308,7 @@ def _target(
         for after, scores in zip(config.tasks, sequence.scores, strict=True)
         for task_model, of, score in zip(models, config.tasks, scores, strict=False)
     ]
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
     _save(models, results, store_folder, folder, run)
@@ -314,7 +318,10 @@ def _target(
 def write_forgetting(
     path: epath.Path, tasks: Sequence[TaskConfig], scores: Sequence[Sequence[Mapping[str, float]]]
 ) -> None:
-    """Writes the forgetting curve as CSV: a line a task trained, a column a task scored, main dev metrics."""
+    """Writes the forgetting curve as CSV.
+
+    There is one row per trained task and one column per evaluated task. The values are the main dev metrics.
+    """
     lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
     for after, row in zip(tasks, scores, strict=True):
         cells = [f"{score[task.main_metric]:.4f}" for task, score in zip(tasks, row, strict=False)]
@@ -323,7 +330,7 @@ def write_forgetting(
 
 
 def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[TaskModel]:
-    """Names a trunk that the run has trained after the folder where saving writes it: the workdir's ``trunk``."""
+    """Names a trained trunk after the folder that it will be saved to, ``workdir/trunk``."""
     trunk = models[0].trunk
     if not trunk.trained:
         return models
@@ -334,7 +341,7 @@ def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[Task
 def _keep(
     models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str, run: str
 ) -> list[Result]:
-    """Saves what was trained, and notes that the run is at its end."""
+    """Saves the trained models, and marks the run as finished."""
     results = [
         Result(model.model.head_name, kind, model.task.name, dict(model.metrics), model.task.main_metric)
         for model in models
@@ -346,32 +353,32 @@ def _keep(
 def _save(
     models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
 ) -> None:
-    """Saves models, then their results. A run that was killed while saving saves again: its bits are the same."""
-    with together():
+    """Saves models, then their results. A run that is killed while saving writes identical files when resumed."""
+    with all_hosts_or_raise():
         if is_first_host():
             save_models(store_folder, models, run=run)
             write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
 
 
 def read_results(folder: epath.Path) -> list[Result]:
-    """The results of a finished run; empty if the run is not finished.
+    """Returns the results of a finished run; empty if the run is not finished.
 
     Raises:
       UserError: The file is damaged.
     """
     path = folder / RESULT
     advice = "delete it, and the same command writes it again"
-    # A score may be NaN, as that of constant predictions.
+    # A score may be NaN, for example if all predictions are equal.
     return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
 
 
 def parse_results(entries: Sequence[Any], path: epath.Path, advice: str) -> list[Result]:
-    """Checks the entries of a file with results.
+    """Checks and parses the entries of a results file.
 
     Args:
-      entries: A mapping per result.
-      path: The file, for errors.
-      advice: What to do if it is damaged.
+      entries: One mapping per result.
+      path: The file, for error messages.
+      advice: How to fix a damaged file, for error messages.
 
     Raises:
       UserError: The file is damaged.

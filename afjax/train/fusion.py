@@ -1,4 +1,4 @@
-"""The recipe of AdapterFusion: trains the attention over stored adapters, and a head."""
+"""The AdapterFusion recipe: trains the attention over stored adapters, and a head."""
 
 import os
 from collections.abc import Mapping
@@ -30,15 +30,17 @@ def train_fusion(
     config: TrainConfig = TrainConfig(),
     options: RunOptions = RunOptions(),
 ) -> TaskModel:
-    """Trains the attention over stored adapters, and a head, for a target task; trunk and adapters stay frozen.
+    """Trains the attention over stored adapters, and a head, for a target task.
+
+    The trunk and the adapters stay frozen.
 
     Args:
-      method: Which adapters of which store are fused, and the architectures of the fusion and the head.
+      method: The store, the adapters to fuse, and the architectures of the fusion and the head.
       trunk, task, data, workdir, config, options: As in :func:`afjax.train_single`.
 
     Raises:
-      UserError: As there; and an adapter that is missing, damaged, of another trunk or of another slot, or that is not
-        the one that a resumed run began with.
+      UserError: As in :func:`afjax.train_single`. Also if an adapter is missing, damaged, made for another trunk or
+        slot, or different from the one that a resumed run began with.
 
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.

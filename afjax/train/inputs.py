@@ -1,4 +1,4 @@
-"""What a run reads: token ids, and the digests by which a later run recognizes the same inputs."""
+"""A run's inputs: its tokenised rows, and digests that detect changed inputs when the run is resumed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,21 +11,21 @@ from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks.load import check_forms
 from afjax.tasks.tokenize import tokenize
-from afjax.train.messages import tell
+from afjax.train.messages import print_notices
 from afjax.train.record import trunk_inputs
 from afjax.trunk.pretrained import Trunk
 
 
 def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: int) -> dict[str, str]:
-    """Describes what a run reads.
+    """Returns a digest or value of everything that a run reads.
 
     Args:
-      trunk: The trunk that it begins with.
-      data: ``{task: {split: rows}}``, of which train and dev are read.
+      trunk: The initial trunk.
+      data: ``{task: {split: rows}}``. Only train and dev are read.
       seed: The seed of all randomness.
 
     Returns:
-      ``{what: digest or value}``.
+      ``{name: digest or value}``.
     """
     splits = ("train", "dev")
     rows = {f"{task}'s {split} rows": data[task][split].digest() for task in data for split in splits}
@@ -33,7 +33,10 @@ def run_inputs(trunk: Trunk, data: Mapping[str, Mapping[str, AnyRows]], seed: in
 
 
 def task_settings(task: TaskConfig) -> dict[str, Any]:
-    """The settings of a task that a run's result depends on. Rows are compared by digest, wherever they come from."""
+    """Returns the task settings that a run's result depends on.
+
+    The location of the rows is not one of them: rows are compared by digest.
+    """
     return {
         "name": task.name,
         "kind": task.kind,
@@ -46,9 +49,9 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
 def tokenise_splits(
     trunk: Trunk, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenisedRows]:
-    """Tokenises train and dev, after a check of their form; prints what may be wrong with them."""
+    """Tokenises train and dev. Checks the rows first, and prints notices about suspicious data."""
     check_forms(task, {split: data[split] for split in ("train", "dev")})
-    tell(data_notices(task, {split: data[split] for split in ("train", "dev")}))
+    print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
     tokenizer = trunk.tokenizer()
     return {
         split: tokenize(

@@ -14,27 +14,27 @@ from afjax.display.terminal import print_line, progress_bar, shows_bars
 from afjax.storage.paths import is_remote
 from afjax.storage.writing import write_text
 
-# Without a progress bar, a line about the step follows after so many seconds without a line.
+# Without a progress bar, the current step is printed after this many seconds without output.
 QUIET_SECONDS = 60.0
 
 
 class RunLog:
-    """Writes the scalars of one run to its folder and shows its progress.
+    """Writes a run's scalars to its folder and shows its progress.
 
-    Evaluations get a line each on stderr. A terminal or notebook also has a progress bar. Elsewhere a line with the
-    step and the loss follows after ``QUIET_SECONDS`` without any other.
+    Each evaluation prints one line to stderr. A terminal or notebook also shows a progress bar. Otherwise, a line with
+    the step and the loss is printed after ``QUIET_SECONDS`` without output.
 
-    ``metrics.jsonl`` has an object a line with ``step`` and the scalars of that step. A resumed run first drops the
-    lines behind the step it resumes from, so every step stands there once.
+    Each line of ``metrics.jsonl`` is an object with ``step`` and scalars of that step. A resumed run first drops the
+    lines after the step that it resumes from, so nothing is recorded twice.
 
-    Object stores have no appending: there, both files are written whole with each :meth:`flush`, and a run that is
-    killed loses what came after the last one, which a resumed run writes again.
+    Object stores do not support appending. There, each :meth:`flush` rewrites both files. A killed run loses the
+    scalars since the last flush, but the resumed run writes them again.
 
     Args:
-      folder: The run's folder; it exists.
-      title: Shown in front of the progress bar.
-      num_steps: Steps of the whole run.
-      first_step: Steps already done.
+      folder: The run's folder, which must exist.
+      title: Shown before the progress bar.
+      num_steps: Total number of steps.
+      first_step: Number of steps already done.
     """
 
     def __init__(self, folder: epath.Path, title: str, num_steps: int, first_step: int) -> None:
@@ -48,7 +48,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Shows the current activity before the bar, or prints it as a line without a bar."""
+        """Shows the current activity next to the bar, or prints it if there is no bar."""
         if not shows_bars():
             self.say(what)
         self._bar.set_description(f"{self._title}, {what}")
@@ -56,7 +56,7 @@ class RunLog:
         self._bar.set_description(self._title, refresh=False)
 
     def advance(self, loss: float, rate: float) -> None:
-        """Moves the bar by one step."""
+        """Advances the bar by one step."""
         self._step += 1
         self._shown |= {"loss": f"{loss:.4f}", "lr": f"{rate:.2e}"}
         self._bar.set_postfix(self._shown, refresh=False)
@@ -65,28 +65,28 @@ class RunLog:
             self.say(f"step {self._step} of {self._num_steps}, loss {loss:.4f}")
 
     def write(self, step: int, scalars: dict[str, Any]) -> None:
-        """Records scalars of a step in both files."""
+        """Records a step's scalars in both files."""
         self._lines.write(json.dumps({"step": step, **scalars}) + "\n")
         self._board.write(step, scalars)
 
     def flush(self) -> None:
-        """Puts all that was written where it stays; in front of a checkpoint, so that no step behind it is lost."""
+        """Writes buffered scalars to the files. Call this before saving a checkpoint, or scalars could be lost."""
         self._lines.flush()
         self._board.flush()
 
     def say(self, text: str) -> None:
-        """Prints a line about the run."""
+        """Prints one line, starting with the run's title."""
         print_line(f"{self._title}: {text}")
         self._last_line = time.monotonic()
 
     def evaluated(self, step: int, scores: Mapping[str, float], best: Mapping[str, float], main_metric: str) -> None:
-        """Prints the line of an evaluation.
+        """Prints the result of an evaluation.
 
         Args:
-          step: After which step.
+          step: Number of finished steps.
           scores: The dev metrics to print, in order.
-          best: The dev metrics of the best evaluation so far and its ``step``.
-          main_metric: The metric that decides.
+          best: The dev metrics of the best evaluation so far, and its ``step``.
+          main_metric: The metric that selects the best parameters.
         """
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         compared = "best so far" if best["step"] == step else f"best {best[main_metric]:.4f} at step {best['step']:.0f}"
@@ -100,7 +100,7 @@ class RunLog:
 
 
 class _AppendedLines:
-    """A file of lines on a disk, which has each as soon as it is written."""
+    """A text file on a local disk. Every line is flushed when it is written."""
 
     def __init__(self, path: epath.Path, first_step: int) -> None:
         if path.exists():
@@ -119,7 +119,7 @@ class _AppendedLines:
 
 
 class _RewrittenLines:
-    """A file of lines on an object store."""
+    """A text file on an object store. Every flush rewrites it."""
 
     def __init__(self, path: epath.Path, first_step: int) -> None:
         self._path = path
@@ -136,7 +136,7 @@ class _RewrittenLines:
 
 
 class SilentLog(RunLog):
-    """The log of hosts other than the first: nothing."""
+    """A log that does nothing, for all hosts except the first."""
 
     def __init__(self) -> None:
         pass
@@ -165,9 +165,10 @@ class SilentLog(RunLog):
 
 
 class _Board:
-    """A TensorBoard file, written by this thread.
+    """Writes a TensorBoard file from the calling thread.
 
-    tensorboardX's own SummaryWriter hands events to a thread, and a run whose disk is full then waits for it for ever.
+    tensorboardX's SummaryWriter writes from a background thread. If the disk is full, the run would wait for that
+    thread forever.
     """
 
     def __init__(self, folder: epath.Path, first_step: int) -> None:
@@ -175,14 +176,14 @@ class _Board:
         from tensorboardX.proto import event_pb2
 
         self._event, self._scalar = event_pb2.Event, summary.scalar
-        # EventsWriter writes to disks alone.
+        # EventsWriter can only write to a local disk.
         self._local = tempfile.TemporaryDirectory() if is_remote(folder) else None
         self._folder = folder
         if self._local is None:
             folder.mkdir(parents=True, exist_ok=True)
         prefix = Path(self._local.name if self._local else folder) / "events"
         self._writer = event_file_writer.EventsWriter(str(prefix), f".{first_step}")
-        # Of an earlier file, TensorBoard drops the steps from this one on.
+        # Makes TensorBoard drop this step and all later ones from files of earlier starts.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(self._event(step=first_step + 1, wall_time=time.time(), session_log=start))
 
@@ -201,14 +202,14 @@ class _Board:
             self._copy()
 
     def _copy(self) -> None:
-        """Writes what is in the temporary folder to the object store."""
+        """Copies the temporary folder to the object store."""
         if self._local is not None:
             for file in Path(self._local.name).iterdir():
                 (self._folder / file.name).write_bytes(file.read_bytes())
 
 
 def _lines_until(path: epath.Path, last_step: int) -> list[str]:
-    """The lines up to a step, each with its end."""
+    """Returns the lines up to and including a step, with line endings."""
     return [f"{line}\n" for line in path.read_text().splitlines() if _step_of(line) <= last_step]
 
 
@@ -216,4 +217,4 @@ def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")  # The line that a killed run was writing.
+        return float("inf")  # A killed run did not finish this line.

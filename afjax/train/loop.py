@@ -1,4 +1,4 @@
-"""The training loop, resumable at any moment. A run says what a step is and what to look at."""
+"""The training loop, which resumes bit-identically. A :class:`Run` defines its steps and its evaluation."""
 
 import contextlib
 import dataclasses
@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh
 
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.preemption import Preemption
 from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
+from afjax.train.progress import RunProgress, copy_tree
 from afjax.train.record import CHECKPOINTS, SHAPES, note, only_process
 from afjax.train.step import State
 from afjax.train.usage import Usage
@@ -29,15 +29,15 @@ from afjax.trees import Tree
 
 
 class Run(Protocol):
-    """What the loop trains.
+    """A run that the loop can train.
 
     Attributes:
       mesh: The devices.
-      start: The state in front of the first step; the run's steps donate it.
-      num_steps: Steps of the whole run.
+      start: The state before the first step. The run's steps donate it.
+      num_steps: Total number of steps.
       eval_every: Steps between evaluations of the dev split.
-      main_metric: The dev metric, of those that ``look`` gives, that early stopping follows.
-      shown_metrics: Those that the line of an evaluation shows, the main metric among them.
+      main_metric: The dev metric that early stopping follows.
+      shown_metrics: The metrics to print after an evaluation, including the main metric.
     """
 
     mesh: Mesh
@@ -48,80 +48,69 @@ class Run(Protocol):
     shown_metrics: tuple[str, ...]
 
     def batches(self, step: int) -> Iterator[Batch]:
-        """The batches from step 0, 1, ... on; it may end, and is then asked again."""
+        """Yields batches starting at a step. The loop calls this again when the iterator ends."""
         ...
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        """One step, compiled; as of ``make_train_step``."""
+        """Runs one compiled step; see ``make_train_step``."""
         ...
 
-    def look(self, trained: Tree) -> dict[str, float]:
-        """Every dev metric of a trained tree."""
+    def evaluate(self, trained: Tree) -> dict[str, float]:
+        """Returns every dev metric of a trained tree."""
         ...
 
-    def note(self, batch: Batch) -> dict[str, float]:
-        """What to log of a batch, beside loss, gradient and rate."""
+    def extra_metrics(self, batch: Batch) -> dict[str, float]:
+        """Returns a batch's metrics to log in addition to loss, gradient norm and learning rate."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-    """What a run leaves.
+class LoopResult:
+    """The result of a finished run.
 
     Attributes:
       trained: The trained tree with the best dev metric.
-      metrics: Every dev metric of that tree, and ``step``, the step it is from.
+      metrics: Every dev metric of that tree, and ``step``, the number of steps before that evaluation.
     """
 
     trained: Tree
     metrics: dict[str, float]
 
 
-@dataclasses.dataclass
-class _Progress:
-    """Where a run is, beside its parameters; goes into checkpoints as JSON."""
-
-    best: dict[str, float] = dataclasses.field(default_factory=dict)
-    looks_since_best: int = 0
-    stopped: bool = False
-
-
 @dataclasses.dataclass(frozen=True)
-class _Pending:
-    """A step that the device is at work on."""
+class _PendingStep:
+    """A step that the device is computing."""
 
-    step: int
+    number: int
     batch: Batch
     rate: float
     scalars: dict[str, Any]
     stop: Any
 
 
-def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str) -> Trained:
-    """Trains a run, and keeps the parameters with the best dev metric.
+def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder: epath.Path, title: str) -> LoopResult:
+    """Trains a run and keeps the parameters with the best dev metric.
 
-    The same arguments on the same machine give the same bits, however often the run was killed and resumed. On several
-    hosts all call this alike; the first one logs.
+    The same arguments on the same machine give bit-identical results, however often the run is killed and resumed. All
+    hosts call this with the same arguments; only the first host logs.
 
     Args:
-      run: What to train.
-      config: Schedule, patience and checkpoints are read.
-      inputs: ``{what: digest}`` of what the run begins with. Checkpoints that began with something else are refused.
-      folder: The run's folder: checkpoints, ``metrics.jsonl``, TensorBoard files, ``usage.json``. If it holds an
-        unfinished run, that run is resumed.
-      title: The name in the progress bar and in messages.
+      run: The run to train.
+      config: The schedule, patience and checkpoint interval.
+      inputs: ``{input: digest}`` of the run's inputs. Checkpoints with other inputs are refused.
+      folder: The run's folder, for checkpoints, ``metrics.jsonl``, TensorBoard files and ``usage.json``. An unfinished
+        run in it is resumed.
+      title: The name to show in the progress bar and in messages.
 
     Raises:
-      UserError: A loss or gradient that is not finite, a checkpoint that cannot be read or belongs to another run, or a
-        folder that cannot be written.
-      PreemptionError: SIGTERM came to any host. Every finished step is in the checkpoint.
+      UserError: The loss or a gradient is not finite, a checkpoint cannot be read or belongs to another run, or the
+        folder cannot be written.
+      PreemptionError: A host received SIGTERM. The last checkpoint contains every finished step.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The run lets go of its start, or a resumed run would hold two states.
-        state, run.start = run.start, {}
         with only_process(folder):
-            return _loop(run, config, state, inputs, folder, title)
+            return _Loop(run, config, inputs, folder, title).train()
     except OSError as error:
         raise UserError(
             f"The run's folder {folder} cannot be written ({error.strerror or error}); make room there or give "
@@ -129,121 +118,115 @@ def run_loop(run: Run, config: TrainConfig, *, inputs: Mapping[str, str], folder
         ) from error
 
 
-def _loop(
-    run: Run, config: TrainConfig, state: State, inputs: Mapping[str, str], folder: epath.Path, title: str
-) -> Trained:
-    """The loop of :func:`run_loop`, in a folder that belongs to this process."""
-    num_steps, eval_every = run.num_steps, run.eval_every
-    checkpoint_every = config.checkpoint_every or eval_every
-    checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
-    best, progress = _copy(state["trained"]), _Progress()
-    if (found := checkpoints.restore(state, best)) is not None:
-        state, best, progress = found[0], found[1], _read_progress(found[2], run.main_metric, folder)
-    step = int(state["step"])
-    if step >= num_steps or progress.stopped:
-        note(
-            f"The run of {title} in {folder} is finished and is not trained again ({run.main_metric} "
-            f"{progress.best[run.main_metric]:.4f}). To train it again, choose another workdir or pass "
-            "options=RunOptions(overwrite=True)."
-        )
-    log = RunLog(folder, title, num_steps, step) if is_first_host() else SilentLog()
-    if 0 < step < num_steps and not progress.stopped:
-        log.say(f"resumes after step {step} of {num_steps}")
-    usage = Usage(folder, step)
-    pending: _Pending | None = None
-    compiled: set[tuple[int, ...]] = set()
-    preempted = False
+class _Loop:
+    """The loop of :func:`run_loop`. The caller holds the folder's lock."""
 
-    def settle() -> None:
-        """Waits for the step that is under way, logs it, and stops the run if it failed."""
-        nonlocal pending, preempted
-        if pending is not None:
-            done, pending = pending, None
-            if bool(done.scalars["failed"]):
-                raise _not_finite(done, state, run.note(done.batch), folder)
-            loss = float(done.scalars["loss"])
-            log.advance(loss, done.rate)
-            scalars = {"loss": loss, "gradient_norm": float(done.scalars["gradient_norm"]), "learning_rate": done.rate}
-            log.write(done.step, {**scalars, **run.note(done.batch)})
-            preempted = preempted or preemption.answer(done.stop)
+    def __init__(
+        self, run: Run, config: TrainConfig, inputs: Mapping[str, str], folder: epath.Path, title: str
+    ) -> None:
+        # Remove the run's reference to its initial state; otherwise a resumed run would hold two states in memory.
+        state, run.start = run.start, {}
+        self.run, self.config, self.folder, self.title = run, config, folder, title
+        self.checkpoint_every = config.checkpoint_every or run.eval_every
+        self.progress = RunProgress(run.main_metric, config.patience, copy_tree(state["trained"]))
+        self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
+        if (found := self.checkpoints.restore(state, self.progress.best_params)) is not None:
+            state, best_params, values = found
+            self.progress.restore(values, best_params, str(folder / CHECKPOINTS))
+        self.state, self.step = state, int(state["step"])
+        self.pending: _PendingStep | None = None
+        self.compiled: set[tuple[int, ...]] = set()
+        self.preempted = False
 
-    def save() -> None:
-        settle()
-        log.flush()
-        checkpoints.save(step, state, best, dataclasses.asdict(progress))
-        if is_first_host():
-            usage.write(step)
-
-    with checkpoints, contextlib.closing(log), Preemption(run.mesh) as preemption:
-        while step < num_steps and not progress.stopped:
-            for batch in run.batches(step):
-                rate = learning_rate(config, step, num_steps)
-                if (shape := batch["tokens"].shape) in compiled:
-                    # The next batch is built while the device is at work on this one.
-                    state, scalars = run.step(state, batch, rate)
-                else:
-                    with log.during(f"compiling for {shape[-1]} tokens"):
-                        state, scalars = run.step(state, batch, rate)
-                    compiled.add(shape)
-                settle()
-                step += 1
-                pending = _Pending(step, batch, rate, scalars, preemption.ask())
-                looking = step % eval_every == 0 or step == num_steps
-                if looking:
-                    settle()
-                    try:
-                        scores = run.look(state["trained"])
-                    except UserError as error:  # The last update has made the dev rows' outputs NaN or infinite.
-                        raise UserError(f"{title}, dev rows after step {step}: {error}") from error
-                    log.write(step, {f"dev/{name}": value for name, value in scores.items()})
-                    if not progress.best or scores[run.main_metric] > progress.best[run.main_metric]:
-                        # A copy: the step donates the state's buffers.
-                        best = _copy(state["trained"])
-                        progress = _Progress({**scores, "step": step})
-                    else:
-                        progress.looks_since_best += 1
-                        progress.stopped = 0 < config.patience <= progress.looks_since_best
-                    shown = {name: scores[name] for name in run.shown_metrics}
-                    log.evaluated(step, shown, progress.best, run.main_metric)
-                    if progress.stopped:
-                        log.say(f"stops early: {config.patience} evaluations without a better {run.main_metric}")
-                if looking or step % checkpoint_every == 0:
-                    save()
-                if preempted or step == num_steps or progress.stopped:
-                    break
-            if preempted:
-                break
-        save()
-        checkpoints.wait()
-        if preempted or preemption.answer(preemption.ask()):
-            raise PreemptionError(
-                f"{title} was told to stop, and has saved its state behind step {step} of {num_steps}; the same "
-                "command goes on from there."
+    def train(self) -> LoopResult:
+        """Runs all remaining steps."""
+        run, progress = self.run, self.progress
+        if self.finished:
+            note(
+                f"The run of {self.title} in {self.folder} is finished and is not trained again ({run.main_metric} "
+                f"{progress.best_scores[run.main_metric]:.4f}). To train it again, choose another workdir or pass "
+                "options=RunOptions(overwrite=True)."
             )
-    return Trained(best, progress.best)
+        self.log = RunLog(self.folder, self.title, run.num_steps, self.step) if is_first_host() else SilentLog()
+        if self.step and not self.finished:
+            self.log.say(f"resumes after step {self.step} of {run.num_steps}")
+        self.usage = Usage(self.folder, self.step)
+        with self.checkpoints, contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
+            while not (self.finished or self.preempted):
+                for batch in run.batches(self.step):
+                    self._start_step(batch)
+                    evaluates = self.step % run.eval_every == 0 or self.step == run.num_steps
+                    if evaluates:
+                        self._finish_pending_step()
+                        self._evaluate()
+                    if evaluates or self.step % self.checkpoint_every == 0:
+                        self._save()
+                    if self.finished or self.preempted:
+                        break
+            self._save()
+            self.checkpoints.wait()
+            if self.preempted or self.preemption.answer(self.preemption.ask()):
+                raise PreemptionError(
+                    f"{self.title} was told to stop, and has saved its state behind step {self.step} of "
+                    f"{run.num_steps}; the same command goes on from there."
+                )
+        return LoopResult(progress.best_params, progress.best_scores)
 
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.run.num_steps or self.progress.stopped
 
-def _read_progress(values: Mapping[str, Any], main_metric: str, folder: epath.Path) -> _Progress:
-    """The progress that a checkpoint holds.
+    def _start_step(self, batch: Batch) -> None:
+        """Starts a step on the device, then finishes the previous step."""
+        rate = learning_rate(self.config, self.step, self.run.num_steps)
+        shape = batch["tokens"].shape
+        if shape in self.compiled:
+            # Returns before the step is done, so the host builds the next batch while the device computes.
+            self.state, scalars = self.run.step(self.state, batch, rate)
+        else:
+            with self.log.during(f"compiling for {shape[-1]} tokens"):
+                self.state, scalars = self.run.step(self.state, batch, rate)
+            self.compiled.add(shape)
+        self._finish_pending_step()
+        self.step += 1
+        self.pending = _PendingStep(self.step, batch, rate, scalars, self.preemption.ask())
 
-    Raises:
-      UserError: It is not what :class:`_Progress` writes.
-    """
-    best = values.get("best")
-    numbers = isinstance(best, dict) and all(isinstance(score, int | float | None) for score in best.values())
-    valid = (
-        values.keys() == {field.name for field in dataclasses.fields(_Progress)}
-        and numbers
-        and (not best or {main_metric, "step"} <= best.keys())
-        and type(values["looks_since_best"]) is int
-        and isinstance(values["stopped"], bool)
-    )
-    if not valid:
-        raise UserError(
-            f"The newest checkpoint in {folder / CHECKPOINTS} is damaged (its progress is not what afjax writes). "
-            "Remove it to resume from the previous one."
-        )
-    return _Progress(**values)
+    def _finish_pending_step(self) -> None:
+        """Waits for the step that the device is computing, and logs it.
+
+        Raises:
+          UserError: The step's loss or gradient is not finite.
+        """
+        if self.pending is None:
+            return
+        done, self.pending = self.pending, None
+        extra = self.run.extra_metrics(done.batch)
+        if bool(done.scalars["failed"]):
+            raise _not_finite(done, self.state, extra, self.folder)
+        loss, norm = float(done.scalars["loss"]), float(done.scalars["gradient_norm"])
+        self.log.advance(loss, done.rate)
+        self.log.write(done.number, {"loss": loss, "gradient_norm": norm, "learning_rate": done.rate, **extra})
+        self.preempted = self.preempted or self.preemption.answer(done.stop)
+
+    def _evaluate(self) -> None:
+        run, progress, step = self.run, self.progress, self.step
+        try:
+            scores = run.evaluate(self.state["trained"])
+        except UserError as error:  # The outputs for the dev rows are NaN or infinite after the last update.
+            raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
+        self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})
+        progress.record(step, scores, self.state["trained"])
+        shown = {name: scores[name] for name in run.shown_metrics}
+        self.log.evaluated(step, shown, progress.best_scores, run.main_metric)
+        if progress.stopped:
+            self.log.say(f"stops early: {self.config.patience} evaluations without a better {run.main_metric}")
+
+    def _save(self) -> None:
+        self._finish_pending_step()
+        self.log.flush()
+        self.checkpoints.save(self.step, self.state, self.progress.best_params, self.progress.to_json())
+        if is_first_host():
+            self.usage.write(self.step)
 
 
 def _shapes_digest(state: State) -> str:
@@ -252,24 +235,20 @@ def _shapes_digest(state: State) -> str:
     return hashlib.sha256("\n".join(shapes).encode()).hexdigest()
 
 
-def _copy(tree: Tree) -> Tree:
-    return jax.tree.map(jnp.copy, tree)
-
-
-def _not_finite(done: _Pending, state: State, note: dict[str, float], folder: epath.Path) -> UserError:
-    """Saves the state in front of the step that failed, and says so."""
+def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folder: epath.Path) -> UserError:
+    """Saves the state before the failed step and its batch's row numbers; returns the error to raise."""
     import orbax.checkpoint as ocp
 
     loss = float(done.scalars["loss"])
-    target = folder / f"not_finite_step_{done.step}"
+    target = folder / f"not_finite_step_{done.number}"
     rows = [int(row) for row in done.batch["rows"] if row >= 0]
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(absolute(target / "state"), state, force=True)
-    report = {"step": done.step, "loss": repr(loss), "train_rows": rows, **note}
-    with together():
+    report = {"step": done.number, "loss": repr(loss), "train_rows": rows, **extra}
+    with all_hosts_or_raise():
         if is_first_host():
             (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(
-        f"The loss or a gradient stopped being finite at step {done.step} (loss {loss}); the batch's train rows and "
+        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}); the batch's train rows and "
         f"the state in front of that step are in {target}: lower train.learning_rate, or look at those rows."
     )

@@ -14,13 +14,16 @@ Batch = Mapping[str, Any]
 
 
 def task_loss(logits: Array, batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None) -> Array:
-    """The weighted mean over rows of the cross-entropy, or of the squared error.
+    """The weighted mean over rows of the cross-entropy or the squared error.
+
+    For span tasks, a row's loss is the mean of two cross-entropies over the row's tokens, one for the answer's first
+    token and one for its last.
 
     Args:
-      logits: ``[batch, num_outputs]``; of span ``[batch, length, 2]``, whose loss is the mean of the cross-entropies of
-        the answer's first and last token among the row's tokens.
-      batch: ``labels``, int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` tokens, or float ``[batch]`` values;
-        ``weights``, float ``[batch]``, where rows of weight zero count for nothing; and ``mask``.
+      logits: ``[batch, num_outputs]``, or ``[batch, length, 2]`` for span tasks.
+      batch: ``labels``: int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` token positions, or float
+        ``[batch]`` values. ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool
+        ``[batch, length]``, which tokens belong to the row; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
     """

@@ -1,4 +1,4 @@
-"""The multi-task recipe: one trunk, a head and perhaps an adapter for each task, one task per step."""
+"""The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. A step trains one task."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import together
+from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
 from afjax.errors import UserError
 from afjax.model import partition
@@ -24,7 +24,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
-from afjax.train.messages import tell, tell_padding, tell_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
@@ -51,18 +51,18 @@ def train_multitask(
 
     Args:
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
-      tasks: At least one, of distinct names.
-      data: Each task's splits by its name, each as in :func:`afjax.train_single`.
-      workdir: The run's folder, used as in :func:`afjax.train_single`.
-      method: What is trained, the architectures, the same for all tasks, and which task a step trains.
-      config: Optimizer, schedule, batches. ``epochs`` counts the epochs of ``method.sampling``.
+      tasks: At least one task. Names must be distinct.
+      data: ``{task's name: splits}``, each as in :func:`afjax.train_single`.
+      workdir: The run's folder, as in :func:`afjax.train_single`.
+      method: The partition to train, the architectures (the same for all tasks), and the task sampling.
+      config: Optimizer, schedule and batches. ``epochs`` counts the epochs of ``method.sampling``.
       options: As in :func:`afjax.train_single`.
 
     Returns:
-      ``{task's name: its model}``; their trunks are one.
+      ``{task's name: its model}``. All models share one trunk.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
     Reference:
       Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4.
@@ -92,7 +92,7 @@ def train_multitask(
         for task, names in label_names.items()
     ]
     spec = _spec(trunk, tasks, rows, method, config, options)
-    with together():
+    with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
     own = [_own_params(setup, key, trunk) for setup in setups]
@@ -120,19 +120,17 @@ def train_multitask(
     trained_trunk, frozen_trunk = (
         part.get("trunk", {}) for part in drawn_setup.split({"trunk": trunk_params, **own_shapes[0]})
     )
-    tell_run(
+    print_run(
         "multitask",
         trunk,
-        mesh,
+        run,
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
         dev_rows=sum(len(of_task["dev"]) for of_task in splits),
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
     )
     del own, trained_trunk
     for setup, of_task in zip(setups, splits, strict=True):
-        tell_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
+        print_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask")
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
@@ -144,11 +142,11 @@ def train_multitask(
     for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
         name, train_rows = setup.model.head_name, rows[task.name]["train"]
         task_metrics = _task_metrics(result.metrics, task.name)
-        tell([no_better_than_majority(name, rows[task.name]["dev"], task_metrics)])
+        print_notices([no_better_than_majority(name, rows[task.name]["dev"], task_metrics)])
         tree = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
         models[task.name] = TaskModel(
             trunk=new_trunk,
-            # Predictions have no backward pass.
+            # remat is left out because predictions have no backward pass.
             model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
             params={
                 "adapters": {name: tree["adapters"][DRAWN]} if method.has_adapter else {},
@@ -174,7 +172,7 @@ def _spec(
     config: TrainConfig,
     options: RunOptions,
 ) -> RunSpec:
-    """Everything that the run's result depends on."""
+    """Returns everything that the run's result depends on."""
     return RunSpec(
         settings={
             "recipe": "multitask",
@@ -196,18 +194,18 @@ def _spec(
 
 
 def _own_params(setup: Setup, key: jax.Array, trunk: Trunk) -> Tree:
-    """The adapter and the head of one task at the start, under the name that the step gives them."""
+    """Returns one task's initial adapter and head, under the name that the step uses."""
     params, name = setup.init(key, trunk.params), setup.model.head_name
     return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Raises UserError unless there are tasks, of distinct names."""
+    """Raises UserError unless there is at least one task and all names are distinct."""
     if not names or len(set(names)) != len(names):
         raise UserError(f"The tasks are {', '.join(names) or '(none)'}; give at least one, each with its own name.")
 
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
-    """The dev metrics of one task, and the step they are from."""
+    """Returns the dev metrics of one task, and the ``step`` of the evaluation."""
     own = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
     return {**own, "step": scores["step"]}

@@ -1,4 +1,4 @@
-"""A run on several tasks, one of them a step: what the loop needs."""
+"""A run on several tasks. Each step trains one of them."""
 
 import dataclasses
 import functools
@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
-from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place
+from afjax.distributed.sharding import host_rows, shard
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.kinds import TASK_KINDS
@@ -28,28 +28,28 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import dev_scores, scale_labels, split_params, step_inputs
-from afjax.train.step import State, dropout_key, jit_step, place_state, run_step
+from afjax.train.step import State, dropout_key, jit_step, run_step, shard_state
 from afjax.trees import Tree
 
-# Under which name the model sees the adapter and the head of the drawn task.
+# The model's name for the adapter and the head of the drawn task.
 DRAWN = "drawn"
 
 
 class MultitaskRun:
-    """Trains a setup on several tasks: what all tasks share, and each task's adapter and head.
+    """Trains a setup on several tasks: the shared leaves, and each task's own adapter and head.
 
     Args:
-      setup: The method on one task, whose adapter, if it has one, and whose head are named :data:`DRAWN`.
-      trunk: The trunk's tree at the start.
-      own: Each task's ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}`` at the start, in the tasks' order.
-      data: Each task's ``train`` and ``dev``.
-      tasks: Names, kinds, scales and main metrics.
-      config: Optimizer, schedule, batches.
-      sampling: Which task when.
-      seed: Of the draws, the data's order and dropout.
+      setup: The method for one task. Its head, and its adapter if it has one, are named :data:`DRAWN`.
+      trunk: The trunk's initial tree.
+      own: Each task's initial ``{"adapters": {DRAWN: tree}, "heads": {DRAWN: tree}}``, in the order of ``tasks``.
+      data: Each task's ``train`` and ``dev`` rows.
+      tasks: The tasks, with their names, kinds, scales and main metrics.
+      config: Optimizer, schedule and batches.
+      sampling: How the task of each step is drawn.
+      seed: Seed of the task draws, the order of the rows and dropout.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with; empty: they are chosen from the rows.
-      class_losses: Class weights and label smoothing of each task; empty for a run without them.
+      lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
+      class_losses: Class weights and label smoothing of each task; empty if the run has none.
     """
 
     main_metric = "mean"
@@ -76,10 +76,10 @@ class MultitaskRun:
         stacked = stack_tasks(list(own))
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
-        self._frozen = place(frozen, mesh)
+        self._frozen = shard(frozen, mesh)
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
-        self.start = place_state(init, {"shared": shared, "own": trained}, mesh)
+        self.start = shard_state(init, {"shared": shared, "own": trained}, mesh)
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
         self._steps = {
             kind: step
@@ -101,7 +101,7 @@ class MultitaskRun:
             config,
             num_steps=num_steps,
             num_evaluations=-(-num_steps // self.eval_every),
-            # One length for all tasks is one program; what is drawn seldom has less of a say in them.
+            # All tasks share the lengths, and so the compiled programs. Tasks that are drawn rarely weigh less.
             shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
 
@@ -111,23 +111,21 @@ class MultitaskRun:
             yield next(streams[task])
 
     def _stream(self, task: int, start: int) -> Iterator[Batch]:
-        """A task's batches from its own step 0, 1, ... on, for ever; every epoch of its rows is shuffled anew."""
+        """Yields a task's batches without end, starting at the task's own step. Each epoch has a new row order."""
         train = self._data[task]["train"]
         epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
         while True:
             for batch in train_batches(
                 train,
-                batch_size=self._config.batch_size,
-                lengths=self.lengths.train,
-                pad_id=self._pad_id,
+                Batching(self._config.batch_size, self.lengths.train, self._pad_id),
                 seed=self._seed,
                 epoch=epoch,
                 start=start,
-                part=own_rows(self._config.batch_size, self.mesh),
+                part=host_rows(self._config.batch_size, self.mesh),
             ):
                 scaled = scale_labels(batch, self._tasks[task])
                 if self._tasks[task].kind != "span":
-                    # One dtype, so that tasks of classes and of values share a program.
+                    # Use one dtype, so that classification and regression tasks share a compiled program.
                     scaled = {**scaled, "labels": scaled["labels"].astype(np.float32)}
                 yield {**scaled, "task": np.asarray(task, np.int32)}
             epoch, start = epoch + 1, 0
@@ -138,8 +136,8 @@ class MultitaskRun:
         step = self._steps[self._tasks[int(batch["task"])].kind]
         return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
-    def look(self, trained: Tree) -> dict[str, float]:
-        """Every task's metrics as ``TASK/METRIC``, and ``mean``, that of the tasks' main metrics."""
+    def evaluate(self, trained: Tree) -> dict[str, float]:
+        """Returns every task's metrics as ``TASK/METRIC``, and ``mean``, the mean of the tasks' main metrics."""
         scores: dict[str, float] = {}
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
             inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}
@@ -147,9 +145,7 @@ class MultitaskRun:
                 self._eval_steps[TASK_KINDS[task.kind].reads],
                 inputs,
                 splits["dev"],
-                batch_size=self._config.batch_size,
-                lengths=self.lengths.dev,
-                pad_id=self._pad_id,
+                batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
                 mesh=self.mesh,
             )
             own = logits if task.kind == "multiple_choice" else logits[..., : self.num_outputs[number]]
@@ -157,5 +153,5 @@ class MultitaskRun:
             scores |= {f"{task.name}/{name}": value for name, value in found.items()}
         return {"mean": float(np.mean([scores[f"{task.name}/{task.main_metric}"] for task in self._tasks])), **scores}
 
-    def note(self, batch: Batch) -> dict[str, float]:
+    def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {"task": int(batch["task"])}

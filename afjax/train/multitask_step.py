@@ -1,11 +1,11 @@
-"""One multi-task training step: a task's number is an input, so all tasks share one compiled program.
+"""One multi-task training step. The task's number is an input, so all tasks share one compiled program.
 
-What every task has for itself (its head, and its adapter) is stacked on a leading task axis. A step takes the drawn
-task's slice, trains it along with what all tasks share, and puts it back. The slices of the other tasks, their Adam
-moments and Adam's count of steps are not touched: to a task's own leaves it is as if only its steps existed, but for
-the learning rate, which follows the steps of the run. Where gradients are clipped by the norm of all, that is the norm
-over the shared leaves and the drawn task's own. (In the authors' code of Stickland & Murray 2019 it depends on the
-version of PyTorch whether momentum and weight decay move the other tasks' leaves as well.)
+Each task's own leaves (its head, and its adapter if it has one) are stacked on a leading task axis. A step takes the
+drawn task's slice, trains it together with the shared leaves, and puts it back. The slices of the other tasks, their
+Adam moments and their Adam step counts do not change. A task's own leaves are therefore trained as if the steps of
+other tasks did not exist, except that the learning rate follows the steps of the run. If gradients are clipped by their
+global norm, it is the norm over the shared leaves and the drawn task's own leaves. (In the code of Stickland & Murray
+2019, the PyTorch version determines whether momentum and weight decay also change the other tasks' leaves.)
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.loss import Batch, task_loss
 from afjax.train.optimizer import make_adamw, make_clipping
-from afjax.train.step import State, TrainStep, descend, keep_if
+from afjax.train.step import State, TrainStep, descend, old_if_failed
 from afjax.trees import Tree, flatten, merge, unflatten
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskTable:
-    """What a step has to know of the tasks, by their numbers (static).
+    """Static properties of the tasks, indexed by task number.
 
     Attributes:
-      kinds: Of the tasks.
-      num_outputs: Of each task's head; the stacked heads have as many outputs as the widest.
-      class_losses: Class weights and label smoothing of each task; empty for a run without them.
+      kinds: Kind of each task.
+      num_outputs: Number of outputs of each task's head. Stacked heads have as many outputs as the widest head.
+      class_losses: Class weights and label smoothing of each task; empty if the run has none.
     """
 
     kinds: tuple[TaskKind, ...]
@@ -44,14 +44,14 @@ class TaskTable:
     class_losses: tuple[ClassLoss, ...] = ()
 
 
-# Kinds of tasks whose batches have the same form, so that they share one compiled program.
+# Groups of task kinds. The batches of a group have the same structure, so its tasks share one compiled program.
 STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (("classification", "regression"), ("multiple_choice",), ("span",))
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
     """Stacks the tasks' trees on a leading axis.
 
-    Output layers narrower than the widest, and poolers that only some heads have, are filled up with zeros.
+    Narrow output layers are padded with zeros to the widest. A pooler that only some heads have is zero for the others.
     """
     flat = [flatten(tree) for tree in trees]
 
@@ -70,31 +70,32 @@ def stack_tasks(trees: list[Tree]) -> Tree:
 
 
 def trim_task(own: Tree, shapes: Tree) -> Tree:
-    """A task's slice without what :func:`stack_tasks` has filled up.
+    """Removes the padding of :func:`stack_tasks` from a task's slice.
 
     Args:
-      own: Of :func:`take_task`.
-      shapes: The task's tree in front of stacking, or its shapes.
+      own: A slice returned by :func:`take_task`.
+      shapes: The task's tree before stacking, or its shapes.
     """
     leaves = flatten(own)
     return unflatten({path: leaves[path][tuple(map(slice, shape.shape))] for path, shape in flatten(shapes).items()})
 
 
 def take_task(stacked: Tree, task: Array | int) -> Any:
-    """A task's slice of what :func:`stack_tasks` gave (or of a tree of optimizer state)."""
+    """Returns a task's slice of a stacked tree, or of its optimizer state."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, task, keepdims=False), stacked)
 
 
 def put_task(stacked: Tree, task: Array, own: Any) -> Any:
-    """The stacked tree with another slice of that task."""
+    """Returns the stacked tree with a task's slice replaced."""
     return jax.tree.map(lambda leaf, part: jax.lax.dynamic_update_index_in_dim(leaf, part, task, 0), stacked, own)
 
 
 def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
-    """The state in front of the first step.
+    """Returns the state before the first step.
 
     Args:
-      trained: ``{"shared": leaves that all tasks share, perhaps none, "own": each task's own, stacked}``.
+      trained: ``{"shared": leaves that all tasks share, "own": each task's own leaves, stacked}``. ``shared`` may be
+        empty.
       config: The optimizer's settings.
     """
     shared, own = trained["shared"], trained["own"]
@@ -114,14 +115,14 @@ def make_multitask_step(
 ) -> TrainStep:
     """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``, as ``make_train_step`` does.
 
-    The batch also has ``task``, int32, the drawn task's number.
+    The batch also has ``task``, an int32 scalar with the drawn task's number.
 
     Args:
-      model: What is computed for one task.
-      config: The optimizer's settings, and whether dropout acts.
+      model: The model of one task.
+      config: The optimizer's settings, and whether to apply dropout.
       tasks: The tasks of the run.
-      state: A state of :func:`init_multitask_state`, for the structure of its trees.
-      group: The kinds of the tasks that the step is called with, one of :data:`STEP_GROUPS`.
+      state: A state from :func:`init_multitask_state`. Only the structure of its trees is used.
+      group: The kinds of task that the step can train, one of :data:`STEP_GROUPS`.
     """
     shared_adamw = make_adamw(config, state["trained"]["shared"])
     own_adamw = make_adamw(config, state["trained"]["own"])
@@ -146,10 +147,11 @@ def make_multitask_step(
         by, shared_state = shared_adamw.update(shared_gradients, state["optimizer"]["shared"], shared)
         own_by, new_own_state = own_adamw.update(own_gradients, own_state, own)
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
-        new_own, new_own_state = keep_if(failed, (own, own_state), (descend(own, own_by, learning_rate), new_own_state))
+        new_own = descend(own, own_by, learning_rate)
+        new_own, new_own_state = old_if_failed(failed, (own, own_state), (new_own, new_own_state))
         before = (shared, state["optimizer"]["shared"], state["step"])
         after = (descend(shared, by, learning_rate), shared_state, state["step"] + 1)
-        new_shared, shared_state, number = keep_if(failed, before, after)
+        new_shared, shared_state, number = old_if_failed(failed, before, after)
         new = {
             "trained": {"shared": new_shared, "own": put_task(stacked, task, new_own)},
             "optimizer": {
@@ -165,15 +167,15 @@ def make_multitask_step(
 
 
 def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, group: tuple[TaskKind, ...]) -> Array:
-    """``task_loss`` of the batch's task, over the outputs that its head has.
+    """Computes ``task_loss`` of the batch's task, over the outputs of the task's own head.
 
     Args:
-      logits: ``[batch, most outputs of any task]``; of multiple choice ``[batch, choices]``, of span ``[batch, length,
-        most outputs]``.
-      batch: ``task``; ``labels`` float32 ``[batch]``, classes, choices or values, or int32 ``[batch, 2]``; ``weights``;
-        ``mask``.
-      tasks: Kinds and numbers of outputs.
-      group: The kinds that the batch's task can have, one of :data:`STEP_GROUPS`.
+      logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span ``[batch, length,
+        max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
+      batch: ``task``; ``labels``: float32 ``[batch]`` classes, choices or values, or int32 ``[batch, 2]`` token
+        positions; ``weights``; ``mask``.
+      tasks: The tasks' kinds, numbers of outputs and class losses.
+      group: The possible kinds of the batch's task, one of :data:`STEP_GROUPS`.
     """
     if group == ("span",):
         return task_loss(logits[..., :2], batch, "span")
@@ -183,7 +185,7 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
     known = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
     masked = jnp.where(known, logits, jnp.finfo(logits.dtype).min)
     if tasks.class_losses:
-        # 0 for the outputs that a narrower head does not have.
+        # Outputs that a narrower head does not have get weight 0.
         weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
         for row, of_task in zip(weights, tasks.class_losses, strict=True):
             row[: len(of_task.weights)] = of_task.weights
@@ -201,7 +203,10 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
 
 
 def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch], Array]:
-    """Makes ``step({"trained", "frozen", "task"}, batch) -> logits``, of the most outputs of any task; no dropout."""
+    """Makes ``step({"trained", "frozen", "task"}, batch) -> logits``, without dropout.
+
+    The logits have as many outputs as the task with the most.
+    """
 
     def step(inputs: Mapping[str, Any], batch: Batch) -> Array:
         trained = inputs["trained"]

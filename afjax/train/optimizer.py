@@ -1,6 +1,6 @@
-"""The optimizer and the learning rate's schedule.
+"""The optimizer and the learning rate schedule.
 
-The learning rate is an input of the step, so that runs that differ only in it share one compiled program.
+The learning rate is an input of the step, so runs that differ only in their learning rate share one compiled program.
 """
 
 from typing import Any
@@ -15,7 +15,10 @@ from afjax.trees import LEAF_AXES, Tree, map_with_path
 
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
-    """The rate of step 0, 1, ...: linear warm-up over ``warmup * num_steps`` steps, then linear decay to zero."""
+    """Returns the learning rate of a step, counted from 0.
+
+    The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero.
+    """
     assert config.learning_rate is not None, "recipes call TrainConfig.with_rate"
     warmup = round(config.warmup * num_steps)
     if step < warmup:
@@ -25,19 +28,20 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """Clipping and AdamW's direction, without the learning rate.
+    """Makes an optimizer that clips gradients and then applies AdamW, without the learning rate.
 
-    It is made for the trained tree and never meets a frozen leaf.
+    It is built for the trained tree and never sees frozen leaves. Its updates are multiplied by the learning rate and
+    subtracted from the leaves.
     """
     return optax.chain(make_clipping(config), make_adamw(config, trained))
 
 
 def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """AdamW's direction, without clipping and the learning rate.
+    """Makes AdamW without clipping or the learning rate.
 
     Args:
-      config: Adam's settings, and which leaves decay.
-      trained: The trained tree; only its paths are used.
+      config: Adam's settings, and the weight decay.
+      trained: The trained tree. Only its paths are used.
     """
 
     scale_by_adam = optax.scale_by_adam if config.adam_bias_correction else scale_by_uncorrected_adam
@@ -53,7 +57,7 @@ def make_adamw(config: TrainConfig, trained: Tree) -> optax.GradientTransformati
 
 
 def decays(path: str, config: TrainConfig) -> bool:
-    """Whether weight decay acts on the leaf of a path, see ``TrainConfig.weight_decay_on``."""
+    """Whether weight decay applies to the leaf at a path; see ``TrainConfig.weight_decay_on``."""
     *parents, name = path.split("/")
     if config.weight_decay_on == "kernels":
         return name == "kernel"
@@ -62,10 +66,10 @@ def decays(path: str, config: TrainConfig) -> bool:
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """optax's Adam without the correction of the moments for their start at zero, as BERT's own optimizer has it."""
+    """optax's Adam without bias correction, as in BERT's original optimizer."""
 
     def init(params: optax.Params) -> optax.ScaleByAdamState:
-        # Buffers of their own: steps donate them.
+        # The moments need separate buffers because steps donate them.
         mu, nu = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
         return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=mu, nu=nu)
 
@@ -81,14 +85,17 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def make_clipping(config: TrainConfig) -> optax.GradientTransformation:
-    """What the config says of clipping gradients."""
+    """Makes the gradient clipping that the config asks for."""
     if not config.clip_norm:
         return optax.identity()
     return {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by](config.clip_norm)
 
 
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
-    """optax's, but with one factor for all: a division at every entry would be a pass over memory of its own."""
+    """Clips by the global norm, like optax, but computes the scaling factor once.
+
+    optax divides every entry, which takes an additional pass over memory.
+    """
 
     def update(gradients: optax.Updates, state: Any, _: Any = None) -> tuple[optax.Updates, Any]:
         norm = optax.tree.norm(gradients)
@@ -99,7 +106,7 @@ def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
 
 
 def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformation:
-    """Clips each tensor by its own norm; of stacked leaves each layer's (and each task's) slice is a tensor."""
+    """Clips each tensor by its own norm. In a stacked leaf, each layer's (and task's) slice is clipped separately."""
 
     def clip(name: str, gradient: Array) -> Array:
         axes = tuple(range(-LEAF_AXES[name], 0))

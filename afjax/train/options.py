@@ -1,4 +1,4 @@
-"""Options of a run that concern neither the method, nor the data, nor the schedule."""
+"""Options for executing a run, independent of its method, data and schedule."""
 
 import dataclasses
 from pathlib import Path
@@ -17,14 +17,14 @@ class RunOptions:
     """How a run is executed.
 
     Attributes:
-      name: The name of what is trained: the adapter or fusion, and the head. Empty: the task's name, followed by
+      name: The name of the trained adapter or fusion, and of the head. Defaults to the task's name, followed by
         ``-fusion`` for a fusion. A run on several tasks appends each task's name: ``NAME-TASK``.
       seed: The seed of all randomness, 0 to 4294967295.
-      mesh: The devices; None: all of them, each with its own rows of a batch.
-      scan_layers: Whether the layers are one compiled loop. It compiles in less than half the time.
-      remat: Activations that the backward pass recomputes; see ``ExperimentConfig``.
-      cache_dir: The folder for tokenised rows; None: they are not kept.
-      overwrite: Whether to discard the run that the workdir holds, and to train from the beginning.
+      mesh: The devices. Defaults to all devices, each with its own rows of a batch.
+      scan_layers: Whether to compile the layers as one loop. This takes less than half the time to compile.
+      remat: The activations that the backward pass rematerializes; see ``ExperimentConfig``.
+      cache_dir: Folder for cached tokenised rows. None disables the cache.
+      overwrite: Whether to discard the run in the workdir and train from the beginning.
     """
 
     name: str = ""
@@ -52,15 +52,15 @@ class RunOptions:
             object.__setattr__(self, "cache_dir", Path(self.cache_dir))
 
     def name_of(self, task: str) -> str:
-        """The name of the adapter and the head of one task, in a run on several tasks.
+        """Returns the name of one task's adapter and head, in a run on several tasks.
 
         Raises:
-          UserError: The name and the task's name make a name that is too long.
+          UserError: The combined name is too long.
         """
         name = f"{self.name}-{task}" if self.name else task
         check_name(name, "run")
         return name
 
     def devices(self) -> Mesh:
-        """The mesh, or one of all devices."""
+        """Returns the mesh, or by default a mesh of all devices."""
         return make_mesh(MeshConfig()) if self.mesh is None else self.mesh

@@ -5,8 +5,8 @@ A run's folder holds ``run.json``::
     {"settings": {...}, "inputs": {"the trunk": SHA-256, "rte's train rows": SHA-256, ...}, "lengths": [16, 32]}
 
 ``settings`` are all arguments that the result depends on. ``inputs`` are digests of everything that the run reads.
-``lengths`` are the padded lengths of the run's batches: a later version of afjax may choose others for the same rows,
-but an unfinished run keeps its own.
+``lengths`` are the padded lengths of the run's batches. A later version of afjax may choose other lengths for the same
+rows, but a resumed run keeps the recorded ones.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any
 from etils import epath
 
 from afjax.data.lengths import PaddedLengths
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import is_remote
@@ -32,17 +32,17 @@ from afjax.trunk.pretrained import Trunk
 RECORD = "run.json"
 # The trunk's name and the results of a finished run, for reports of runs that no experiment started.
 TRAINED = "trained.json"
-# In folders of fusion runs that were begun before run.json existed: {adapter's name: SHA-256}.
+# The record of fusion runs from before run.json existed: {adapter's name: SHA-256}.
 FORMER_RECORD = "fused.json"
 CHECKPOINTS = "checkpoints"
-# Among the inputs that a checkpoint carries.
+# Key of the digest of array shapes, among a checkpoint's inputs.
 SHAPES = "the arrays' shapes"
 # Everything that training writes into a run's folder.
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, FORMER_RECORD, TRAINED)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
-# Settings that did not exist in earlier versions, and the value that stands for what those versions did. Their tasks
-# had dev splits of their own, so their runs do not depend on dev_share.
+# Settings that earlier versions did not have, and the values that are equivalent to those versions. Every task had a
+# dev split of its own then, so dev_share does not affect those runs.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
     "head.pooling": "first",
@@ -57,7 +57,7 @@ class RunSpec:
     """Everything that the result of a run depends on.
 
     Attributes:
-      settings: The run's arguments: nested mappings of values that JSON can hold.
+      settings: The run's arguments, as nested mappings of JSON values.
       inputs: ``{name: digest or value}`` of everything that the run reads: the trunk, the rows, a fusion's adapters.
     """
 
@@ -66,17 +66,17 @@ class RunSpec:
 
 
 def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
-    """Checks that the run in a folder, if there is one, may be resumed with these settings and inputs.
+    """Checks that an existing run in a folder may be resumed with these settings and inputs.
 
     Args:
-      folder: The run's folder; it need not exist.
+      folder: The run's folder, which need not exist.
       spec: The settings and inputs of this call.
 
     Returns:
       The padded lengths that the run began with. None for a new run, or if an earlier version did not record them.
 
     Raises:
-      UserError: The run began with other settings or inputs; the message names each of them with both values.
+      UserError: The run began with other settings or inputs. The message lists every difference with both values.
     """
     if not has_checkpoint(folder):
         return None
@@ -90,7 +90,7 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
             "options=RunOptions(overwrite=True) (in Python)."
         )
     if record["settings"]:
-        # Every version that writes this record writes these.
+        # Every version that writes run.json records these inputs.
         lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows") or "adapter" in what]
         if lost:
             raise UserError(
@@ -103,18 +103,18 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     note_unchecked(folder, unchecked)
     if not record["lengths"]:
         return None
-    # An earlier version used the lengths of training batches for dev rows as well.
+    # An earlier version used the same lengths for train and dev rows.
     return PaddedLengths(tuple(record["lengths"]), tuple(record.get("dev_lengths", record["lengths"])))
 
 
 def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, overwrite: bool) -> None:
-    """Writes the record of a run that is about to train. On several hosts, all of them call this.
+    """Writes the record of a run that is about to train. All hosts must call this.
 
     Args:
-      folder: The run's folder; made if it is missing.
-      spec: The run's settings and inputs, which :func:`check_run` has accepted.
-      lengths: The padded lengths of its batches.
-      overwrite: Whether to discard a run that the folder holds.
+      folder: The run's folder. It is created if it does not exist.
+      spec: The run's settings and inputs, already accepted by :func:`check_run`.
+      lengths: The padded lengths of the run's batches.
+      overwrite: Whether to discard an existing run in the folder.
 
     Raises:
       UserError: The folder cannot be written, or another process is training in it.
@@ -125,14 +125,14 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
         "lengths": lengths.train,
         "dev_lengths": lengths.dev,
     }
-    # Under the lock: another process may be training here, and its run must not be discarded or renamed.
-    with only_process(folder), together():
+    # Take the lock first: if another process is training here, its run must not be discarded or its record replaced.
+    with only_process(folder), all_hosts_or_raise():
         if is_first_host():
-            # Inside the block, so that every host says the same sentence.
+            # Convert the error inside the block, so that every host reports the same message.
             try:
                 if overwrite:
                     discard_run(folder)
-                # A run of an earlier version keeps having no record: nobody knows its settings.
+                # A run that an earlier version began without a record stays without one: its settings are unknown.
                 if not has_checkpoint(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                     write_json(folder / RECORD, record)
@@ -141,9 +141,9 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
 
 
 def discard_run(folder: epath.Path) -> None:
-    """Deletes everything that training wrote into a run's folder, and nothing else.
+    """Deletes the files that training wrote into a run's folder, and nothing else.
 
-    A folder without a run is not touched, because its files may be the user's.
+    A folder without a run is left unchanged, because its files may be the user's.
     """
     if not (has_checkpoint(folder) or (folder / RECORD).exists()):
         return
@@ -156,7 +156,7 @@ def discard_run(folder: epath.Path) -> None:
 
 
 def has_checkpoint(folder: epath.Path) -> bool:
-    """Whether a run in the folder has saved any state. A run without state starts from the beginning."""
+    """Whether the run in a folder has a checkpoint. A run without one starts from the beginning."""
     return bool(_steps(folder))
 
 
@@ -164,13 +164,13 @@ def has_checkpoint(folder: epath.Path) -> bool:
 def only_process(folder: epath.Path) -> Iterator[None]:
     """Holds the folder's lock within the block, so that no second process trains in the same folder.
 
-    On several hosts the first one holds it. Object stores have no locks: there, the user must see to it.
+    On several hosts, the first host holds the lock. Object stores have no locks; there, the user is responsible.
 
     Raises:
       UserError: Another process holds the lock, or the folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        with together():
+        with all_hosts_or_raise():
             if is_first_host() and not is_remote(folder):
                 try:
                     folder.mkdir(parents=True, exist_ok=True)
@@ -205,14 +205,14 @@ def trunk_inputs(trunk: Trunk) -> dict[str, str]:
 
 
 def adapter_input(name: str) -> str:
-    """The key of a stored adapter among a run's inputs."""
+    """Returns the key of a stored adapter among a run's inputs."""
     return f"the adapter {name}"
 
 
 def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """``"train.epochs: 3.0 there, 5.0 given"`` for each setting that differs.
+    """Describes each differing setting, as in ``"train.epochs: 3.0 there, 5.0 given"``.
 
-    A setting that an earlier version did not record has the value of ``FORMER_SETTINGS``.
+    A setting that an earlier version did not record has its value from ``FORMER_SETTINGS``.
     """
     there, here = by_path(recorded), by_path(plain(given))
     for key in here.keys() - there.keys():
@@ -230,7 +230,7 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
     """Compares the inputs that a run began with to the inputs of this call.
 
     Returns:
-      A phrase for each input that differs, and the names of the inputs that an earlier version did not record.
+      A description of each input that differs, and the names of the inputs that an earlier version did not record.
     """
 
     def phrase(what: str) -> str:
@@ -246,7 +246,7 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested settings by dotted path, including settings in lists of mappings."""
+    """Flattens nested settings, including lists of mappings, to ``{dotted path: value}``."""
 
     def as_tree(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -259,24 +259,24 @@ def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as their JSON file gives them back."""
+    """Returns settings after a round trip through JSON."""
     return json.loads(json.dumps(values))
 
 
 def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
-    """Prints which settings and inputs of a run cannot be checked, because an earlier version did not record them."""
+    """Prints the settings and inputs of a run that cannot be checked because an earlier version did not record them."""
     if unchecked:
         note(f"The run in {folder} was begun by an earlier version, which did not record: {', '.join(unchecked)}.")
 
 
 def note(sentence: str) -> None:
-    """Prints a line for the user on stderr, once for all hosts."""
+    """Prints one line to stderr, on the first host only."""
     if is_first_host():
         print(f"afjax: {sentence}", file=sys.stderr)
 
 
 def _read_record(folder: epath.Path) -> dict[str, Any]:
-    """The record of a run that has checkpoints; empty fields if an earlier version did not write them."""
+    """Reads the record of a run that has checkpoints. Fields that an earlier version did not write are empty."""
     advice = f"delete {folder} to train again, or choose another workdir"
     empty: dict[str, Any] = {"settings": {}, "inputs": {}, "lengths": []}
     record = read_json(folder / RECORD, advice=advice)
@@ -314,7 +314,7 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
 
 
 def _steps(folder: epath.Path) -> list[int]:
-    """The steps of the checkpoints in a run's folder."""
+    """Returns the steps of the checkpoints in a run's folder."""
     checkpoints = folder / CHECKPOINTS
     if not checkpoints.exists():
         return []

@@ -1,4 +1,4 @@
-"""From the trained parameters to what a run leaves."""
+"""Turns trained parameters into a run's stored results."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
 from afjax.model import partition
@@ -26,7 +26,7 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
 
     Args:
       workdir: The run's folder.
-      trunk: The trunk that the run began with.
+      trunk: The initial trunk.
       models: The trained models.
       kind: The method, such as the partition.
 
@@ -44,7 +44,7 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
         for model in models
     ]
     record = {"trunk": trunk.name, "results": results}
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             path = workdir / TRAINED
             if read_json(path, advice="delete it", constants=True) != record:
@@ -58,12 +58,12 @@ def record_trained(workdir: epath.Path, trunk: Trunk, models: Sequence[TaskModel
 
 
 def stored_form(trained: Tree) -> Tree:
-    """A trained tree as it is stored: NumPy arrays, layers stacked."""
+    """Converts a trained tree to its stored form: NumPy arrays with stacked layers."""
     return jax.tree.map(np.asarray, map_layers(to_host(trained), stack_layers))
 
 
 def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
-    """The trunk that a run has trained."""
+    """Returns the trunk with the parameters that a run has trained."""
     joined = partition.join_layers(params)
     name, digest = str(workdir / "trunk"), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)

@@ -1,4 +1,4 @@
-"""Which task each step of a multi-task run trains (Stickland & Murray 2019, section 4.1)."""
+"""Task sampling for multi-task training (Stickland & Murray 2019, section 4.1)."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from afjax.config.training import Sampler, SamplingConfig
 
 
 def probabilities(sampler: Sampler, sizes: Sequence[int], *, epoch: int, num_epochs: int) -> np.ndarray:
-    """The probability of each task, float64 ``[num_tasks]``.
+    """Returns the probability of each task, float64 ``[num_tasks]``.
 
     Args:
-      sampler: Draws a task of N rows with a probability proportional to N^α; round robin gives every task its equal
-        share, in turn.
-      sizes: Train rows of each task, each at least 1.
-      epoch: 1 to ``num_epochs``.
-      num_epochs: Of the whole run. With one epoch, annealing stays at its start, α = 1.
+      sampler: The sampler. A task with N rows has a probability proportional to N^α. Round robin takes the tasks in
+        turn, which gives them equal shares.
+      sizes: Number of train rows of each task, at least 1.
+      epoch: The current epoch, 1 to ``num_epochs``.
+      num_epochs: Total number of epochs. With one epoch, annealing keeps its initial α = 1.
     """
     assert min(sizes) > 0, "an empty task is refused when it is loaded"
     match sampler:
@@ -33,14 +33,17 @@ def probabilities(sampler: Sampler, sizes: Sequence[int], *, epoch: int, num_epo
 
 
 def draw_tasks(config: SamplingConfig, sizes: Sequence[int], *, num_steps: int, seed: int) -> np.ndarray:
-    """The task of every step, int64 ``[num_steps]``; an epoch's draws depend on the seed and the epoch alone."""
+    """Draws the task of every step, int64 ``[num_steps]``.
+
+    The random draws of an epoch depend only on the seed and the epoch.
+    """
     num_epochs = math.ceil(num_steps / config.steps_per_epoch)
     if config.sampler == "round_robin":
         return np.arange(num_steps) % len(sizes)
     draws = []
     for epoch in range(1, num_epochs + 1):
         share = probabilities(config.sampler, sizes, epoch=epoch, num_epochs=num_epochs)
-        # The first number keeps these draws apart from those that shuffle rows.
+        # The constant makes these draws independent of the draws that shuffle rows.
         rng = np.random.default_rng([0x7A5C, seed, epoch])
         draws.append(rng.choice(len(sizes), size=config.steps_per_epoch, p=share))
     return np.concatenate(draws)[:num_steps]

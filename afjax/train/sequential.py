@@ -1,4 +1,4 @@
-"""The sequential recipe: one task after the other, each from the trunk that the one before left."""
+"""The sequential recipe: trains tasks one after another, each starting from the previous task's trunk."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
-from afjax.distributed.hosts import is_first_host, together
+from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
@@ -29,12 +29,12 @@ SCORES = "scores.json"
 
 @dataclasses.dataclass(frozen=True)
 class TaskSequence:
-    """What training one task after the other gives.
+    """The result of training tasks one after another.
 
     Attributes:
-      models: Each task's model after the last task, by name: its own head and adapter on the last trunk, with the
-        dev metrics it has there.
-      scores: ``scores[i][j]``: every dev metric of task j after training on task i, for j up to i.
+      models: ``{task's name: its model after the last task}``. A model has the task's own head and adapter, the final
+        trunk, and the dev metrics of this combination.
+      scores: ``scores[i][j]`` holds every dev metric of task j after training on task i, for j up to i.
     """
 
     models: dict[str, TaskModel]
@@ -54,19 +54,20 @@ def train_sequential(
     config: TrainConfig = TrainConfig(),
     options: RunOptions = RunOptions(),
 ) -> TaskSequence:
-    """Trains one partition on one task after the other, and scores every earlier task each time (forgetting).
+    """Trains one partition on several tasks in order, and measures forgetting.
 
-    A task keeps the head (and adapter) of its own training, while the trunk under them moves on.
+    After each task, all tasks so far are evaluated. A task keeps the head (and adapter) from its own training, while
+    later tasks change the trunk.
 
     Args:
-      trunk: The pretrained encoder; it is not changed.
-      tasks: In the order of training, of distinct names.
-      data: Each task's splits by its name, each as in :func:`afjax.train_single`.
-      workdir: A folder for the runs, one subfolder per task. Each is used as in :func:`afjax.train_single`.
+      trunk: The pretrained encoder. It is not changed.
+      tasks: The tasks in training order. Names must be distinct.
+      data: ``{task's name: splits}``, each as in :func:`afjax.train_single`.
+      workdir: A folder for the runs, with one subfolder per task. Each is used as in :func:`afjax.train_single`.
       method, config, options: As in :func:`afjax.train_single`; the same for every task.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
     """
     check_types(trunk, method, Method, config, options)
     check_tasks([task.name for task in tasks])
@@ -89,7 +90,7 @@ def train_sequential(
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
         scores.append(_scores(folder / SCORES, models, splits, config.batch_size))
-        # What was scored keeps its parameters on the device; copies do not.
+        # An evaluated model keeps its parameters on the device. A copy does not, so this frees device memory.
         models = {name: dataclasses.replace(model) for name, model in models.items()}
     last = dict(zip(models, scores[-1], strict=True))
     return TaskSequence(
@@ -98,7 +99,7 @@ def train_sequential(
 
 
 def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig:
-    """The settings with the class weights of one task's labels only."""
+    """Returns the config with only the class weights of one task's labels."""
     if not isinstance(config.class_weights, Mapping):
         return config
     own = {label: weight for label, weight in config.class_weights.items() if label in label_names}
@@ -108,13 +109,13 @@ def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig
 def _scores(
     path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
 ) -> list[dict[str, float]]:
-    """Every model's dev metrics; kept in a file, so that a run that goes on need not score again."""
-    with together():
+    """Returns every model's dev metrics. They are cached in a file, so that a resumed run need not evaluate again."""
+    with all_hosts_or_raise():
         earlier = read_json(path, expected=list, advice=f"delete {path}, so that the models are scored again")
     if earlier is not None:
         return earlier
     scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
-    with together():
+    with all_hosts_or_raise():
         if is_first_host():
             numbers = []
             for model, of_model in zip(models.values(), scores, strict=True):

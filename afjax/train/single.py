@@ -1,4 +1,4 @@
-"""The recipe of one task: trains one adapter and its head, or another partition."""
+"""The single-task recipe: trains one adapter and its head, or another partition."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
-from afjax.distributed.hosts import together
+from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
@@ -23,7 +23,7 @@ from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
-from afjax.train.messages import tell, tell_padding, tell_run
+from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
 from afjax.train.results import record_trained, stored_form, with_params
@@ -46,21 +46,21 @@ def train_single(
 
     Args:
       trunk: The pretrained encoder. It is not changed; a method that trains the trunk returns a new one.
-      task: Name, kind and metric.
-      data: ``train`` and ``dev`` rows: of ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a dictionary
-        of columns) with the columns that the task names. Without ``dev``, some of the train rows become dev rows, see
-        ``TaskConfig.dev_share``.
-      workdir: The run's folder. If it holds a run with the same settings and inputs, an unfinished run is resumed, and
-        the result of a finished one is returned. A run with other settings or inputs is refused.
-      method: What is trained, and the architectures of the adapter and the head.
+      task: The task, with its name, kind and metric.
+      data: ``train`` and ``dev`` rows from ``load_task`` or ``rows_from_lists``, or tables (a DataFrame, or a
+        dictionary of columns) with the columns that the task names. Without ``dev``, some of the train rows are used as
+        dev rows; see ``TaskConfig.dev_share``.
+      workdir: The run's folder. If it holds a run with the same settings and inputs, that run is resumed, or its result
+        is returned if it is finished. A run with other settings or inputs is refused.
+      method: The partition to train, and the architectures of the adapter and the head.
       config: Optimizer, schedule and batches.
-      options: The name of what is trained, the seed, the devices.
+      options: The artefact's name, the seed, the devices, and other options.
 
     Returns:
       The model with the parameters of the best evaluation, and their dev metrics.
 
     Raises:
-      UserError: Data, settings and trunk do not fit, or the workdir holds another run.
+      UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
@@ -93,10 +93,10 @@ class TaskRun:
     Attributes:
       trunk: The pretrained encoder.
       task: The task.
-      data: Its ``train`` and ``dev`` rows, checked.
-      setup: What is trained.
-      adapters: The trees of a fusion's adapters by name; empty for other methods.
-      method: The method's entries in the run's record, besides the architectures.
+      data: The task's ``train`` and ``dev`` rows, already checked.
+      setup: The model and its trained partition.
+      adapters: The trees of a fusion's adapters, by name; empty for other methods.
+      method: The method's entries in the run's record, in addition to the architectures.
     """
 
     trunk: Trunk
@@ -107,7 +107,7 @@ class TaskRun:
     method: Mapping[str, Any]
 
     def spec(self, config: TrainConfig, seed: int) -> RunSpec:
-        """Everything that the run's result depends on; a fusion's frozen adapters are inputs."""
+        """Returns everything that the run's result depends on. A fusion's frozen adapters are inputs."""
         model = self.setup.model
         digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
         return RunSpec(
@@ -128,7 +128,7 @@ class TaskRun:
 
 
 def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path) -> TaskModel:
-    """Trains on one task: checks, tokenises, runs the loop, and makes the model from the best parameters.
+    """Checks the arguments, tokenises the rows, trains, and returns the model with the best parameters.
 
     Args:
       task_run: The setup to train, its task and its rows.
@@ -145,7 +145,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
     check_metric(task.main_metric, task.kind, len(labels))
     check_class_settings(config, {task: labels})
     spec = task_run.spec(config, options.seed)
-    with together():
+    with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     name, params = setup.model.head_name, setup.init(jax.random.key(options.seed), trunk.params, task_run.adapters)
     splits = tokenise_splits(trunk, task, data, config.max_length, options.cache_dir)
@@ -161,21 +161,19 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         class_loss=make_class_loss(config, labels, data["train"].labels),
     )
     trained, frozen = setup.split(params)
-    tell_run(
+    print_run(
         name,
         trunk,
-        mesh,
+        run,
         trained=count(trained),
         total=count(params),
         dev_rows=len(data["dev"]),
-        num_steps=run.num_steps,
-        eval_every=run.eval_every,
     )
     del trained, params
-    tell_padding(name, splits["train"], run.lengths.train, config.batch_size)
+    print_padding(name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_loop(run, config, inputs=spec.inputs, folder=folder, title=name)
-    tell([no_better_than_majority(name, data["dev"], result.metrics)])
+    print_notices([no_better_than_majority(name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
     task_model = TaskModel(

@@ -1,4 +1,4 @@
-"""A run on one task: what the loop needs to train one partition of a model."""
+"""A run on one task, which trains one partition of a model."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import Batch, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
 from afjax.data.lengths import PaddedLengths, choose_lengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenise import TokenisedRows
-from afjax.distributed.sharding import own_rows, place, place_batch
+from afjax.distributed.sharding import host_rows, shard, shard_batch
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
@@ -26,8 +26,8 @@ from afjax.train.step import (
     jit_step,
     make_eval_step,
     make_train_step,
-    place_state,
     run_step,
+    shard_state,
 )
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
@@ -38,15 +38,15 @@ class SingleRun:
     """Trains a setup on one task.
 
     Args:
-      setup: The model, and what of it is trained.
-      params: The tree with four roots at the start.
-      data: ``train`` and ``dev``.
-      task: Its kind, scale and main metric.
-      config: Optimizer, schedule, batches.
-      seed: Of the data's order and of dropout.
+      setup: The model and its trained partition.
+      params: The initial tree with its four roots.
+      data: ``train`` and ``dev`` rows.
+      task: The task, with its kind, scale and main metric.
+      config: Optimizer, schedule and batches.
+      seed: Seed of the order of the rows and of dropout.
       mesh: The devices.
-      lengths: The padded lengths that a resumed run began with; None: they are chosen from the rows.
-      class_loss: Class weights and label smoothing; None for a run without them.
+      lengths: The padded lengths that a resumed run began with. By default they are chosen from the rows.
+      class_loss: Class weights and label smoothing; None if the run has none.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class SingleRun:
         )
         trained, frozen = split_params(setup, params)
         optimizer = make_optimizer(config, trained)
-        self.start = place_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
-        self._frozen = place(frozen, mesh)
+        self.start = shard_state(functools.partial(init_state, optimizer=optimizer), trained, mesh)
+        self._frozen = shard(frozen, mesh)
         self._key = dropout_key(seed, config.prng, mesh)
         step = make_train_step(model, optimizer, task.kind, dropout=config.dropout, class_loss=class_loss)
         self._step = jit_step(step, self.start, mesh)
@@ -90,13 +90,11 @@ class SingleRun:
         epoch, start = divmod(step, self.num_epoch_steps)
         for batch in train_batches(
             self._data["train"],
-            batch_size=self._config.batch_size,
-            lengths=self.lengths.train,
-            pad_id=self._pad_id,
+            Batching(self._config.batch_size, self.lengths.train, self._pad_id),
             seed=self._seed,
             epoch=epoch,
             start=start,
-            part=own_rows(self._config.batch_size, self.mesh),
+            part=host_rows(self._config.batch_size, self.mesh),
         ):
             yield scale_labels(batch, self._task)
 
@@ -105,24 +103,25 @@ class SingleRun:
         rate = np.asarray(learning_rate, np.float32)
         return run_step(self._step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
-    def look(self, trained: Tree) -> dict[str, float]:
+    def evaluate(self, trained: Tree) -> dict[str, float]:
         logits = over_rows(
             self._eval_step,
             self._model.fold(merge(trained, self._frozen)),
             self._data["dev"],
-            batch_size=self._config.batch_size,
-            lengths=self.lengths.dev,
-            pad_id=self._pad_id,
+            batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
             mesh=self.mesh,
         )
         return dev_scores(logits, self._data["dev"], self._task)
 
-    def note(self, batch: Batch) -> dict[str, float]:
+    def extra_metrics(self, batch: Batch) -> dict[str, float]:
         return {}
 
 
 def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
-    """The trained and the frozen tree, in the form that trains fastest; what is frozen of the trunk has its dtype."""
+    """Splits parameters into the trained and the frozen tree, in the layout that trains fastest.
+
+    The frozen leaves of the trunk are cast to the model's dtype.
+    """
     model = setup.model
     params = map_layers(params, functools.partial(fastest_form, scan=model.scan_layers))
     trained, frozen = setup.split(params)
@@ -134,22 +133,22 @@ def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
 
 
 def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
-    """Applies a function to the trunk's stacked (or unstacked) layers, where the tree has them."""
+    """Applies a function to the trunk's stacked (or unstacked) layers, if the tree has them."""
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params
 
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """What a step sees of a batch, on the mesh."""
-    return place_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
+    """Places a batch on the mesh, without its row numbers."""
+    return shard_batch({name: array for name, array in batch.items() if name != "rows"}, batch_size, mesh)
 
 
 def scale_labels(batch: Batch, task: TaskConfig) -> Batch:
-    """The batch as the loss sees it: a regression task's labels divided by its scale."""
+    """Divides a regression task's labels by the task's scale, as the loss expects."""
     return batch if task.scale == 1.0 else {**batch, "labels": batch["labels"] / np.float32(task.scale)}
 
 
 def dev_scores(logits: np.ndarray, dev: TokenisedRows, task: TaskConfig) -> dict[str, float]:
-    """Every metric of a dev split, from a model's logits."""
+    """Computes every metric of a dev split from a model's logits."""
     return split_scores(logits if task.scale == 1.0 else logits * task.scale, dev, task)

@@ -1,4 +1,4 @@
-"""One training step and one evaluation step, as pure functions to be compiled."""
+"""The training step and the evaluation step, as pure functions to be compiled."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskKind
-from afjax.distributed.sharding import place, tree_sharding, whole
+from afjax.distributed.sharding import replicated, shard, tree_sharding
 from afjax.model.model import Model
 from afjax.tasks.class_loss import ClassLoss
 from afjax.train.loss import Batch, task_loss
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 
 def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
-    """The state in front of the first step."""
+    """Returns the state before the first step."""
     return {
         "trained": trained,
         "optimizer": optimizer.init(trained),
@@ -31,9 +31,9 @@ def init_state(trained: Tree, optimizer: optax.GradientTransformation) -> State:
     }
 
 
-def place_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
-    """The state that ``init`` makes of a trained tree, on the mesh: each device makes its own part."""
-    placed = place(trained, mesh)
+def shard_state(init: Callable[[Tree], State], trained: Tree, mesh: Mesh) -> State:
+    """Applies ``init`` to a trained tree on the mesh. Each device initializes its own part of the state."""
+    placed = shard(trained, mesh)
 
     def rest(tree: Tree) -> State:
         return {name: part for name, part in init(tree).items() if name != "trained"}
@@ -55,9 +55,10 @@ def make_train_step(
 ) -> TrainStep:
     """Makes ``step(state, frozen, batch, key, learning_rate) -> (state, metrics)``.
 
-    Each step's dropout follows from the key and the step's number. The metrics are the scalars ``loss`` (the task's,
-    plus the model's penalty), ``gradient_norm`` (of the trained leaves) and ``failed``. From the first step on whose
-    loss or gradients are not finite, the state is not changed. See :func:`task_loss` for ``class_loss``.
+    The dropout of a step is determined by the key and the step's number. The metrics are the scalars ``loss`` (the task
+    loss plus the model's penalty), ``gradient_norm`` (over the trained leaves) and ``failed``. If the loss or a
+    gradient is not finite, this step and all later steps fail: they change only ``failed`` in the state. See
+    :func:`task_loss` for ``class_loss``.
     """
 
     def step(
@@ -77,34 +78,34 @@ def make_train_step(
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
         new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
         old = {name: state[name] for name in new}
-        kept = keep_if(failed, old, new)
+        kept = old_if_failed(failed, old, new)
         return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
 
     return step
 
 
 def descend(trained: Tree, directions: Tree, learning_rate: Array) -> Tree:
-    """Goes from the trained leaves against the optimizer's directions."""
+    """Subtracts the optimizer's directions, times the learning rate, from the trained leaves."""
     return jax.tree.map(lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), trained, directions)
 
 
-def keep_if(failed: Array, before: Any, after: Any) -> Any:
-    """``before`` where a step has failed, else ``after``."""
+def old_if_failed(failed: Array, before: Any, after: Any) -> Any:
+    """Returns ``before`` if a step has failed, else ``after``."""
     return jax.tree.map(lambda old, new: jnp.where(failed, old, new), before, after)
 
 
 def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
-    """Compiles a step, which then donates its state and leaves the next one where this one was.
+    """Compiles a step that donates its state and returns the next state with the same sharding.
 
-    JAX's cache of compiled programs takes the names in a program's result for part of the program. The compiled one
-    returns a list in place of the state's tree, so that a task's name does not make it compile anew.
+    In JAX's compilation cache, the names in a program's result are part of the key. The compiled function therefore
+    returns a list instead of the state's tree, so that a new task name does not cause recompilation.
 
     Returns:
-      What ``jax.jit`` gives; its first result is to be unflattened (:func:`run_step`).
+      The jitted function. Its first result must be unflattened; call it with :func:`run_step`.
     """
     shardings = [leaf.sharding for leaf in jax.tree.leaves(state)]
 
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, whole(mesh)))
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
     def train_step(*inputs: Any) -> tuple[list[Array], dict[str, Array]]:
         new, scalars = step(*inputs)
         return jax.tree.leaves(new), scalars
@@ -113,7 +114,7 @@ def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
 
 
 def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[State, dict[str, Array]]:
-    """Calls what :func:`jit_step` gave, with all that the step takes."""
+    """Calls a function that :func:`jit_step` returned, and unflattens the new state."""
     treedef = jax.tree.structure(state)
     with jax.set_mesh(mesh):
         leaves, scalars = compiled(state, *inputs)
@@ -121,16 +122,16 @@ def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[Sta
 
 
 def dropout_key(seed: int, prng: str, mesh: Mesh) -> Array:
-    """A run's key of dropout, on the mesh."""
+    """Returns a run's dropout key, replicated on the mesh."""
 
     def make() -> Array:
         return named_key(jax.random.key(seed, impl=prng), "dropout")
 
-    return jax.jit(make, out_shardings=whole(mesh))()
+    return jax.jit(make, out_shardings=replicated(mesh))()
 
 
 def make_eval_step(model: Model) -> Callable[[Tree, Batch], Array]:
-    """Makes ``step(params, batch) -> logits``, those of the model, without dropout."""
+    """Makes ``step(params, batch) -> logits``, without dropout."""
 
     def step(params: Tree, batch: Batch) -> Array:
         return model(params, batch).logits

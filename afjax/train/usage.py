@@ -1,4 +1,4 @@
-"""What a run has taken so far: time and memory, over all its starts."""
+"""Measures a run's time and memory, over all its starts."""
 
 import time
 from typing import Any
@@ -11,20 +11,20 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.writing import write_json
 
-# In a run's folder. Two runs of the same bits differ in this file alone, so nothing but reports reads it.
+# In a run's folder. Bit-identical runs differ only in this file, so only reports read it.
 USAGE = "usage.json"
 
 
 class Usage:
-    """Measures one start of a run, and adds it to what earlier starts took.
+    """Measures one start of a run, and adds it to the usage of earlier starts.
 
-    ``usage.json`` has ``step`` and ``seconds`` up to the last checkpoint (what a killed run did behind it was for
-    nothing and is not counted), ``starts``, the ``devices`` and, in bytes, ``host_memory``, the most that this process
-    has held, and ``device_memory``, the most of any device, where the backend tells.
+    ``usage.json`` has ``step`` and ``seconds`` up to the last checkpoint, ``starts``, ``devices``, and two peaks in
+    bytes: ``host_memory`` of this process, and ``device_memory`` of any device, if the backend reports it. Work after
+    the last checkpoint of a killed run is lost and not counted.
 
     Args:
-      folder: The run's folder; it exists.
-      step: Steps already done.
+      folder: The run's folder, which must exist.
+      step: Number of steps already done.
     """
 
     def __init__(self, folder: epath.Path, step: int) -> None:
@@ -32,7 +32,7 @@ class Usage:
         self._earlier = read_usage(folder) if step else {}
 
     def write(self, step: int) -> None:
-        """Writes what was taken up to a step; nothing where this start has done no step."""
+        """Writes the usage up to a step. Does nothing if this start has not finished any step."""
         if step == self._step:
             return
         earlier = self._earlier
@@ -50,7 +50,7 @@ class Usage:
 
 
 def read_usage(folder: epath.Path) -> dict[str, Any]:
-    """What a run's ``usage.json`` holds; empty where there is none that can be read (older runs have none)."""
+    """Reads a run's ``usage.json``. Empty if the file is damaged or missing (older runs have none)."""
     try:
         return read_json(folder / USAGE) or {}
     except UserError:

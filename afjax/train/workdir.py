@@ -20,30 +20,30 @@ from afjax.train.record import adapter_input, input_differences, note_unchecked,
 CONFIG = "config.json"
 INPUTS = "inputs.json"
 ANOTHER = "restore it, or choose another --workdir"
-# Which store the run takes adapters from, and saves to.
+# The store that the run takes adapters from and saves to.
 STORE = "store.json"
 # The folder of the target's run.
 TARGET = "target"
-# In a run's folder, when it has been brought to its end.
+# In the folder of a finished run.
 RESULT = "result.json"
-# The sequential recipe's scores of every task after each.
+# Scores of the sequential recipe: all tasks so far, after each task.
 FORGETTING = "forgetting.csv"
 
 
 def source_folder(workdir: epath.Path, name: str) -> epath.Path:
-    """The folder of a source's run."""
+    """Returns the folder of a source's run."""
     return workdir / "sources" / name
 
 
 def is_unfinished(folder: epath.Path) -> bool:
-    """Whether a run was begun there and not brought to its end."""
+    """Whether the folder holds a run that has not finished."""
     return folder.exists() and not (folder / RESULT).exists()
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
-    """Raises UserError if a workdir holds a run with another config (all differences are named).
+    """Raises UserError if a workdir holds a run with another config. The message lists all differences.
 
-    The task and training settings of a source whose adapter came from the store are not compared: nothing reads them.
+    If a source's adapter came from the store, its task and training settings are not compared, because they are unused.
     """
     found = read_json(workdir / CONFIG, advice=ANOTHER)
     if found is None:
@@ -58,7 +58,7 @@ def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
 
 
 def _compared(config: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
-    """A config without the settings of the sources whose adapters came from the store, except their names."""
+    """Returns a config in which sources whose adapters came from the store have only their names."""
     sources = config.get("sources")
     if not isinstance(sources, list):
         return dict(config)
@@ -72,7 +72,7 @@ def _compared(config: Mapping[str, Any], stored: Collection[str]) -> dict[str, A
 
 
 def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
-    """The inputs that the run in a workdir began with; None for a new workdir.
+    """Reads the inputs that the run in a workdir began with; None for a new workdir.
 
     Raises:
       UserError: The file is damaged.
@@ -81,23 +81,23 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
 
 
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
-    """The names of the adapters of the store that are among a run's inputs."""
+    """Returns the names of the stored adapters among a run's inputs."""
     prefix = adapter_input("")
     return [what.removeprefix(prefix) for what in inputs if what.startswith(prefix)]
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
-    """Raises UserError if the run that a workdir holds began with other rows or another trunk.
+    """Raises UserError if the run in a workdir began with other rows or another trunk.
 
     Args:
-      workdir: The experiment's.
-      inputs: ``{what: digest or value}`` of everything that it reads and the config does not hold.
+      workdir: The experiment's folder.
+      inputs: ``{name: digest or value}`` of everything that the experiment reads, except its config.
     """
     found = read_inputs(workdir)
     if found is None:
         return
     changed, unchecked = input_differences(found, inputs)
-    # Every version has recorded these.
+    # Every version has recorded these inputs.
     lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows")]
     if lost:
         raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {ANOTHER}.")
@@ -110,15 +110,15 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
 
 
 def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Path:
-    """The store of the run that a workdir holds or will hold: the given one, else the one it began with, else its own.
+    """Returns the store of the run in a workdir.
 
     Args:
-      workdir: The experiment's.
+      workdir: The experiment's folder.
       given: The store to use. None means the store that the run began with, or ``workdir/store`` for a new run.
 
     Raises:
-      UserError: The run began with another store than the given one, and that store still exists. (If it was moved,
-        give its new place.) Or the recorded store is a folder that is not a store: a workdir that somebody else made
+      UserError: The run began with a store other than ``given``, and that store still exists. (If it was moved, its new
+        location can be given.) Or the recorded store is a folder that is not a store: a workdir from another person
         must not decide where files are written.
     """
     found = _read_store(workdir)
@@ -141,20 +141,28 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
 
 
 def run_identifier(workdir: epath.Path) -> str:
-    """What identifies the run of a workdir to its store; empty if the workdir has not been claimed."""
+    """Returns the identifier of a workdir's run in its store; empty if the workdir has not been claimed."""
     return str(_read_store(workdir).get("run", ""))
 
 
 def claim_workdir(
     workdir: epath.Path, config: ExperimentConfig, inputs: Mapping[str, str], store_folder: epath.Path
 ) -> bool:
-    """Writes into a new workdir: the config, the inputs of :func:`check_inputs`, its store and its run identifier.
+    """Writes the config, the inputs, the store's path and a run identifier into a new workdir.
+
+    In an existing workdir, only ``store.json`` is updated, if the store has changed.
+
+    Args:
+      workdir: The experiment's folder.
+      config: The experiment.
+      inputs: As in :func:`check_inputs`.
+      store_folder: The store.
 
     Returns:
       Whether the workdir was new.
 
     Raises:
-      UserError: It cannot be written.
+      UserError: The workdir cannot be written.
     """
     is_new = not (workdir / CONFIG).exists()
     try:
@@ -163,7 +171,7 @@ def claim_workdir(
         store = {"store": _seen_from_workdir(store_folder, workdir), "run": found.get("run") or uuid.uuid4().hex}
         if found != store:
             write_json(workdir / STORE, store)
-        # The config last: a workdir that has it has everything.
+        # Write the config last, so that a workdir with a config is complete.
         if is_new:
             write_json(workdir / INPUTS, inputs)
             write_json(workdir / CONFIG, plain(to_dict(config)))
@@ -175,7 +183,7 @@ def claim_workdir(
 
 
 def release_workdir(workdir: epath.Path) -> None:
-    """Undoes :func:`claim_workdir` for a workdir that was new."""
+    """Undoes :func:`claim_workdir` in a workdir that was new."""
     for name in (CONFIG, INPUTS, STORE):
         (workdir / name).unlink(missing_ok=True)
     if not any(workdir.iterdir()):
@@ -186,7 +194,7 @@ def _read_store(workdir: epath.Path) -> dict[str, Any]:
     found = read_json(workdir / STORE, advice="delete it and give --store")
     if found is None:
         return {}
-    # A path is text that the file system can encode.
+    # Text that the file system cannot encode is not printable.
     valid = all(isinstance(value, str) and value.isprintable() for value in found.values())
     if not valid or not found.get("store"):
         raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
@@ -201,7 +209,7 @@ def _may_be_store(folder: epath.Path) -> bool:
 
 
 def _seen_from_workdir(store: epath.Path, workdir: epath.Path) -> str:
-    """A store's path from the workdir on, so that a folder that holds both can be moved."""
+    """Returns the store's path relative to the workdir, so that a folder that holds both can be moved."""
     if is_remote(store) or is_remote(workdir):
         return str(absolute(store))
     return os.path.relpath(os.path.realpath(store), os.path.realpath(workdir))
@@ -211,7 +219,7 @@ def _from_workdir(text: str, workdir: epath.Path) -> epath.Path:
     if is_remote(text) or os.path.isabs(text):
         return open_path(text)
     real = epath.Path(os.path.normpath(os.path.join(os.path.realpath(workdir), text)))
-    # Shorter, and what was typed; another folder where the workdir is a link.
+    # Prefer the shorter path that the user typed. If the workdir is a symbolic link, it may be another folder.
     short = epath.Path(os.path.normpath(os.path.join(workdir, text)))
     return short if _same(short, real) else real
 

@@ -1,1 +1,1 @@
-"""Pretrained encoders: the module with its slots, import of weights, identity, and embeddings."""
+"""Pretrained encoders: modules with slots, weights, identities, embeddings."""

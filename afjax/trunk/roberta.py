@@ -1,4 +1,4 @@
-"""RoBERTa (Liu 2019): positions count the tokens that are not padding, from ``pad_id + 1``."""
+"""RoBERTa (Liu 2019). Positions start at ``pad_id + 1`` and do not count padding."""
 
 import jax.numpy as jnp
 from jax import Array

@@ -1,4 +1,4 @@
-"""Slots: where an encoder layer takes adapters and fusions, after each of its two sub-layers."""
+"""Slots for adapters and fusions. An encoder layer has two, one after each sub-layer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from afjax.trunk.layers import Layers
 class Sublayer:
     """The inputs of a slot.
 
-    ``queries`` below is the number of tokens that are computed: all of them, or only the first.
+    ``queries`` below is the number of tokens to compute: all of them, or only the first.
 
     Attributes:
       output: The sub-layer's output after dropout, ``[batch, queries, hidden_size]``.
-      residual: The sub-layer's input, same shape.
+      residual: The sub-layer's input, of the same shape.
       norm: The sub-layer's LayerNorm.
       layer_input: The layer's input for all tokens, ``[batch, length, hidden_size]``.
       mask: bool ``[batch, length]``, False at padding.
@@ -31,17 +31,17 @@ class Sublayer:
     mask: Array
 
 
-# Computes the next hidden state [batch, queries, hidden_size], and the attention over adapters
-# [batch, queries, num_adapters] if the slot has a fusion.
+# Computes the next hidden state [batch, queries, hidden_size]. If the slot has a fusion, it also returns the attention
+# over adapters [batch, queries, num_adapters].
 Slot = Callable[[Sublayer], tuple[Array, Array | None]]
 
 
 def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
-    """An empty slot: the pretrained encoder's own ``LayerNorm(residual + output)``."""
+    """An empty slot: ``LayerNorm(residual + output)``, as in the pretrained encoder."""
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
-# Makes a layer's slots from the layer's contents, the contents that all layers share, and dropout's key.
+# Makes a layer's slots from the layer's contents, the contents that all layers share, and the dropout key.
 SlotMaker = Callable[[Any, Any, Array | None], Mapping[str, Slot]]
 
 
@@ -52,12 +52,12 @@ def no_slots(contents: Any, shared: Any, key: Array | None) -> Mapping[str, Slot
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FilledSlots:
-    """What is in the slots of an encoder.
+    """The contents of an encoder's slots.
 
     Attributes:
       layers: The indices of the layers whose slots are filled, in ascending order.
-      contents: The parameters of these layers' slots, in any form of layers.
-      shared: A tree that the slots of all layers share.
+      contents: The parameters of these layers' slots, in any of the forms of :mod:`afjax.trunk.layers`.
+      shared: A tree that all layers share.
       make: Makes a layer's slots from its contents. It must not close over arrays.
     """
 

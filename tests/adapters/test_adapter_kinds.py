@@ -1,4 +1,4 @@
-"""Every kind of adapter is in the table, once and with all of its parts."""
+"""Every kind of adapter is in the table, exactly once and with all of its parts."""
 
 import typing
 
@@ -36,20 +36,20 @@ def test_every_config_has_one_kind_and_every_module_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.config.__name__)
-def test_a_kind_is_in_slots_or_on_top_as_its_config_says(kind: AdapterKind) -> None:
+def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
     config = kind.config()
     assert kind_of(config) is kind
     assert isinstance(kind, TopKind) == isinstance(config, OnTop) == (config.slots == ())
     if isinstance(kind, SlotKind):
         assert set(kind.layout) <= set(vars(config))
         assert (kind.size(config, 24) > 0) == config.linear_output
-        # Bottlenecks are fused all together; a fusion calls the others one by one.
+        # Bottlenecks are fused in one call; a fusion calls adapters of the other kinds one by one.
         assert (kind.output is None) == (kind.config is AdapterConfig)
         assert (kind.units is not None) == (config.linear_output and kind.config is not AdapterConfig)
 
 
 @pytest.mark.parametrize("name", ADAPTER_PRESETS)
-def test_leaves_of_slots_are_stacked_over_the_layers_and_start_in_float32(name: str) -> None:
+def test_slot_leaves_are_stacked_over_layers_and_start_in_float32(name: str) -> None:
     config = ADAPTER_PRESETS[name]
     depth = len(adapter_layers(config, TRUNK.num_layers))
     tree = jax.eval_shape(lambda: kind_of(config).init(jax.random.key(0), config, TRUNK, depth))

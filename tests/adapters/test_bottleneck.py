@@ -1,6 +1,6 @@
-"""How adapters start, where they sit, and that one which adds nothing changes nothing.
+"""Initialization and placement of adapters, and that an adapter that adds nothing changes nothing.
 
-What each layout computes is compared with the reference library in test_adapterhub.py.
+The output of each layout is compared with the reference library in test_adapterhub.py.
 """
 
 import dataclasses
@@ -43,40 +43,40 @@ def start(config: AdapterConfig, *, key: jax.Array = KEY, hidden_size: int = 12,
     return init_adapter(key, config, dataclasses.replace(TRUNK, hidden_size=hidden_size, num_layers=num_layers))
 
 
-# Start
+# Initialization
 
 
 @pytest.mark.parametrize(
     ("config", "bound"),
     [(AdapterConfig(size=100), 6.0), (AdapterConfig(size=100, init="truncated_normal", init_scale=0.3), 2.0)],
 )
-def test_kernels_start_with_the_configured_distribution(config: AdapterConfig, bound: float) -> None:
+def test_kernels_are_drawn_from_the_configured_distribution(config: AdapterConfig, bound: float) -> None:
     leaves = flatten(start(config, hidden_size=100))
     for path, leaf in leaves.items():
         if path.endswith("bias"):
             assert not np.any(leaf)
         else:
-            # Cutting a normal distribution at two standard deviations leaves 0.88 of one.
+            # A normal distribution truncated at two standard deviations has 0.88 of the original standard deviation.
             expected = config.init_scale * (0.88 if config.init == "truncated_normal" else 1.0)
             assert np.std(leaf) == pytest.approx(expected, rel=0.02)
             assert np.abs(leaf).max() <= bound * config.init_scale
     assert not np.array_equal(leaves["ffn/down/kernel"].ravel(), leaves["ffn/up/kernel"].ravel())
 
 
-def test_new_layer_norms_start_as_the_identity() -> None:
+def test_new_layer_norms_are_initialized_to_the_identity() -> None:
     tree = start(AdapterConfig(new_layer_norm="both"))["ffn"]
     for name in ("norm_before", "norm_after"):
         assert np.array_equal(tree[name]["scale"], np.ones((3, 12)))
         assert np.array_equal(tree[name]["bias"], np.zeros((3, 12)))
 
 
-def test_a_leafs_start_depends_on_nothing_else_that_the_adapter_has() -> None:
+def test_initial_value_of_a_leaf_does_not_depend_on_other_leaves() -> None:
     small = flatten(start(AdapterConfig(size=4)))
     large = flatten(start(AdapterConfig(size=4, position="both", new_layer_norm="both", activation="tanh")))
     assert all(np.array_equal(large[path], leaf) for path, leaf in small.items())
 
 
-def test_adapters_of_other_names_start_apart() -> None:
+def test_adapters_with_different_names_are_initialized_differently() -> None:
     config = AdapterConfig(size=4)
     one, again, other = (start(config, key=named_key(KEY, "adapters", name)) for name in ("one", "one", "other"))
     assert np.array_equal(one["ffn"]["down"]["kernel"], again["ffn"]["down"]["kernel"])
@@ -91,7 +91,7 @@ def test_layers_default_to_all_and_are_sorted() -> None:
     assert adapter_layers(AdapterConfig(layers=(2, 0)), 3) == (0, 2)
 
 
-def test_a_layer_beyond_the_trunk_is_refused() -> None:
+def test_layer_outside_the_trunk_is_refused() -> None:
     with pytest.raises(UserError, match="names layer 3, but the trunk has layers 0 to 2"):
         start(AdapterConfig(layers=(0, 3)))
     with pytest.raises(UserError, match="names layer 3"):
@@ -101,7 +101,7 @@ def test_a_layer_beyond_the_trunk_is_refused() -> None:
 # Arithmetic
 
 
-def test_bottleneck_by_hand() -> None:
+def test_bottleneck_equals_hand_computed_values() -> None:
     params = {
         "down": {"kernel": jnp.array([[1.0, -1.0], [2.0, 0.0]]), "bias": jnp.array([0.5, 0.5])},
         "up": {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.array([0.1, 0.2])},
@@ -116,7 +116,7 @@ def test_bottleneck_by_hand() -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        # f: the sub-layer's output, a: its residual, u: what the adapter makes of its input, N: the trunk's LayerNorm.
+        # f: the sub-layer's output, a: its residual, u: the adapter's output, N: the trunk's LayerNorm.
         (ADAPTER_PRESETS["pfeiffer"], lambda f, a, u, norm: norm(u(norm(f + a)) + f + a)),
         (ADAPTER_PRESETS["houlsby"], lambda f, a, u, norm: norm(u(f) + f + a)),
         (AdapterConfig(pretrained_layer_norm="before"), lambda f, a, u, norm: u(norm(f + a)) + f),
@@ -125,7 +125,7 @@ def test_bottleneck_by_hand() -> None:
         (AdapterConfig(residual_from="input"), lambda f, a, u, norm: norm(u(norm(f + a)) + norm(f + a) + a)),
     ],
 )
-def test_layouts_by_formula(config: AdapterConfig, expected: Any) -> None:
+def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> None:
     def norm(x: Any) -> Any:
         return 3.0 * x - 1.0
 
@@ -139,13 +139,13 @@ def test_layouts_by_formula(config: AdapterConfig, expected: Any) -> None:
     np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 
-# In the whole model
+# In the full model
 
 
 @pytest.fixture(scope="module")
 def params() -> Tree:
     trunk = jax.jit(init_trunk, static_argnums=1)(KEY, TRUNK)
-    # LayerNorms other than the identity, so that their place matters.
+    # LayerNorms other than the identity, so that their position matters.
     norms = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), trunk_layer_norms(trunk))
     blocks = {block: {**trunk["layers"][block], "norm": norms[block]} for block in ("attention", "ffn")}
     trunk = {**trunk, "layers": blocks, "embeddings": {**trunk["embeddings"], "norm": norms["embeddings"]}}
@@ -171,14 +171,14 @@ def without_up(path: str, leaf: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("name", ["pfeiffer", "houlsby"])
-def test_an_adapter_that_adds_nothing_changes_no_bit(params: Tree, batch: Any, name: str) -> None:
+def test_adapter_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, batch: Any, name: str) -> None:
     model, changed = with_adapter(params, ADAPTER_PRESETS[name], without_up)
     plain = Model(trunk=TRUNK, head_name="task")
     assert np.array_equal(model(changed, batch).logits, plain(params, batch).logits)
 
 
 @pytest.mark.parametrize("layers", [(0,), (2,), (0, 2)])
-def test_only_the_named_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
+def test_only_the_configured_layers_have_the_adapter(params: Tree, batch: Any, layers: tuple[int, ...]) -> None:
     def draw(path: str, leaf: jax.Array) -> jax.Array:
         return jax.random.normal(named_key(KEY, path), (3, *leaf.shape[1:]))
 
@@ -195,7 +195,7 @@ def test_only_the_named_layers_have_the_adapter(params: Tree, batch: Any, layers
 
 
 @pytest.mark.parametrize("unstacked", [False, True])
-def test_an_adapters_layer_norms_take_the_place_of_the_trunks(params: Tree, batch: Any, unstacked: bool) -> None:
+def test_layer_norms_of_an_adapter_replace_those_of_the_trunk(params: Tree, batch: Any, unstacked: bool) -> None:
     model, changed = with_adapter(params, ADAPTER_PRESETS["houlsby"], without_up)
     own = jax.tree.map(lambda leaf: 1.5 * leaf + 0.1, changed["adapters"]["a"]["layer_norms"])
     changed["adapters"]["a"]["layer_norms"] = own

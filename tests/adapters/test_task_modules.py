@@ -1,4 +1,4 @@
-"""Task modules beside the layers and on top of them equal the formulas, written down again in NumPy."""
+"""Task modules parallel to the layers and on top of them equal their formulas, reimplemented in NumPy."""
 
 import dataclasses
 import math
@@ -48,13 +48,13 @@ TRUNK = TrunkConfig(
     max_positions=16,
     type_vocab_size=2,
     init_scale=0.3,
-    # Not so small that it does not show.
+    # Large enough to affect the result.
     layer_norm_epsilon=1e-3,
 )
 MASK = np.array([[True] * 5, [True, True, True, False, False]])
 
 
-# The formulas in NumPy, float64
+# The formulas in NumPy, in float64
 
 
 def norm(x: np.ndarray, scale: Any = 1.0, bias: Any = 0.0, epsilon: float = 1e-3) -> np.ndarray:
@@ -76,7 +76,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def attention(params: Tree, x: np.ndarray, num_heads: int) -> np.ndarray:
-    """Row by row and head by head, over the tokens that are there."""
+    """Computed row by row and head by head, over the unmasked tokens."""
     query, key, value = (linear(params[name], x) for name in ("query", "key", "value"))
     size = query.shape[-1] // num_heads
     output = np.zeros_like(query)
@@ -128,7 +128,7 @@ BESIDE: dict[str, tuple[BesideLayers, Formula]] = {
 
 
 def draw(tree: Tree, scale: float = 0.4) -> Tree:
-    """Every leaf anew, large enough to matter; LayerNorms' scales about one."""
+    """Draws new values for every leaf, large enough to matter; LayerNorm scales are around 1."""
 
     def one(path: str, leaf: jax.Array) -> jax.Array:
         noise = scale * jax.random.normal(named_key(KEY, path), leaf.shape)
@@ -165,7 +165,7 @@ def layer_params(tree: Tree, layer: int) -> Tree:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("placement", ["parallel", "serial"])
 @pytest.mark.parametrize("name", BESIDE)
-def test_modules_beside_the_layers_by_formula(name: str, placement: Any) -> None:
+def test_parallel_modules_equal_their_formulas(name: str, placement: Any) -> None:
     config, formula = BESIDE[name]
     config = dataclasses.replace(config, placement=placement)
     params = layer_params(draw(init_adapter(KEY, config, TRUNK)), 2)
@@ -177,7 +177,7 @@ def test_modules_beside_the_layers_by_formula(name: str, placement: Any) -> None
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_the_first_token_alone_is_that_of_all(name: str) -> None:
+def test_computing_only_the_first_token_gives_the_same_output(name: str) -> None:
     config, _ = BESIDE[name]
     params = layer_params(draw(init_adapter(KEY, config, TRUNK)), 1)
     alone, whole = (adapter_slot(params, config, given_slot(queries)) for queries in (1, LENGTH))
@@ -186,7 +186,7 @@ def test_the_first_token_alone_is_that_of_all(name: str) -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_lhuc_by_formula() -> None:
+def test_lhuc_equals_its_formula() -> None:
     params = layer_params(draw(init_adapter(KEY, LhucConfig(), TRUNK)), 1)
     slot = given_slot()
     f, h = wide((slot.output, slot.residual))
@@ -237,14 +237,14 @@ def on_top(params: Tree, hidden: np.ndarray, config: OnTop) -> np.ndarray:
         TopLayerConfig(),
     ],
 )
-def test_modules_on_top_by_formula(config: OnTop) -> None:
+def test_modules_on_top_equal_their_formulas(config: OnTop) -> None:
     params = draw(init_adapter(KEY, config, TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     ours = top_kind(config).top(wide(params)["top"], config, TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, on_top(wide(params), wide(hidden), config)[:, :1], atol=LIMIT)
 
 
-def test_a_layer_on_top_is_a_layer_of_the_trunk() -> None:
+def test_layer_on_top_is_a_trunk_layer() -> None:
     params = draw(init_adapter(KEY, TopLayerConfig(), TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     layer: Any = EncoderLayer(TRUNK)
@@ -253,7 +253,7 @@ def test_a_layer_on_top_is_a_layer_of_the_trunk() -> None:
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
 
-# In the whole model
+# In the full model
 
 
 @pytest.fixture(scope="module")
@@ -282,14 +282,14 @@ IN_LAYERS = [
 
 
 @pytest.mark.parametrize("config", IN_LAYERS, ids=str)
-def test_a_module_that_adds_nothing_changes_no_bit(params: Tree, batch: Any, config: BesideLayers) -> None:
+def test_module_that_adds_nothing_leaves_outputs_bit_identical(params: Tree, batch: Any, config: BesideLayers) -> None:
     def silent(path: str, leaf: jax.Array) -> jax.Array:
         return jnp.zeros_like(leaf) if "decode/" in path or path.endswith("ffn/scale") else leaf
 
     adapter = map_with_path(silent, draw(init_adapter(KEY, config, TRUNK)))
     plain = Model(trunk=TRUNK, head_name="task")
     ours = model_with(config)({**params, "adapters": {"a": adapter}}, batch)
-    # Which tokens the last layer computes is another order of sums.
+    # The set of tokens that the last layer computes changes the order of sums.
     expected = plain(params, batch, fusion_attention=reads_all_tokens(config, 3))
     assert np.array_equal(ours.logits, expected.logits)
 
@@ -306,7 +306,7 @@ def test_a_module_that_adds_nothing_changes_no_bit(params: Tree, batch: Any, con
     ],
     ids=str,
 )
-def test_all_ways_to_compute_agree_and_the_module_matters(params: Tree, batch: Any, config: Adapter) -> None:
+def test_all_computation_paths_agree_and_the_module_matters(params: Tree, batch: Any, config: Adapter) -> None:
     adapter = draw(init_adapter(KEY, config, TRUNK))
     changed = {**params, "adapters": {"a": adapter}}
     expected = model_with(config)(changed, batch, fusion_attention=True).logits
@@ -318,7 +318,7 @@ def test_all_ways_to_compute_agree_and_the_module_matters(params: Tree, batch: A
 
 
 @pytest.mark.parametrize("config", [PAL, TopAttentionConfig(size=6, num_heads=3), TopFfnConfig(size=6)], ids=str)
-def test_dropout_acts_in_modules(params: Tree, batch: Any, config: Adapter) -> None:
+def test_dropout_is_applied_in_modules(params: Tree, batch: Any, config: Adapter) -> None:
     trunk = dataclasses.replace(TRUNK, hidden_dropout=0.0 if config is PAL else 0.5, attention_dropout=0.0)
     config = dataclasses.replace(config, dropout=0.5) if isinstance(config, PalConfig) else config
     model = dataclasses.replace(model_with(config), trunk=dataclasses.replace(trunk))
@@ -341,15 +341,15 @@ def test_dropout_acts_in_modules(params: Tree, batch: Any, config: Adapter) -> N
     ],
     ids=str,
 )
-def test_which_modules_read_all_tokens_of_the_last_layer(config: Adapter, expected: bool) -> None:
+def test_modules_that_read_all_tokens_of_the_last_layer(config: Adapter, expected: bool) -> None:
     assert reads_all_tokens(config, 3) == expected
 
 
-# Start
+# Initialization
 
 
 @pytest.mark.parametrize("config", [*IN_LAYERS, TopAttentionConfig(), TopFfnConfig(), TopLayerConfig()], ids=str)
-def test_start(config: Adapter) -> None:
+def test_initial_values(config: Adapter) -> None:
     tree = flatten(init_adapter(KEY, config, TRUNK))
     for path, leaf in tree.items():
         if path.endswith("kernel"):
@@ -358,7 +358,7 @@ def test_start(config: Adapter) -> None:
             assert np.all(leaf == (1.0 if path.endswith("norm/scale") else 0.0))
 
 
-def test_sizes_and_layers_that_cannot_be() -> None:
+def test_invalid_sizes_and_layers_are_refused() -> None:
     makers: list[tuple[Callable[[], Any], str]] = [
         (lambda: PalConfig(size=0), "adapter.size is 0 and adapter.num_heads 12"),
         (lambda: PalConfig(size=10), "the heads must divide the size"),
@@ -376,5 +376,5 @@ def test_sizes_and_layers_that_cannot_be() -> None:
         assert message in str(raised.value)
 
 
-def test_every_kind_is_a_preset() -> None:
+def test_every_kind_has_a_preset() -> None:
     assert {type(config) for config in ADAPTER_PRESETS.values()} == set(Adapter.__args__)

@@ -1,4 +1,4 @@
-"""Workdirs of runs that were never made: the project's own writers write them, and nothing is trained."""
+"""Workdirs of made-up runs: afjax's own writers create the files, and nothing is trained."""
 
 import dataclasses
 import itertools
@@ -16,12 +16,12 @@ from afjax.config.tasks import TaskConfig
 from afjax.storage.writing import write_json
 from afjax.train.workdir import RESULT, TARGET, claim_workdir, source_folder
 
-# A digest, as of a trunk.
+# A digest such as a trunk's.
 PRETRAINED = "a" * 64
 
 
 def experiment(task: str, method: str, *, seed: int = 0, **settings: Any) -> ExperimentConfig:
-    """The config of ``method``: a partition, ``top-K``, or a preset of adapters; ``of`` is another task's config."""
+    """Builds the config of ``method``: a partition, ``top-K``, or an adapter preset. ``of`` is its task's config."""
     own: dict[str, Any] = {"partition": method}
     if method.startswith("top-"):
         own = {"partition": "top_k", "top_k": int(method[4:])}
@@ -58,15 +58,15 @@ def finish(
     """Writes a finished run.
 
     Args:
-      workdir: Its folder.
-      config: What it ran.
-      scores: Of the task's main metric on dev; ``{task: score}`` of several tasks.
-      trunk: The digest of the trunk that it began with.
-      saved: Parameters of each artefact in its store; 0: there is none.
-      store_folder: Its store; None: the workdir's own.
-      rows: More of what its ``inputs.json`` has; None: nothing.
-      trained_trunk: The digest of the trunk in manifests; empty: ``trunk``.
-      metric: The scores' name; empty: the main metric.
+      workdir: The run's folder.
+      config: The run's config.
+      scores: The task's main metric on dev, or ``{task: score}`` for several tasks.
+      trunk: The digest of the trunk that training started from.
+      saved: Number of parameters of each artefact in the run's store, or 0 for no artefacts.
+      store_folder: The run's store. Defaults to the store in the workdir.
+      rows: Additional entries of ``inputs.json``.
+      trained_trunk: The digest of the trunk in manifests. Defaults to ``trunk``.
+      metric: The name of the scores. Defaults to the main metric.
     """
     begin(workdir, config, trunk=trunk, store_folder=store_folder, rows=rows)
     results = []
@@ -99,7 +99,7 @@ def begin(
     store_folder: Path | None = None,
     rows: dict[str, str] | None = None,
 ) -> Path:
-    """Writes a run that was begun and not finished."""
+    """Writes an unfinished run."""
     folder = epath.Path(workdir)
     claim_workdir(folder, config, {"the trunk": trunk, **(rows or {})}, epath.Path(store_folder or folder / "store"))
     (workdir / TARGET).mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def begin(
 
 
 def finish_source(workdir: Path, name: str, score: float) -> None:
-    """Adds the run of a fusion's source."""
+    """Adds the training run of one of a fusion's sources."""
     folder = source_folder(epath.Path(workdir), name)
     folder.mkdir(parents=True)
     metrics = {"accuracy": score}
@@ -118,7 +118,7 @@ def finish_source(workdir: Path, name: str, score: float) -> None:
 
 
 def finish_all(folder: Path, scores: dict[tuple[str, str], tuple[float, ...]], **options: Any) -> Path:
-    """Writes a run for every seed, ``{(task, method): scores}``."""
+    """Writes one run per seed; ``scores`` is ``{(task, method): scores}``."""
     numbers = itertools.count()
     for (task, method), values in scores.items():
         for seed, score in enumerate(values):

@@ -27,7 +27,7 @@ def make(
     fused: bool = False,
     kind: TaskKind = "classification",
 ) -> TaskModel:
-    """A model with random parameters that matter."""
+    """Makes a model with random parameters, large enough to matter."""
     key, mixed = jax.random.key(0), FusionConfig()
 
     def draw(tree: Tree, name: str) -> Tree:

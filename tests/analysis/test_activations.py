@@ -1,4 +1,4 @@
-"""Mean activations are those of a slow computation, row by row; gaps stay gaps."""
+"""Mean activations equal a slow row-by-row computation, and missing adapters are gaps."""
 
 import csv
 import re
@@ -32,13 +32,13 @@ def fused(tiny_trunk: Trunk) -> TaskModel:
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    # Of two lengths, and one label more often than the other.
+    # The rows have two different lengths, and one label is more frequent than the other.
     texts = ["all", "some of the two", "all of the three", "some", "six"]
     return rows_from_lists(texts, ["many", "few", "many", "few", "many"], label_names=("few", "many"))
 
 
 def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
-    """``[rows, layers, adapters]``, each row alone and without padding, in float64."""
+    """Returns ``[rows, layers, adapters]`` in float64, each row computed separately without padding."""
     architecture, params = model.model, jax.tree.map(jnp.asarray, {"trunk": model.trunk.params, **model.params})
     data, found = model.tokenised(rows), []
     run = jax.jit(lambda batch: architecture(params, batch, fusion_attention=True).fusion_attention["ffn"])
@@ -49,7 +49,7 @@ def row_by_row(model: TaskModel, rows: Rows) -> np.ndarray:
     return np.stack(found)
 
 
-def test_means_are_those_of_a_slow_computation(fused: TaskModel, rows: Rows) -> None:
+def test_means_equal_a_slow_computation(fused: TaskModel, rows: Rows) -> None:
     slow = row_by_row(fused, rows)
     found = mean_activations(fused, rows, by_label=True, batch_size=3)
     assert found.num_rows == {ALL: 5, "few": 2, "many": 3}
@@ -59,7 +59,7 @@ def test_means_are_those_of_a_slow_computation(fused: TaskModel, rows: Rows) -> 
     assert list(mean_activations(fused, rows).means["ffn"]) == [ALL]
 
 
-def test_the_weights_of_every_token(fused: TaskModel) -> None:
+def test_weights_per_token(fused: TaskModel) -> None:
     found = token_activations(fused, "all of", "the two")
     assert found.tokens == ("[CLS]", "all", "of", "[SEP]", "the", "two", "[SEP]")
     assert found.num_tokens == 7
@@ -67,13 +67,13 @@ def test_the_weights_of_every_token(fused: TaskModel) -> None:
     np.testing.assert_allclose(found.weights["ffn"].mean(1), of_row, atol=1e-6)
 
 
-def test_a_text_that_is_cut_says_how_many_tokens_it_had(fused: TaskModel) -> None:
+def test_truncated_text_reports_its_original_number_of_tokens(fused: TaskModel) -> None:
     for texts, whole in ((("all of the two " * 5,), 22), (("all of the two", "some six"), 9)):
         found = token_activations(fused, *texts)
         assert (len(found.tokens), found.num_tokens) == (8, whole)
 
 
-def test_adapters_that_layers_do_not_have_are_gaps(fused: TaskModel, rows: Rows) -> None:
+def test_adapters_missing_from_a_layer_are_gaps(fused: TaskModel, rows: Rows) -> None:
     pruned = fused.with_kept((((0, 1), (0, 2)),))
     means = mean_activations(pruned, rows).means["ffn"][ALL]
     assert np.isnan(means).tolist() == [[False, False, True], [False, True, False]]
@@ -113,8 +113,8 @@ def of_tokens(count: int) -> TokenActivations:
     return TokenActivations("one", ("a", "b"), tokens, count, {"ffn": np.full((2, count, 2), 0.5)})
 
 
-def test_long_texts_have_several_lines(tmp_path: Path) -> None:
-    """However long the text, the picture is as wide as a page, and has every token's name."""
+def test_long_texts_are_drawn_on_several_lines(tmp_path: Path) -> None:
+    """For any length of text, the picture is as wide as a page and shows the name of every token."""
     files = draw_token_activations(of_tokens(90), tmp_path / "long")
     assert len(read(files)) == 2 * 90 * 2
     shown = files[1].read_text()
@@ -128,7 +128,7 @@ def test_long_texts_have_several_lines(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("longer*"))
 
 
-def test_bad_input(tiny_trunk: Trunk, fused: TaskModel, rows: Rows, tmp_path: Path) -> None:
+def test_bad_input_is_refused(tiny_trunk: Trunk, fused: TaskModel, rows: Rows, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is used without a fusion"):
         mean_activations(make(tiny_trunk, CONFIG), rows)
     with pytest.raises(UserError, match="There is no layer 2; the trunk has the layers 0 to 1"):

@@ -1,4 +1,4 @@
-"""What is left out of a model is not computed, and the rest computes what it did."""
+"""Removed parts of a model are not computed, and the other parts compute the same as before."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def draw(tree: Tree, name: str) -> Tree:
 
 
 def make(trunk: Trunk, config: Any, *, names: tuple[str, ...] = NAMES, fused: bool = True, **fusion: Any) -> TaskModel:
-    """A model with random parameters that matter."""
+    """Makes a model with random parameters, large enough to matter."""
     mixed = FusionConfig(**fusion)
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
     key = jax.random.key(0)
@@ -82,7 +82,7 @@ def logits(task_model: TaskModel, rows: Rows) -> np.ndarray:
 
 
 def silenced(task_model: TaskModel, layer: int) -> TaskModel:
-    """Every adapter's last projection zero in a layer, so that it adds nothing there."""
+    """Sets the last projection of every adapter in a layer to zero, so that it adds nothing there."""
 
     def silent(path: str, leaf: np.ndarray) -> np.ndarray:
         if not any(part in path for part in ("/up/", "/decode/", "ffn/scale")):
@@ -111,7 +111,7 @@ def silenced(task_model: TaskModel, layer: int) -> TaskModel:
     ],
     ids=str,
 )
-def test_a_dropped_layer_is_one_whose_adapters_add_nothing(
+def test_dropping_a_layer_equals_adapters_that_add_nothing(
     tiny_trunk: Trunk, rows: Rows, config: Any, layer: int, fused: bool
 ) -> None:
     whole = make(tiny_trunk, config, names=NAMES if fused else ("a",), fused=fused)
@@ -122,7 +122,7 @@ def test_a_dropped_layer_is_one_whose_adapters_add_nothing(
     assert dropped.flops_per_row() < whole.flops_per_row()
 
 
-def test_a_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, PAL, names=("a",), fused=False)
     dropped = whole.without_layers([0])
     assert dropped.params["adapters"]["a"]["shared"] is whole.params["adapters"]["a"]["shared"]
@@ -130,7 +130,7 @@ def test_a_pal_without_a_layer_keeps_its_shared_projections(tiny_trunk: Trunk, r
     assert np.all(np.isfinite(logits(dropped, rows)))
 
 
-def test_layers_that_cannot_be_dropped(tiny_trunk: Trunk) -> None:
+def test_invalid_layers_to_drop_are_refused(tiny_trunk: Trunk) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     cases = [
         (whole, [2], "Layer 2 has no adapter to drop; the adapter is in the layers 0, 1."),
@@ -146,7 +146,7 @@ def test_layers_that_cannot_be_dropped(tiny_trunk: Trunk) -> None:
 
 
 @pytest.mark.parametrize("from_top", [False, True])
-def test_the_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) -> None:
+def test_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bool) -> None:
     points = list(adapterdrop_curve(make(tiny_trunk, BOTTLENECK), rows, from_top=from_top))
     assert [point.what for point in points] == ["layers dropped: none", f"layers dropped: {1 if from_top else 0}"]
     assert [point.kept for point in points] == [1.0, 0.5]
@@ -158,7 +158,7 @@ def test_the_curve_of_dropped_layers(tiny_trunk: Trunk, rows: Rows, from_top: bo
 
 
 @pytest.mark.parametrize("config", [BOTTLENECK, LhucConfig()], ids=str)
-def test_an_adapter_left_out_shares_its_attention_among_the_others(tiny_trunk: Trunk, rows: Rows, config: Any) -> None:
+def test_attention_of_a_removed_adapter_goes_to_the_others(tiny_trunk: Trunk, rows: Rows, config: Any) -> None:
     whole = make(tiny_trunk, config)
     fewer = whole.without_adapters(["b"])
     before = whole.predict_rows(rows, fusion_attention=True).fusion_attention["ffn"]
@@ -171,12 +171,12 @@ def test_an_adapter_left_out_shares_its_attention_among_the_others(tiny_trunk: T
         params = {"trunk": task_model.trunk.params, **task_model.params}
         return np.asarray(task_model.model(params, batch, fusion_attention=True).fusion_attention["ffn"][0])
 
-    # In the first layer, whose inputs are the same, to the number.
+    # Exact in the first layer, whose inputs are the same.
     left = first_layer(whole)[..., [0, 2]]
     np.testing.assert_allclose(first_layer(fewer), left / left.sum(-1, keepdims=True), atol=1e-5)
 
 
-def test_an_adapter_comes_back_as_it_was(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_adding_a_removed_adapter_restores_the_model(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     fewer = whole.without_adapters(["c"])
     again = fewer.with_adapters({"c": (BOTTLENECK, whole.params["adapters"]["c"])})
@@ -186,14 +186,14 @@ def test_an_adapter_comes_back_as_it_was(tiny_trunk: Trunk, rows: Rows) -> None:
     assert again.params["fusion"] is whole.params["fusion"]
 
 
-def test_what_each_layer_keeps(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_adapters_kept_per_layer(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     np.testing.assert_allclose(logits(whole.with_kept((((0, 1, 2),) * 2,)), rows), logits(whole, rows), atol=1e-6)
-    # The same adapters in every layer: those are left that without_adapters leaves.
+    # The same adapters in every layer: equals without_adapters with the other names.
     for kept, names in (((1, 2), ["a"]), ((1,), ["a", "c"])):
         expected = logits(whole.without_adapters(names), rows)
         np.testing.assert_allclose(logits(whole.with_kept(((kept, kept),)), rows), expected, atol=1e-6)
-    # Each layer its own: adapters put together from those.
+    # Different adapters per layer: equals adapters assembled from those layers.
     mixed = whole.with_kept((((0,), (2,)),))
     trees = whole.params["adapters"]
     both = {"x": jax.tree.map(lambda a, c: np.stack([a[0], c[1]]), trees["a"], trees["c"])}
@@ -207,7 +207,7 @@ def test_what_each_layer_keeps(tiny_trunk: Trunk, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("config", [PAL, LhucConfig()], ids=str)
-def test_modules_are_pruned_alike(tiny_trunk: Trunk, rows: Rows, config: BesideLayers) -> None:
+def test_task_modules_are_pruned_like_bottlenecks(tiny_trunk: Trunk, rows: Rows, config: BesideLayers) -> None:
     whole = make(tiny_trunk, config)
     expected = logits(whole.without_adapters(["b"]), rows)
     np.testing.assert_allclose(logits(whole.with_kept((((0, 2), (0, 2)),)), rows), expected, atol=1e-5)
@@ -218,7 +218,7 @@ def test_modules_are_pruned_alike(tiny_trunk: Trunk, rows: Rows, config: BesideL
     )
 
 
-def test_the_most_used_are_kept(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_most_used_adapters_are_kept(tiny_trunk: Trunk, rows: Rows) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     shares = rank_adapters(whole, rows)
     assert shares["ffn"].shape == (2, 3)
@@ -231,7 +231,7 @@ def test_the_most_used_are_kept(tiny_trunk: Trunk, rows: Rows) -> None:
     assert len(set(flops)) == 3
 
 
-def test_what_cannot_be_pruned_added_or_left_out(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_invalid_pruning_adding_or_removing_is_refused(tiny_trunk: Trunk, rows: Rows) -> None:
     whole, single = make(tiny_trunk, BOTTLENECK), make(tiny_trunk, BOTTLENECK, names=("a",), fused=False)
     pruned = whole.with_kept((((0, 1), (0, 2)),))
     other = (
@@ -262,7 +262,7 @@ def test_what_cannot_be_pruned_added_or_left_out(tiny_trunk: Trunk, rows: Rows) 
         assert message in str(raised.value)
 
 
-def test_a_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_path: Any) -> None:
+def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_path: Any) -> None:
     whole = make(tiny_trunk, BOTTLENECK)
     for name in NAMES:
         alone = make(tiny_trunk, BOTTLENECK, names=(name,), fused=False)
@@ -291,8 +291,8 @@ def test_a_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp
 # A random subset in each training step
 
 
-def test_a_step_fuses_as_many_adapters_as_are_drawn(tiny_trunk: Trunk) -> None:
-    # A temperature at which no weight underflows.
+def test_training_step_fuses_a_random_subset_of_adapters(tiny_trunk: Trunk) -> None:
+    # At this temperature no weight underflows.
     whole, drawn = (make(tiny_trunk, BOTTLENECK, temperature=50.0, subset=subset) for subset in (None, 2))
     params = jax.tree.map(jnp.asarray, {"trunk": tiny_trunk.params, **whole.params})
     batch = {"tokens": jnp.array([[2, 8, 9, 3]]), "types": jnp.zeros((1, 4), jnp.int32), "mask": jnp.ones((1, 4), bool)}
@@ -304,13 +304,13 @@ def test_a_step_fuses_as_many_adapters_as_are_drawn(tiny_trunk: Trunk) -> None:
     seen = set()
     for seed in range(12):
         used = np.asarray(attention(jax.random.key(seed)) > 0)
-        # The same ones in every layer and for every token.
+        # The same adapters in every layer and for every token.
         assert np.array_equal(used, np.broadcast_to(used[0, 0, 0], used.shape))
         assert used[0, 0, 0].sum() == 2
         seen.add(tuple(used[0, 0, 0].tolist()))
     assert len(seen) == 3
     plain, again = (model.model(params, batch).logits for model in (whole, drawn))
     assert np.array_equal(plain, again)
-    # A fusion trained so can be pruned below the number that were drawn.
+    # A fusion trained with random subsets can be pruned to fewer adapters than were drawn per step.
     drawn.with_kept((((0,), (1,)),))
     drawn.without_adapters(["a", "b"])

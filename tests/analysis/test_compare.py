@@ -1,4 +1,4 @@
-"""What models of every kind are scored by in a comparison, and how A and B are named."""
+"""Scores used to compare models of every kind, and the names of A and B."""
 
 import types
 from pathlib import Path
@@ -56,8 +56,8 @@ def test_spans() -> None:
     np.testing.assert_allclose(found["exact_match"], [0.5, 1])
 
 
-def test_commas_in_folders(tmp_path: Path) -> None:
-    """The folders of a sweep's runs have them."""
+def test_folder_names_may_have_commas(tmp_path: Path) -> None:
+    """A sweep's run folders have commas in their names."""
     first, second = (tmp_path / f"rate=0.1,seed={seed}" for seed in (0, 1))
     for folder in (first, second):
         folder.mkdir()

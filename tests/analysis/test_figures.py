@@ -1,4 +1,4 @@
-"""Figures are kept as a picture and as data, the same bytes for the same data."""
+"""Figures are saved as a picture and as data, and the same data gives the same bytes."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ def test_files(tmp_path: Path, name: str) -> None:
     assert [png, svg, table] == again
 
 
-def test_dots_in_a_name_stay(tmp_path: Path) -> None:
+def test_dots_in_a_name_are_kept(tmp_path: Path) -> None:
     assert draw(tmp_path / "rate-0.5", [("a", 1.0)])[0].name == "rate-0.5.png"
 
 
-def test_bad_outputs(tmp_path: Path) -> None:
+def test_bad_outputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to show"):
         draw(tmp_path / "empty", [])
     assert list(tmp_path.iterdir()) == []
@@ -43,7 +43,7 @@ def test_bad_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".csv"])
-def test_a_folder_in_the_place_of_a_file_is_told_before_any_is_written(tmp_path: Path, suffix: str) -> None:
+def test_folder_in_place_of_a_file_is_refused_before_anything_is_written(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"z{suffix}").mkdir()
     with pytest.raises(UserError, match=rf"z\{suffix} is a folder"):
         check_output(tmp_path / "z")
@@ -52,7 +52,7 @@ def test_a_folder_in_the_place_of_a_file_is_told_before_any_is_written(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [f"z{suffix}"]
 
 
-def test_characters_that_the_font_lacks_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_characters_missing_from_the_font_are_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, told in (("北京", 1), ("Zürich", 0)):
         figure, (axes,) = new_figure()
         axes.set_xticks([0, 1], [name, f"{name}!"])
@@ -64,7 +64,7 @@ def test_characters_that_the_font_lacks_are_told_once(tmp_path: Path, capsys: py
 
 
 def test_a_spread_has_gaps() -> None:
-    """Two points make a band, one between gaps a bar, and one seed neither."""
+    """Two adjacent points make a band, one point between gaps makes a bar, and a point with one seed makes neither."""
     _, (axes,) = new_figure()
     draw_spread(axes, [1, 2, 3, 4, 5], [0.0, 1.0, None, 2.0, None], [2.0, 5.0, None, 4.0, None], "black")
     band, bar = axes.collections

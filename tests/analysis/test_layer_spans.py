@@ -1,4 +1,4 @@
-"""Adapters of every span of layers, removed in one program, give what a model without them gives."""
+"""Removing the adapters of every span of layers in one program equals models without those adapters."""
 
 import csv
 import dataclasses
@@ -43,13 +43,13 @@ def rows() -> Rows:
     ],
     ids=("houlsby", "fusion", "one layer", "lhuc"),
 )
-def test_a_masked_layer_is_one_without_adapters(
+def test_masking_a_layer_equals_removing_its_adapters(
     tiny_trunk: Trunk, rows: Rows, config: Adapter, fused: bool, scan: bool
 ) -> None:
     whole = make(tiny_trunk, config, names=("a", "b") if fused else ("a",), fused=fused)
     whole = dataclasses.replace(whole, model=dataclasses.replace(whole.model, scan_layers=scan))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=(), fusion_name=""))
-    # A mask may come twice, and in any order.
+    # Masks may be repeated, in any order.
     masks = np.array([[True, False], [True, True], [False, False], [True, False], [False, True]])
     found = under_masks(whole, rows, masks)
     for number, mask in enumerate(masks):
@@ -57,12 +57,12 @@ def test_a_masked_layer_is_one_without_adapters(
         drop = [layer for layer in (config.layers or (0, 1)) if layer not in left]
         expected = (whole.without_layers(drop) if drop else whole) if left else plain
         if not left and isinstance(config, AdapterConfig) and config.layer_norms:
-            continue  # the LayerNorms that it was trained with stay
+            continue  # the LayerNorms trained with the adapter stay
         np.testing.assert_allclose(found[:, number], expected.logits(whole.tokenised(rows)), atol=1e-5)
     assert np.abs(found[:, 1] - found[:, 4]).max() > 1e-3 or config.layers == (1,)
 
 
-def test_masks_of_choices_and_tokens(tiny_trunk: Trunk) -> None:
+def test_masks_for_multiple_choice_and_span_tasks(tiny_trunk: Trunk) -> None:
     choices = rows_from_lists(
         [("all of the two", ["few", "many"]), ("some", ["many", "few", "none"])], [1, 0], kind="multiple_choice"
     )
@@ -83,8 +83,8 @@ def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarra
     return np.asarray(whole.over_rows(lambda _, params, batch: step(params, batch), whole.tokenised(rows)))
 
 
-def test_what_masks_have_in_common_is_computed_once(tiny_trunk: Trunk) -> None:
-    """By XLA's count of the layers' products: 3 spans of 2 layers and none, 6 layers in place of 8."""
+def test_common_layers_of_masks_are_computed_once(tiny_trunk: Trunk) -> None:
+    """By XLA's FLOP count of the layers: the 3 spans of 2 layers and the empty one compute 6 layers instead of 8."""
     model, params = make(tiny_trunk, HOULSBY).for_inference()
     batch = {name: np.ones((2, 16), np.int32) for name in ("tokens", "types")} | {"mask": np.ones((2, 16), bool)}
 
@@ -111,13 +111,13 @@ def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows, monkeypatch: pytest
         assert found.without[layer, layer] == pytest.approx(whole.without_layers([layer]).evaluate(rows))
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=()))
     assert found.without[0, 1] == pytest.approx(plain.evaluate(rows))
-    # One row a step, where no more are allowed.
+    # Also if only one row fits into a step.
     monkeypatch.setattr(spans, "TOKENS_A_STEP", 1)
     again = score_spans(whole, rows, batch_size=8).without
     assert all(again[span] == pytest.approx(of_span) for span, of_span in found.without.items())
 
 
-def test_spans_are_of_the_layers_that_have_adapters() -> None:
+def test_spans_cover_only_layers_with_adapters() -> None:
     assert layer_spans((1, 4)) == [(1, 1), (1, 4), (4, 4)]
     assert len(layer_spans(range(12))) == 78
 
@@ -127,7 +127,7 @@ def scores(whole: float) -> SpanScores:
     return SpanScores((0, 1, 2), {"accuracy": whole}, without)
 
 
-def test_the_picture_and_its_numbers(tmp_path: Path) -> None:
+def test_picture_and_its_numbers(tmp_path: Path) -> None:
     change = scores(0.5).relative_change("accuracy")
     np.testing.assert_allclose(change[0], [-0.8, -0.6, -0.4])
     assert np.isnan(change[1, 0])
@@ -139,7 +139,7 @@ def test_the_picture_and_its_numbers(tmp_path: Path) -> None:
     assert "last layer without adapters" in files[1].read_text()
 
 
-def test_bad_input(tiny_trunk: Trunk, rows: Rows) -> None:
+def test_bad_input_is_refused(tiny_trunk: Trunk, rows: Rows) -> None:
     with pytest.raises(UserError, match="sits on top of the encoder"):
         score_spans(make(tiny_trunk, TopFfnConfig(size=4)), rows)
     with pytest.raises(UserError, match="is used without adapters"):

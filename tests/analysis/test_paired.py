@@ -1,4 +1,4 @@
-"""The vectorised bootstrap equals a loop that scores repeated rows, and its intervals hold what they promise."""
+"""The vectorized bootstrap equals a loop that scores repeated rows, and its intervals have the promised coverage."""
 
 import numpy as np
 import pytest
@@ -10,18 +10,18 @@ RANDOM = np.random.default_rng(0)
 
 
 def slow_scores(logits: np.ndarray, labels: np.ndarray, kind: str, weights: np.ndarray) -> list[dict[str, float]]:
-    """Every resample by itself: its rows, repeated, scored as any split is."""
+    """Scores every resample separately: its rows are repeated and scored like any split."""
     rows = [np.repeat(np.arange(len(labels)), of.astype(int)) for of in weights]
     return [scores(logits[of], labels[of], kind) for of in rows]
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
-def test_classes_as_a_plain_loop(num_classes: int) -> None:
+def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
     logits = RANDOM.normal(size=(23, num_classes))
     labels = RANDOM.integers(num_classes, size=23)
     labels[:15] = logits[:15].argmax(-1)
     (weights,) = resample_weights(23, 40, seed=1)
-    # Also rows of one class alone, where scores are not defined.
+    # Also if all rows have the same class, so that some scores are undefined.
     weights[0] = np.where(np.arange(23) == 20, 23, 0)
     found = class_scores(logits.argmax(-1), labels, num_classes)(weights)
     slow = slow_scores(logits, labels, "classification", weights)
@@ -30,7 +30,7 @@ def test_classes_as_a_plain_loop(num_classes: int) -> None:
         np.testing.assert_allclose(values, [scores[name] for scores in slow], atol=1e-12)
 
 
-def test_values_as_a_plain_loop() -> None:
+def test_value_scores_equal_a_plain_loop() -> None:
     labels = RANDOM.integers(6, size=31) / 2  # ties, as in STS-B
     predicted = np.round(labels + RANDOM.normal(size=31), 1)
     (weights,) = resample_weights(31, 40, seed=2)
@@ -41,7 +41,7 @@ def test_values_as_a_plain_loop() -> None:
         np.testing.assert_allclose(values, [scores[name] for scores in slow], atol=1e-9)
 
 
-def test_paired_is_what_its_weights_say() -> None:
+def test_paired_bootstrap_equals_scores_of_its_resamples() -> None:
     labels = RANDOM.integers(2, size=60)
     answers = [np.where(RANDOM.random(60) < share, labels, 1 - labels) for share in (0.6, 0.7, 0.8, 0.9)]
     scored = [class_scores(answer, labels, 2) for answer in answers]
@@ -59,7 +59,7 @@ def test_paired_is_what_its_weights_say() -> None:
     assert found.spread == pytest.approx(abs(whole[2] - whole[0] - whole[3] + whole[1]) / np.sqrt(2))
 
 
-def test_blocks_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resample_blocks_are_reproducible_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afjax.analysis.paired._BLOCK", 35)
     blocks = list(resample_weights(10, 8, seed=0))
     assert [len(block) for block in blocks] == [3, 3, 2]
@@ -69,8 +69,8 @@ def test_blocks_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (again != other).any()
 
 
-def test_intervals_cover_and_p_values_reject_as_they_promise() -> None:
-    """On rows of which 70 % and 80 % are right; and on models that differ by chance alone."""
+def test_intervals_and_p_values_have_the_promised_error_rates() -> None:
+    """With accuracies of 70 % and 80 %, and with models that differ only by chance."""
     covered = rejected = 0
     for trial in range(400):
         random = np.random.default_rng(trial)

@@ -1,4 +1,4 @@
-"""The report's page: every section, nothing from outside, and nothing of the data that a browser takes for markup."""
+"""The report's page has every section, loads nothing external, and escapes data that looks like markup."""
 
 import base64
 import html.parser
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from afjax.analysis.dev_rows import DevLook, Mistake
-from afjax.analysis.report import SECTIONS, Looked, make_page
+from afjax.analysis.dev_rows import DevEvaluation, Mistake
+from afjax.analysis.report import SECTIONS, EvaluatedResult, make_page
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
@@ -28,7 +28,7 @@ SHOWN = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 class Elements(html.parser.HTMLParser):
-    """The names, attributes and texts of a page."""
+    """The names, attributes and texts of a page's elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Elements(html.parser.HTMLParser):
 
 
 def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: str = "target") -> None:
-    """A workdir as training leaves it, of a fusion, without its store."""
+    """Writes the workdir that training a fusion leaves, without its store."""
     config = ExperimentConfig(
         recipe="fusion",
         trunk=f"no/such/trunk {HOSTILE}",
@@ -66,7 +66,7 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     steps = [{"step": step, "loss": 1 / step, "gradient_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 30)]
     looks = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
     lines = sorted([*steps, *looks], key=lambda line: line["step"])
-    # A run that was killed while it wrote leaves half a line.
+    # A run killed in the middle of a write leaves an incomplete line.
     (target / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
     (target / "usage.json").write_text(json.dumps({"step": 29, "seconds": 75.0, "starts": 2, "devices": HOSTILE}))
     metrics = {"accuracy": accuracy, "f1": 0.5, "step": 29}
@@ -74,9 +74,9 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     (target / "result.json").write_text(json.dumps([result]))
 
 
-def hostile_look(num_layers: int = 2) -> DevLook:
+def hostile_look(num_layers: int = 2) -> DevEvaluation:
     mistake = Mistake(7, (("first text", HOSTILE), ("second text", "plain")), HOSTILE, HOSTILE, 0.875)
-    return DevLook(
+    return DevEvaluation(
         num_rows=10,
         digest="other",
         scores={"accuracy": 0.7, "f1": 0.5},
@@ -97,7 +97,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     write_run(folder, name=HOSTILE, accuracy=0.75)
     experiments = find_experiments(epath.Path(folder))
     (result,) = experiments[0].results.values()
-    looked = [Looked(result, (10, 1000), hostile_look())]
+    looked = [EvaluatedResult(result, (10, 1000), hostile_look())]
     return make_page("<b>name", experiments, experiments[0], looked, str(folder / "store"))
 
 
@@ -123,7 +123,7 @@ def pictures(page: str) -> list[str]:
     return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", page)]
 
 
-def test_nothing_from_outside(page: str) -> None:
+def test_page_loads_nothing_external(page: str) -> None:
     for name, attributes in Elements(page).found:
         assert name not in ("script", "iframe", "object", "embed", "base", "form")
         assert not any(key.startswith("on") for key in attributes)
@@ -137,26 +137,26 @@ def test_nothing_from_outside(page: str) -> None:
         assert "<script" not in picture
 
 
-def test_hostile_texts_show_as_text(page: str) -> None:
+def test_hostile_texts_are_shown_as_text(page: str) -> None:
     elements = Elements(page)
     assert "<script" not in page
-    # Name, data, trunk, label, texts, digest, devices: wherever something has a say.
+    # In the name, data, trunk, label, texts, digest and devices: everywhere external text is shown.
     assert sum(SHOWN in text for text in elements.texts) >= 12
     assert "<b>name" in elements.texts
     assert any("&lt;script&gt;alert(1)" in picture for picture in pictures(page))
 
 
-def test_what_the_page_says(page: str) -> None:
+def test_page_shows_the_main_figures(page: str) -> None:
     words = " ".join(Elements(page).texts)
     for part in ("0.7500", "1.00%", "1 min 15 s", "3 of 10 dev rows are wrong (30.0%)", "87.5% sure", "not those that"):
         assert part in words
 
 
-def test_what_is_gone_is_said_in_words(tmp_path: Path) -> None:
+def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
-    looked = [Looked(result, missing='The store has no head "fused".')]
+    looked = [EvaluatedResult(result, missing='The store has no head "fused".')]
     page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
@@ -176,7 +176,8 @@ def test_several_runs(tmp_path: Path) -> None:
     finished: list[ExperimentRecord] = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
     assert best.workdir.name == "a1"
-    page = make_page("<b>name", experiments, best, [Looked(best.results["target"], missing="gone.")], "nothing")
+    missing = EvaluatedResult(best.results["target"], missing="gone.")
+    page = make_page("<b>name", experiments, best, [missing], "nothing")
     words = " ".join(Elements(page).texts)
     assert "3 of 4 runs are finished" in words
     assert (
@@ -186,7 +187,7 @@ def test_several_runs(tmp_path: Path) -> None:
 
 
 def test_tasks_in_a_sequence(tmp_path: Path) -> None:
-    """Each has a run and a log of its own, and of a task that was scored again and again the last score counts."""
+    """Each task has a run and a log of its own. If a task was scored several times, its last score counts."""
     tasks = tuple(TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase"))
     config = ExperimentConfig(recipe="sequential", partition="full", tasks=tasks)
     write_run(tmp_path, name="entail", accuracy=0.9, task="entail")
@@ -203,7 +204,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     (experiment,) = find_experiments(epath.Path(tmp_path))
     assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
     assert experiment.score == pytest.approx(0.6)
-    looked = [Looked(result, (10, 20), hostile_look()) for result in experiment.results.values()]
+    looked = [EvaluatedResult(result, (10, 20), hostile_look()) for result in experiment.results.values()]
     elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
@@ -211,7 +212,7 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_tasks", "shown", "told"), [(8, 8, ""), (40, 31, "; 9 more are in metrics.jsonl")])
 def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: Path) -> None:
-    """All are drawn and told apart by their lines and markers too; where that is too many the page says so."""
+    """All curves are drawn, with distinct lines and markers. If there are too many, the page says so."""
     write_run(tmp_path, name="fused", accuracy=0.75)
     tasks = [f"task{number:02}" for number in range(num_tasks)]
     looks = [
@@ -225,7 +226,8 @@ def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: P
     ]
     (tmp_path / "target" / "result.json").write_text(json.dumps(results))
     (found,) = find_experiments(epath.Path(tmp_path))
-    page = make_page("name", [found], found, [Looked(of, missing="gone.") for of in found.results.values()], "nothing")
+    missing = [EvaluatedResult(result, missing="gone.") for result in found.results.values()]
+    page = make_page("name", [found], found, missing, "nothing")
     words = " ".join(Elements(page).texts)
     assert f"Dev scores{told} " in words
     (drawn,) = (picture for picture in pictures(page) if ">dev score<" in picture)
@@ -238,25 +240,25 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     result = Result("sts", "adapter", "sts", {"pearson": 0.5}, "pearson")
     shared = {"num_rows": 3, "digest": "", "activations": {}, "layers": (), "members": (), "mistakes": ()}
     values = (np.array([0.0, 1.0, 5.0]), np.array([0.5, 1.0, 4.0]))
-    look = DevLook(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
+    look = DevEvaluation(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
     (picture,) = confusion(result, look)
     assert "pearson 0.9800" in picture.html
     assert "farthest off" in mistakes(result, look)[0].html
     counts = np.diag(np.full(50, 2))
     counts[3, 4] = 9
     names = tuple(f"label {number}" for number in range(50))
-    look = DevLook(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
+    look = DevEvaluation(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
     (pairs,) = confusion(result, look)
     assert pairs.html.count("<tr>") == 2
     assert "label 3" in pairs.html
     assert "gets all 3 dev rows right" in mistakes(result, look)[0].html
 
 
-def test_attributes_are_escaped() -> None:
+def test_attribute_values_are_escaped() -> None:
     assert tag("p", "a<b", Markup("<br>"), title='"><i>').html == '<p title="&quot;&gt;&lt;i&gt;">a&lt;b<br></p>'
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no finished run;"):
         find_experiments(epath.Path(tmp_path))
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
@@ -279,20 +281,20 @@ CHROMIUM = shutil.which("chromium")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (apt install chromium)")
-def test_in_a_browser(page: str, tmp_path: Path) -> None:
-    """No console message, no network request, every section, hostile text as text."""
+def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
+    """No console message, no network request, every section present, and hostile text shown as text."""
     assert CHROMIUM is not None
     file = tmp_path / "report.html"
     file.write_text(page, encoding="utf-8")
     log = tmp_path / "net.json"
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-    # What the browser itself would fetch goes to no host; what the page would fetch is seen in the log.
+    # The browser's own requests reach no host. The page's requests would be in the log.
     words += ["--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", file.as_uri()]
     done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert "CONSOLE" not in done.stderr
     requested = re.findall(r'"url":"([^"]*)"', log.read_text())
-    # Whatever the browser asks its maker for is not the page's.
+    # The browser's requests to its vendor do not come from the page.
     own = r"(file|data|devtools|chrome[\w-]*):|https?://[\w.-]*(google|gvt1|gstatic)[\w.-]*[/:]"
     assert [url for url in requested if not re.match(own, url)] == []
     elements = Elements(done.stdout)

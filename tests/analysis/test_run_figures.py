@@ -1,4 +1,4 @@
-"""Figures of runs that were never made, their numbers reckoned by hand."""
+"""Figures of made-up runs, with expected numbers computed by hand."""
 
 import csv
 import dataclasses
@@ -20,7 +20,8 @@ from afjax.analysis.run_figures import (
     task_points,
     tradeoff_points,
 )
-from afjax.analysis.runs import RunRecord, collect
+from afjax.analysis.run_records import RunRecord
+from afjax.analysis.runs import collect
 from afjax.analysis.sweep_figures import draw_robustness, draw_search, robustness, search
 from afjax.analysis.tables import make_grid
 from afjax.errors import UserError
@@ -34,8 +35,8 @@ def read(paths: list[Path]) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_tradeoff(tmp_path: Path) -> None:
-    """Percentiles over tasks of the differences to full fine-tuning; of the sizes and layers, parameters grow."""
+def test_tradeoff_over_tasks(tmp_path: Path) -> None:
+    """Percentiles over tasks of the difference to full fine-tuning; sizes and layers are sorted by parameter count."""
     changes = {"houlsby": (-1.0, 0.0, 4.0), "layernorm": (-3.0, -2.0, -8.0), "top-2": (-2.0, 1.0, -5.0)}
     for number, task in enumerate(TASKS):
         full = 0.7 + number / 10
@@ -50,18 +51,18 @@ def test_tradeoff(tmp_path: Path) -> None:
         ("houlsby adapters", "houlsby:64", 3),
     ]
     for point, values in zip(points, (changes["layernorm"], changes["top-2"], changes["houlsby"]), strict=True):
-        # Between the sorted values at 0.4, 1 and 1.6.
+        # Interpolated at positions 0.4, 1 and 1.6 of the sorted values.
         low, middle, high = sorted(values)
         expected = [low + 0.4 * (middle - low), middle, middle + 0.6 * (high - middle)]
         np.testing.assert_allclose([point.low, point.middle, point.high], expected, atol=1e-9)
-    # The median over tasks: an adapter and a head of 1001, LayerNorms with a head of 1001.
+    # The median over tasks: an adapter and a head with 1001 parameters each; LayerNorms and a head with 1001.
     assert [points[2].parameters, points[0].parameters] == [2002, 13 * 768 + 1001]
     rows = read(draw_tradeoff(points, tmp_path / "picture"))
     assert [row["p50"] for row in rows] == [repr(point.middle) for point in points]
 
 
 @pytest.mark.parametrize("parameters", [(159e3, 7.2e6), (2e5, 2e5), (41e3, 85e6), (900.0, 1100.0), (2.1e5, 4.8e5)])
-def test_parameters_have_labels_that_do_not_overlap(parameters: tuple[float, float]) -> None:
+def test_parameter_labels_do_not_overlap(parameters: tuple[float, float]) -> None:
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
     axes.plot(parameters, (0, 1), marker="o")
     parameters_axis(axes, parameters)
@@ -87,7 +88,7 @@ def test_tradeoff_of_one_task(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    """Beside points with several seeds a band of no width would say that nothing varies."""
+    """Next to points with several seeds, a band of zero width would suggest that scores do not vary."""
     for size, scores in ((8, (0.5, 0.6)), (16, (0.7,)), (32, (0.6, 0.8))):
         for seed, score in enumerate(scores):
             config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", size=size))
@@ -103,7 +104,7 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert "Points without a band or bar have one seed" in draw_robustness(scores, tmp_path / "sizes")[1].read_text()
 
 
-def test_tradeoff_that_cannot_be_drawn(tmp_path: Path) -> None:
+def test_tradeoff_without_usable_runs_is_refused(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "full"): (0.5,), ("rte", "head"): (0.5,)})
     with pytest.raises(UserError, match=r"no runs of adapters, top layers or LayerNorms .* there are head, full"):
         tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
@@ -125,12 +126,12 @@ def test_differences(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("other*"))
 
 
-def test_bars_are_told_apart_without_colours(tmp_path: Path) -> None:
+def test_bars_are_distinguishable_without_colours(tmp_path: Path) -> None:
     methods = ("full", "head", "layernorm", "top-1", "top-2", "pfeiffer", "houlsby")
     grid = make_grid(collect([finish_all(tmp_path, {("rte", name): (len(name) / 10,) for name in methods})]))
     shown = draw_differences(grid, tmp_path / "picture")[1].read_text()
     patterns = re.findall(r"<pattern .*?</pattern>", shown, re.DOTALL)
-    # The first has none.
+    # The first bar has no hatching.
     assert len({re.search(r'<path d="([^"]*)"', pattern)[1] for pattern in patterns}) == len(methods) - 2
     looks = [(BAR_COLOURS[of % len(BAR_COLOURS)], HATCHES[of % len(HATCHES)]) for of in range(50)]
     assert len(set(looks)) == 50
@@ -141,7 +142,7 @@ def records(folder: Path) -> tuple[RunRecord, ...]:
 
 
 def test_robustness(tmp_path: Path) -> None:
-    """All else equal: the sizes' runs are no part of the scales' line, nor the other way round."""
+    """Each line of the picture only has runs that share all other settings: sizes and scales do not mix."""
 
     def add(score: float, seed: int = 0, **settings: object) -> None:
         config = experiment("rte", "houlsby", seed=seed, adapter=adapter("houlsby", **settings))
@@ -174,7 +175,7 @@ def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    """Step (b) has runs of the best position alone, and each point is the best activation's mean over seeds."""
+    """Step (b) only has runs of the best position, and each point is the mean over seeds of the best activation."""
     runs = [
         ("ffn", "both", "relu", 16.0, (0.80, 0.84)),
         ("ffn", "both", "tanh", 16.0, (0.81, 0.81)),
@@ -205,8 +206,8 @@ def test_search(tmp_path: Path) -> None:
     }
 
 
-def test_other_experiments_are_no_search(tmp_path: Path) -> None:
-    """Pfeiffer's and Houlsby's adapters differ in their position, and in their size too."""
+def test_other_experiments_are_not_taken_for_a_search(tmp_path: Path) -> None:
+    """Pfeiffer's and Houlsby's adapters differ in position, but also in size."""
     finish_all(tmp_path / "usual", {("cb", "pfeiffer"): (0.5,), ("cb", "houlsby"): (0.6,)})
     with pytest.raises(UserError, match=r'on "cb" are no sweep .* adapter.position \(ffn: factor 16; both: size 64\)'):
         search(records(tmp_path))

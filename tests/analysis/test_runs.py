@@ -1,4 +1,4 @@
-"""What is read from workdirs, sweeps and stores, and what a command does that makes what is missing."""
+"""Runs read from workdirs, sweeps and stores, and the commands suggested for missing runs."""
 
 import dataclasses
 import json
@@ -66,8 +66,8 @@ def test_order_of_methods() -> None:
     assert order(given) == expected
 
 
-def test_parameters_are_those_that_training_counts(tmp_path: Path) -> None:
-    """``minilm``: 22 713 216 parameters, of which a layer has 1 774 464, a LayerNorm 768 and the pooler 147 840."""
+def test_parameter_counts_equal_those_of_training(tmp_path: Path) -> None:
+    """``minilm`` has 22 713 216 parameters: 1 774 464 per layer, 768 per LayerNorm, 147 840 in the pooler."""
     own = HeadConfig(pooler="head")
     for method, pooler in (
         ("full", "trunk"),
@@ -87,9 +87,9 @@ def test_parameters_are_those_that_training_counts(tmp_path: Path) -> None:
     assert of["head"].trained_parameters == 10
 
 
-def test_without_its_store_parameters_are_unknown(tmp_path: Path) -> None:
+def test_parameters_are_unknown_without_the_store(tmp_path: Path) -> None:
     finish(tmp_path / "run", experiment("rte", "full"), 0.5)
-    # Another run's artefact of that name, with another score.
+    # Another run's artefact with the same name but another score.
     store.save(
         tmp_path / "store", "heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}
     )
@@ -97,7 +97,7 @@ def test_without_its_store_parameters_are_unknown(tmp_path: Path) -> None:
 
 
 def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
-    """A fusion's sources are runs too; a sweep's runs lie deeper; a store alone gives records, but each run one."""
+    """Reads a fusion's sources, nested runs of sweeps, and stores without workdirs; every run is counted once."""
     finish(tmp_path / "fused", fusion("rte", ("cb", "mnli"), seed=3), 0.7)
     finish_source(tmp_path / "fused", "cb", 0.6)
     finish(tmp_path / "sweep" / "runs" / "seed=1", experiment("rte", "head", seed=1), 0.4)
@@ -120,11 +120,11 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     assert found.left_out(["rte"]) == [f"{tmp_path / 'begun'} (full on rte, seed 0) is not finished"]
     assert found.left_out(["cb"]) == []
     (cell,) = [cell for key, cell in make_cells(found.records).items() if key == ("cb", "pfeiffer")]
-    # A source counts as the run that trains it on its own, here with another seed.
+    # A source counts like the run that trains it separately, here with another seed.
     assert (cell.seeds, cell.num_settings) == ((0, 3), 1)
 
 
-def test_a_run_is_counted_in_the_store_that_its_workdir_names(tmp_path: Path) -> None:
+def test_run_parameters_come_from_the_store_named_in_its_workdir(tmp_path: Path) -> None:
     shared = tmp_path / "elsewhere" / "store"
     run = finish(tmp_path / "runs" / "cb", experiment("cb", "pfeiffer"), 0.5, saved=4, store_folder=shared)
     finish(tmp_path / "other", experiment("rte", "pfeiffer"), 0.6, saved=3, store_folder=shared)
@@ -132,7 +132,7 @@ def test_a_run_is_counted_in_the_store_that_its_workdir_names(tmp_path: Path) ->
     assert (record.task, record.own_parameters, record.store) == ("cb", 8, str(shared))
 
 
-def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path: Path) -> None:
+def test_runs_on_a_jointly_trained_trunk_belong_to_the_pretrained_trunk(tmp_path: Path) -> None:
     joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm")
     joint = dataclasses.replace(joint, adapter=adapter("pfeiffer"))
     finish(tmp_path / "joint", joint, {"rte": 0.6, "cb": 0.7}, saved=2, trained_trunk=OTHER)
@@ -149,14 +149,14 @@ def test_runs_on_a_jointly_trained_trunk_began_with_the_pretrained_one(tmp_path:
         collect([tmp_path / "fused", tmp_path / "head"])
 
 
-def test_trunks_and_rows_count_by_what_they_hold_not_by_where_they_lie(tmp_path: Path) -> None:
+def test_trunks_and_rows_are_identified_by_content_not_by_path(tmp_path: Path) -> None:
     rows = {f"task rte's {split} rows": split for split in ("train", "dev")}
     for seed, place in enumerate(("data/rte", "elsewhere/rte")):
         of = TaskConfig(name="rte", source=place)
         finish(tmp_path / f"head{seed}", experiment("rte", "head", seed=seed, of=of), 0.5, rows=rows)
     other = experiment("rte", "head", seed=2)
     finish(tmp_path / "others", other, 0.9, rows={**rows, "task rte's dev rows": "others"})
-    # A fusion a seed, each on the trunk that the joint run of its seed has trained.
+    # One fusion per seed, each on the trunk that the joint run with the same seed trained.
     for seed, digest in enumerate((OTHER, "c" * 64)):
         joint = jointly("pfeiffer", ("rte", "cb"), partition="adapter+trunk", trunk="minilm", seed=seed)
         scores = {"rte": 0.6, "cb": 0.7}
@@ -171,7 +171,7 @@ def test_trunks_and_rows_count_by_what_they_hold_not_by_where_they_lie(tmp_path:
     }
 
 
-def test_of_a_run_made_twice_with_another_score_the_first_counts_and_the_other_is_named(tmp_path: Path) -> None:
+def test_duplicate_run_with_another_score_is_ignored(tmp_path: Path) -> None:
     for name, score in (("a", 0.5), ("b", 0.5), ("c", 0.7)):
         finish(tmp_path / name, experiment("rte", "head"), score)
     (cell,) = make_cells(collect([tmp_path]).records).values()
@@ -182,7 +182,7 @@ def test_of_a_run_made_twice_with_another_score_the_first_counts_and_the_other_i
     )
 
 
-def test_a_config_that_contradicts_itself_is_named(tmp_path: Path) -> None:
+def test_contradictory_config_is_reported(tmp_path: Path) -> None:
     folder = finish(tmp_path / "run", experiment("rte", "head"), 0.5)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "task": None}))
@@ -190,7 +190,7 @@ def test_a_config_that_contradicts_itself_is_named(tmp_path: Path) -> None:
         collect([tmp_path])
 
 
-def test_what_cannot_be_collected(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder"):
         collect([tmp_path / "none"])
     with pytest.raises(UserError, match=r"no finished run in .*give workdirs"):
@@ -208,8 +208,8 @@ def test_what_cannot_be_collected(tmp_path: Path) -> None:
         collect([tmp_path])
 
 
-def test_dev_chooses_among_settings(tmp_path: Path) -> None:
-    """More seeds count before a better mean; a run that was made twice counts once."""
+def test_dev_score_selects_the_setting(tmp_path: Path) -> None:
+    """More seeds take precedence over a better mean. A duplicate run counts once."""
     for name, rate, scores in (("a", 1e-3, (0.5, 0.7)), ("b", 1e-4, (0.6, 0.62)), ("c", 1e-5, (0.9,))):
         config = experiment("rte", "head")
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate))
@@ -222,7 +222,7 @@ def test_dev_chooses_among_settings(tmp_path: Path) -> None:
     assert (cell.num_settings, cell.num_runs) == (3, 5)
 
 
-def test_metrics(tmp_path: Path) -> None:
+def test_metric_must_be_unambiguous_and_known(tmp_path: Path) -> None:
     f1 = TaskConfig(name="rte", source="data/rte", metric="f1")
     finish(tmp_path / "a", experiment("rte", "head"), 0.5)
     finish(tmp_path / "b", experiment("rte", "full", of=f1), 0.5)
@@ -237,7 +237,7 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def config_of(line: str) -> tuple[ExperimentConfig, Path]:
-    """The experiment and the workdir of a command, as ``afjax train`` reads them."""
+    """Returns a command's experiment and workdir, parsed as ``afjax train`` does."""
     program, *words = shlex.split(line)
     assert program == "afjax"
     arguments, rest = make_parser()[0].parse_known_args(words)
@@ -253,7 +253,7 @@ def filled(folder: Path, task: str, method: str, seed: int) -> tuple[ExperimentC
     return config_of(line)
 
 
-def test_a_missing_seed_is_the_same_run_with_it(tmp_path: Path) -> None:
+def test_command_for_a_missing_seed_only_changes_the_seed(tmp_path: Path) -> None:
     config = experiment("rte", "pfeiffer", adapter=adapter("pfeiffer", layers=(0, 1)))
     finish(tmp_path / "a", config, 0.5)
     (tmp_path / "rte-pfeiffer-seed2").mkdir()
@@ -261,7 +261,7 @@ def test_a_missing_seed_is_the_same_run_with_it(tmp_path: Path) -> None:
     assert filled(tmp_path, "rte", "pfeiffer", 2) == (wanted, tmp_path / "rte-pfeiffer-seed2-2")
 
 
-def test_a_missing_task_is_the_methods_run_on_it(tmp_path: Path) -> None:
+def test_command_for_a_missing_task_runs_the_method_on_it(tmp_path: Path) -> None:
     task = TaskConfig(name="stsb", source="da ta/it's", kind="regression", scale=5.0, labels=("1", "None"))
     finish(tmp_path / "a", experiment("rte", "full", seed=1), 0.5)
     finish(tmp_path / "b", experiment("stsb", "head", of=task), 0.5)
@@ -270,7 +270,7 @@ def test_a_missing_task_is_the_methods_run_on_it(tmp_path: Path) -> None:
     assert workdir == tmp_path / "stsb-full-seed1"
 
 
-def test_a_fusions_source_is_trained_on_its_own(tmp_path: Path) -> None:
+def test_command_for_a_fusion_source_trains_it_separately(tmp_path: Path) -> None:
     config = fusion("rte", ("cb", "mnli"))
     finish(tmp_path / "a", config, 0.7)
     finish_source(tmp_path / "a", "cb", 0.6)
@@ -278,7 +278,7 @@ def test_a_fusions_source_is_trained_on_its_own(tmp_path: Path) -> None:
     assert (found.recipe, found.target.name, found.sources, found.seed) == ("single", "cb", (), 1)
 
 
-def test_a_joint_run_gets_the_task(tmp_path: Path) -> None:
+def test_command_for_a_joint_run_adds_the_missing_task(tmp_path: Path) -> None:
     sampling = SamplingConfig(sampler="round_robin")
     finish(tmp_path / "a", jointly("full", ("rte", "cb"), sampling=sampling), {"rte": 0.5, "cb": 0.5})
     finish(tmp_path / "b", experiment("sick", "full"), 0.5)
@@ -286,7 +286,7 @@ def test_a_joint_run_gets_the_task(tmp_path: Path) -> None:
     assert config == jointly("full", ("rte", "cb", "sick"), sampling=sampling)
 
 
-def test_a_joint_run_with_another_seed_fills_the_gaps_of_all_its_tasks(tmp_path: Path) -> None:
+def test_one_joint_run_fills_the_gaps_of_all_its_tasks(tmp_path: Path) -> None:
     finish(tmp_path / "a", jointly("full", ("rte", "cb")), {"rte": 0.5, "cb": 0.5})
     found = collect([tmp_path])
     lines = {command(found, make_cells(found.records), task, "mt-full", 1) for task in ("rte", "cb")}
@@ -295,7 +295,7 @@ def test_a_joint_run_with_another_seed_fills_the_gaps_of_all_its_tasks(tmp_path:
     assert config_of(line) == (jointly("full", ("rte", "cb"), seed=1), tmp_path / "mt-full-seed1")
 
 
-def test_a_fusion_of_stored_adapters_uses_them_again(tmp_path: Path) -> None:
+def test_command_for_a_fusion_reuses_stored_adapters(tmp_path: Path) -> None:
     finish(tmp_path / "a", fusion("rte", ("cb",)), 0.7, saved=2)
     found = collect([tmp_path])
     line = command(found, make_cells(found.records), "rte", "fusion", 1)
@@ -304,7 +304,7 @@ def test_a_fusion_of_stored_adapters_uses_them_again(tmp_path: Path) -> None:
     assert config_of(line)[0].artefact_name(TaskConfig(name="rte")) == "rte-fusion-seed1"
 
 
-def test_what_was_begun_goes_on(tmp_path: Path) -> None:
+def test_command_resumes_an_unfinished_run(tmp_path: Path) -> None:
     config = experiment("rte", "full", seed=1)
     finish(tmp_path / "a", experiment("rte", "full"), 0.5)
     begin(tmp_path / "b", config)
@@ -312,7 +312,7 @@ def test_what_was_begun_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["head", "full", "layernorm", "top-2", "pfeiffer", "houlsby"])
-def test_methods_without_any_run(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_for_a_method_without_runs(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TaskConfig(name="rte", source="data,with:signs", kind="regression", scale=5.0)
     finish(tmp_path / "a", experiment("rte", "pals", of=task), 0.5)
     monkeypatch.chdir(Path(__file__).parents[2])
@@ -320,13 +320,13 @@ def test_methods_without_any_run(tmp_path: Path, method: str, monkeypatch: pytes
     assert (config.task, config.seed, config.trunk, method_of(config)) == (task, 4, "minilm", method)
 
 
-def test_nothing_tells_how_to_train_what_no_run_is(tmp_path: Path) -> None:
+def test_no_command_without_a_run_to_derive_it_from(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "head"): (0.5,)})
     found = collect([tmp_path])
     assert command(found, make_cells(found.records), "rte", "fusion-mt", 0) is None
 
 
-def test_config_json_that_is_none(tmp_path: Path) -> None:
+def test_invalid_config_json(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with pytest.raises(UserError, match=r"does not exist; give a Python file, or a workdir's config.json"):
         load_experiment(str(path))

@@ -1,4 +1,4 @@
-"""``afjax table`` and ``afjax plot`` of runs: what they print and write, and what they refuse."""
+"""The output, files and errors of ``afjax table`` and ``afjax plot`` for runs."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_plot(figure: str, runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert "begun (head on rte, seed 0) is not finished" in err
 
 
-def test_what_is_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_bad_arguments_are_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     given, picture = f"--runs={runs}", f"--output={tmp_path / 'picture'}"
     assert 'no layout "arows"; take' in refused(capsys, "table", "arows", given)
     assert 'no format "html"; take text, markdown' in refused(capsys, "table", "arrows", given, "--format=html")

@@ -1,4 +1,4 @@
-"""Tables of runs that were never made, their numbers reckoned by hand, in every format."""
+"""Tables of made-up runs in every format, with expected numbers computed by hand."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ def rows_of(table: Table) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Grid:
-    """Two tasks; of "cb" head lacks a seed and full all."""
+    """Makes two tasks. On "cb", head lacks one seed and full lacks all seeds."""
     scores = {
         ("rte", "head"): (0.50, 0.52, 0.57),
         ("rte", "full"): (0.60, 0.62, 0.58),
@@ -35,7 +35,7 @@ def grid(tmp_path: Path) -> Grid:
 def test_means_and_deviations(grid: Grid) -> None:
     table = make_table("adapterfusion", grid)
     assert table.header == ("task", "head", "full", "pfeiffer", "seeds")
-    # Of 50, 52, 57: 53, and (9 + 1 + 16) / 2 = 13; of 60, 62, 58: (0 + 4 + 4) / 2 = 4; of 70, 74: (4 + 4) / 1 = 8.
+    # 50, 52, 57: mean 53, variance (9 + 1 + 16) / 2 = 13. 60, 62, 58: (0 + 4 + 4) / 2 = 4. 70, 74: (4 + 4) / 1 = 8.
     assert rows_of(table) == {
         "cb": ("72.00 ± 2.83 (2)", GAP, "80.00 ± 0.00", "3"),
         "rte": ("53.00 ± 3.61", "60.00 ± 2.00", GAP, "3"),
@@ -50,7 +50,7 @@ def test_means_and_deviations(grid: Grid) -> None:
     assert [command.rpartition("/")[2] for command in table.commands] == wanted
 
 
-def test_seeds_tasks_and_methods_may_be_asked_for(tmp_path: Path) -> None:
+def test_seeds_tasks_and_methods_can_be_selected(tmp_path: Path) -> None:
     found = collect([finish_all(tmp_path, {("rte", "head"): (0.5,), ("cb", "head"): (0.6,)})])
     table = make_table("adapterfusion", make_grid(found, tasks="rte", methods="full,head", seeds="0,7"))
     assert rows_of(table) == {"rte": (GAP, "50.00 (1)", "2")}
@@ -90,7 +90,7 @@ def test_differences(grid: Grid) -> None:
     assert rows_of(table) == {"cb": (GAP, GAP), "rte": ("-7.00", GAP)}
 
 
-def test_what_is_compared_over_different_seeds_is_told(tmp_path: Path) -> None:
+def test_comparison_over_different_seeds_is_noted(tmp_path: Path) -> None:
     runs = {("rte", "full"): (0.5, 0.6), ("rte", "head"): (0.4,), ("cb", "full"): (0.5,), ("cb", "head"): (0.4,)}
     table = make_table("differences", make_grid(collect([finish_all(tmp_path, runs)])))
     assert table.notes[0] == "Means of different seeds are compared for head and full on rte."
@@ -98,7 +98,7 @@ def test_what_is_compared_over_different_seeds_is_told(tmp_path: Path) -> None:
     assert not any("different seeds" in note for note in table.notes)
 
 
-def test_layouts_that_lack_what_they_are_about(tmp_path: Path) -> None:
+def test_layouts_without_the_runs_they_need_are_refused(tmp_path: Path) -> None:
     grid = make_grid(collect([finish_all(tmp_path, {("rte", "head"): (0.5,)})]))
     with pytest.raises(UserError, match=r"no fusions to compare.*there are head"):
         make_table("arrows", grid)
@@ -107,7 +107,7 @@ def test_layouts_that_lack_what_they_are_about(tmp_path: Path) -> None:
 
 
 def test_houlsby_counts_parameters(tmp_path: Path) -> None:
-    """A trunk of 22 713 216: twice of it for two tasks' full fine-tuning, once for any number of tasks' adapters."""
+    """The trunk has 22 713 216 parameters: twice in total for full fine-tuning on two tasks, once for adapters."""
     trunk, added = 22_713_216, 227_132
     for task in ("cb", "rte"):
         finish(tmp_path / f"{task}-full", experiment(task, "full"), 0.9, saved=1)
@@ -116,7 +116,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     table = make_table("houlsby", make_grid(collect([tmp_path])))
     missing = f"What {tmp_path / 'head'} trained was not found, so its parameters are unknown; add its store to --runs."
     assert missing in table.notes
-    # All but the pooler, which the head brings, are trained.
+    # All parameters are trained except the pooler, which belongs to the head.
     assert rows_of(table) == {
         "head": (GAP, GAP, "70.00", GAP, GAP),
         "full": ("1.99×", f"{100 * (trunk - 147_840) / trunk:.2f}%", "90.00", "90.00", "90.00"),
@@ -126,7 +126,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     assert [of["total_relative"] for of in houlsby] == [1 + 2 * added / trunk] * 2
 
 
-def test_pals_has_a_row_a_sampler(tmp_path: Path) -> None:
+def test_pals_has_a_row_per_sampler(tmp_path: Path) -> None:
     for sampler, score in (("annealed", 0.8), ("proportional", 0.6)):
         sampling = SamplingConfig(sampler=sampler)
         config = jointly("pals", ("cb", "rte"), partition="adapter+trunk", sampling=sampling)
@@ -134,7 +134,7 @@ def test_pals_has_a_row_a_sampler(tmp_path: Path) -> None:
     finish(tmp_path / "full", experiment("cb", "full"), 0.9, saved=1)
     table = make_table("pals", make_grid(collect([tmp_path]), by_sampler=True))
     assert table.header == ("method", "sampler", "parameters", "cb", "rte", "mean")
-    # An adapter and a head of a million each for both tasks.
+    # An adapter and a head with a million parameters each, for both tasks.
     assert table.rows == (
         ("full", GAP, GAP, "90.00", GAP, GAP),
         ("mt-pals", "annealed", "1.18×", "80.00", "70.00", "75.00"),
@@ -142,7 +142,7 @@ def test_pals_has_a_row_a_sampler(tmp_path: Path) -> None:
     )
 
 
-def test_sizes_are_methods_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_sizes_are_separate_methods_if_requested(tmp_path: Path) -> None:
     for size, score in ((8, 0.6), (64, 0.7)):
         finish(tmp_path / f"{size}", experiment("rte", "houlsby", adapter=adapter("houlsby", size=size)), score)
     finish(tmp_path / "p", experiment("rte", "pfeiffer"), 0.5)

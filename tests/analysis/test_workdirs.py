@@ -1,4 +1,4 @@
-"""What is read of workdirs: which model is a run's own, damaged files, scores that are none, folders of folders."""
+"""Reading workdirs: a run's own model, damaged files, scores that are not numbers, nested folders."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from made_runs import begin, experiment, finish, fusion
 
 from afjax.analysis.report import write_report
 from afjax.analysis.sides import open_sides
-from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments, load_result
+from afjax.analysis.workdirs import ExperimentRecord, Moved, find_best, find_experiments, load_result
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
@@ -21,7 +21,7 @@ STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
 
 
 class ReachedError(Exception):
-    """The trunk is asked for: nothing was wrong with what the store holds."""
+    """Raised when the trunk is loaded, so that the store's content was accepted."""
 
 
 def no_trunk(name: str) -> Any:
@@ -37,13 +37,14 @@ def read(workdir: Path) -> ExperimentRecord:
     return found
 
 
-def load(workdir: Path, store_folder: Path | None = None, **options: Any) -> None:
+def load(workdir: Path, store_folder: Path | None = None, *, trunk: str = "", **options: Any) -> None:
     found = read(workdir)
-    load_result(found, found.results["cb"], no_trunk, store_folder=str(store_folder or ""), **options)
+    load_result(found, found.results["cb"], no_trunk, moved=Moved(str(store_folder or ""), trunk), **options)
 
 
-def write_page(workdir: Path, output: Path, **options: Any) -> str:
-    write_report(epath.Path(workdir), output, rows_of=no_rows, load_trunk=no_trunk, **options)
+def write_page(workdir: Path, output: Path, *, store_folder: str = "") -> str:
+    moved = Moved(store_folder)
+    write_report(epath.Path(workdir), output, rows_of=no_rows, load_trunk=no_trunk, moved=moved)
     return output.read_text(encoding="utf-8")
 
 
@@ -53,7 +54,7 @@ def finish_two_seeds(folder: Path) -> list[Path]:
     ]
 
 
-def test_another_runs_model_is_refused(tmp_path: Path) -> None:
+def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     for own in (first, second):
         with pytest.raises(ReachedError):
@@ -62,23 +63,23 @@ def test_another_runs_model_is_refused(tmp_path: Path) -> None:
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
         open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
-    # The same scores by another seed, and other scores by the same.
+    # The same scores with another seed, and other scores with the same seed.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
         with pytest.raises(UserError, match="another run's model"):
             load(first, other / "store")
 
 
-def test_report_tells_of_another_runs_model(tmp_path: Path) -> None:
+def test_report_says_that_the_model_is_from_another_run(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     page = write_page(second, tmp_path / "report.html", store_folder=str(first / "store"))
     assert page.count("The model cannot be loaded: The store") == 2
     assert "dev rows cannot be looked at" not in page
-    # Nor are digests and numbers of parameters of what is another's.
+    # Digests and parameter counts of another run's model are not shown either.
     assert "heads/cb-pfeiffer" not in page
 
 
-def test_last_score_of_a_sequence_is_that_of_the_stored_model(tmp_path: Path) -> None:
+def test_stored_model_of_a_sequence_has_the_last_score(tmp_path: Path) -> None:
     tasks = tuple(TaskConfig(name=name, source=f"data/{name}") for name in ("cb", "rte"))
     config = ExperimentConfig(recipe="sequential", partition="adapter", tasks=tasks)
     workdir = finish(tmp_path, config, {"cb": 0.5, "rte": 0.6}, saved=3)
@@ -90,20 +91,20 @@ def test_last_score_of_a_sequence_is_that_of_the_stored_model(tmp_path: Path) ->
         load(workdir)
 
 
-def test_scores_that_are_no_number_are_those_of_the_manifest(tmp_path: Path) -> None:
+def test_nan_scores_match_the_manifest(tmp_path: Path) -> None:
     with pytest.raises(ReachedError):
         load(finish(tmp_path, experiment("cb", "pfeiffer"), math.nan, saved=3))
 
 
-def test_a_source_from_the_store_has_its_own_seed(tmp_path: Path) -> None:
+def test_stored_source_may_have_another_seed(tmp_path: Path) -> None:
     made = finish(tmp_path / "made", experiment("cb", "pfeiffer", seed=3), 0.5, saved=3)
     workdir = finish(tmp_path / "fused", fusion("rte", ("cb",)), 0.5)
     (result,) = read(made).results.values()
     with pytest.raises(ReachedError):
-        load_result(read(workdir), result, no_trunk, source=True, store_folder=str(made / "store"))
+        load_result(read(workdir), result, no_trunk, source=True, moved=Moved(str(made / "store")))
 
 
-def test_trunk_of_the_run_is_gone(tmp_path: Path) -> None:
+def test_missing_trunk_of_a_run_is_refused(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "full"), 0.5, saved=3, trained_trunk="b" * 64)
     with pytest.raises(UserError, match="run/trunk, the trunk that this run has trained, is not there; give it with"):
         load(workdir)
@@ -114,7 +115,7 @@ def test_trunk_of_the_run_is_gone(tmp_path: Path) -> None:
         load(workdir)
 
 
-def test_store_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_store_is_refused(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5, saved=3)
     with pytest.raises(UserError, match=r"no store at .*typo; give --store"):
         write_page(workdir, tmp_path / "new" / "report.html", store_folder=str(tmp_path / "typo"))
@@ -168,7 +169,7 @@ def test_damaged_result(change: dict[str, Any], words: str, tmp_path: Path) -> N
         read(workdir)
 
 
-def test_scores_that_are_no_number_are_never_best(tmp_path: Path) -> None:
+def test_nan_scores_are_never_best(tmp_path: Path) -> None:
     for seed, score in enumerate((math.nan, 0.5, 0.7)):
         finish(tmp_path / f"run{seed}", experiment("cb", "head", seed=seed), score)
     assert find_best(find_experiments(epath.Path(tmp_path))).title == "run2"
@@ -179,8 +180,8 @@ def test_scores_that_are_no_number_are_never_best(tmp_path: Path) -> None:
     assert "<dt>dev accuracy</dt><dd>not a number</dd>" in page
 
 
-def test_folders_of_folders(tmp_path: Path) -> None:
-    """As deep as afjax table looks, and neither a trunk's folder nor what a workdir holds is a workdir."""
+def test_nested_folders(tmp_path: Path) -> None:
+    """Searches as deep as afjax table. A trunk's folder or a folder inside a workdir is not a workdir."""
     finish(tmp_path / "0" / "cb", experiment("cb", "full"), 0.5, saved=3)
     finish(tmp_path / "a" / "b" / "c" / "rte", experiment("rte", "head"), 0.5)
     finish(tmp_path / "a" / "b" / "c" / "d" / "deep", experiment("rte", "head"), 0.5)
@@ -193,7 +194,7 @@ def test_folders_of_folders(tmp_path: Path) -> None:
 
 
 def test_runs_of_several_tasks(tmp_path: Path) -> None:
-    """The best is one among comparable runs, and only settings that differ between those have columns."""
+    """The best run is chosen among comparable runs, and only settings that differ between them have columns."""
     for method, score in (("head", 0.4), ("pfeiffer", 0.6)):
         finish(tmp_path / "runs" / f"cb-{method}", experiment("cb", method), score)
     other = TaskConfig(name="sst2", source="data/sst2", train_rows=99)
@@ -209,7 +210,7 @@ def test_runs_of_several_tasks(tmp_path: Path) -> None:
     assert "train_rows" not in scores
 
 
-def test_settings_that_differ_are_capped_and_names_split_no_seeds(tmp_path: Path) -> None:
+def test_differing_settings_are_capped_and_run_names_do_not_split_seeds(tmp_path: Path) -> None:
     for seed in (0, 1):
         finish(tmp_path / f"head{seed}", experiment("cb", "head", seed=seed, name=f"name{seed}"), 0.5)
     finish(tmp_path / "fused", fusion("cb", ("rte", "sick")), 0.4)

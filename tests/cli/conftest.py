@@ -1,4 +1,4 @@
-"""Tiny data, a store that one ``afjax train`` has filled, and what refused commands must look like."""
+"""Tiny data, a store filled by one ``afjax train``, and the checks that every refused command must pass."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ WriteRows = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def write_rows() -> WriteRows:
-    """Writes rows (default: eight pairs, labels few and many) to a JSONL file."""
+    """Writes rows to a JSONL file (default: eight pairs, labels few and many)."""
 
     def write(path: Path, rows: list[dict] = ROWS) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,14 @@ def write_rows() -> WriteRows:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Commands train, or compile what training compiled."""
+    """Commands train, or compile the programs that training compiled."""
 
 
 @pytest.fixture(scope="session")
 def trained(
     tiny_trunk_folder: Path, cache_folder: Path, write_rows: WriteRows, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with ``data``, ``tiny.py`` and ``run``, where ``tiny.py``'s fusion was trained."""
+    """A folder with ``data``, ``tiny.py`` and ``run``, the workdir of a training run of ``tiny.py`` (a fusion)."""
     folder = tmp_path_factory.mktemp("trained")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
@@ -67,13 +67,13 @@ def trained(
 
 @pytest.fixture
 def data(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the data, to be damaged."""
+    """A copy of the data that tests may damage."""
     return shutil.copytree(trained / "data", tmp_path / "data")
 
 
 @pytest.fixture
 def store(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the store, to be damaged: adapters first and second, fusion and head target-fusion."""
+    """A copy of the store that tests may damage: adapters first and second, fusion and head target-fusion."""
     return shutil.copytree(trained / "run" / "store", tmp_path / "store")
 
 
@@ -94,7 +94,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must be refused and returns its sentence: exit code 2, one line, nothing written."""
+    """Runs a command that must be refused and returns its message: exit code 2, one line, nothing written."""
 
     def run(*words: str) -> str:
         before = contents(tmp_path)

@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence on one line, exit code 2, and nothing written or lost."""
+"""Bad input: one clear message on one line, exit code 2, and nothing written or lost."""
 
 import errno
 import gzip
@@ -46,14 +46,14 @@ def model(store: Path, tiny_trunk_folder: Path) -> list[str]:
 
 
 def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
-    """Puts a file into the place of the one that a split has."""
+    """Replaces the file of a split."""
     (folder / f"{split}.jsonl").unlink(missing_ok=True)
     path = folder / name.format(split)
     path.write_bytes(contents)
     return path
 
 
-# Files of rows. Each case: the file's name, its contents, and what the sentence says behind the file's path.
+# Files of rows. Each case: the file's name, its contents, and the message after the file's path.
 FILES = {
     "empty": ("{}.jsonl", b"", " has no rows; give a file with at least one"),
     "blank": ("{}.jsonl", b"\n\n", " has no rows"),
@@ -65,7 +65,7 @@ FILES = {
     "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", ":2 is [1, 2]; "),
     "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), ':2 has 3 in the column "text_a"'),
 }
-# Those that only a labelled row can have.
+# Errors that only labelled rows can have.
 LABELLED_FILES = {
     "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', ':2 has no column "text_b"'),
     "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), ':1 has no column "label"'),
@@ -103,7 +103,7 @@ def test_predict_refuses_a_damaged_file(case: str, model: list[str], tmp_path: P
     assert f"{path}{sentence}" in refused("predict", *model, f"--input={path}", f"--output={output}")
 
 
-def test_files_that_are_not_there(train: list[str], model: list[str], data: Path, refused: Refused) -> None:
+def test_missing_files_are_refused(train: list[str], model: list[str], data: Path, refused: Refused) -> None:
     out = f"--output={data / 'out.jsonl'}"
     sentence = refused("predict", *model, f"--input={data / 'tran.jsonl'}", out)
     assert sentence == (
@@ -119,7 +119,9 @@ def test_files_that_are_not_there(train: list[str], model: list[str], data: Path
     assert 'There is no built-in task "ential"' in refused(*train, "--config.task.source=builtin:ential")
 
 
-def test_predict_needs_known_columns(model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused) -> None:
+def test_predict_refuses_unknown_columns(
+    model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused
+) -> None:
     for columns in (("premise", "hypothesis"), ("text",), ("text_a",)):
         rows = [{"text_a": "a", "text_b": "b"}, dict.fromkeys(columns, "a")]
         path = write_rows(tmp_path / "rows.jsonl", rows)
@@ -127,7 +129,7 @@ def test_predict_needs_known_columns(model: list[str], write_rows: WriteRows, tm
         assert f"{path}:2 has the columns {', '.join(columns)};" in sentence
 
 
-def test_a_head_of_pairs_refuses_single_texts(
+def test_head_trained_on_pairs_refuses_single_texts(
     model: list[str], train: list[str], data: Path, write_rows: WriteRows, refused: Refused
 ) -> None:
     write_rows(data / "dev.jsonl", [{"text": "all", "label": "few"}, {"text": "some", "label": "many"}])
@@ -141,7 +143,7 @@ def test_a_head_of_pairs_refuses_single_texts(
 
 
 @pytest.mark.parametrize("link", ["rows.jsonl", "other.jsonl"])
-def test_an_input_that_is_a_link_to_itself_or_to_nothing(
+def test_circular_and_dangling_symlinks_are_refused(
     link: str, model: list[str], train: list[str], data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "rows.jsonl"
@@ -163,14 +165,16 @@ def test_an_input_that_is_a_link_to_itself_or_to_nothing(
         *("builtin:none", "official:", "official:rte:", "foo:bar", "a" * 5000, "a/" * 5000),
     ],
 )
-def test_sources_that_do_not_exist(source: str, model: list[str], train: list[str], refused: Refused) -> None:
+def test_missing_sources_are_refused(source: str, model: list[str], train: list[str], refused: Refused) -> None:
     name = source.removeprefix("builtin:")[:30]
     assert name in refused("eval", *model, f"--source={source}")
     assert name in refused(*train, f"--config.task.source={source}")
 
 
 @pytest.mark.parametrize("depth", [65, 990, 200_000])
-def test_rows_and_label_names_that_nest_too_deep(depth: int, train: list[str], data: Path, refused: Refused) -> None:
+def test_deeply_nested_rows_and_label_names_are_refused(
+    depth: int, train: list[str], data: Path, refused: Refused
+) -> None:
     nested = b"[" * depth + b"]" * depth
     path = write_split(data, "dev", "dev.jsonl", GOOD + GOOD.replace(b'"few"', nested))
     assert f"{path}:2 " in refused(*train)
@@ -179,7 +183,7 @@ def test_rows_and_label_names_that_nest_too_deep(depth: int, train: list[str], d
     assert f"{data / 'labels.json'} " in refused(*train)
 
 
-def test_a_label_of_5000_digits(model: list[str], train: list[str], data: Path, refused: Refused) -> None:
+def test_label_with_5000_digits_is_refused(model: list[str], train: list[str], data: Path, refused: Refused) -> None:
     for digits in (b"9" * 5000, b'"' + b"9" * 5000 + b'"'):
         path = write_split(data, "dev", "dev.jsonl", GOOD + GOOD.replace(b'"few"', digits))
         assert f"{path}:2 " in refused(*train)
@@ -187,28 +191,30 @@ def test_a_label_of_5000_digits(model: list[str], train: list[str], data: Path, 
 
 
 @pytest.mark.parametrize("seed", ["99999999999999999999999", str(2**32), "-1"])
-def test_seeds_that_have_no_key_of_their_own(seed: str, train: list[str], refused: Refused) -> None:
+def test_seeds_without_a_unique_key_are_refused(seed: str, train: list[str], refused: Refused) -> None:
     sentence = refused(*train, f"--config.seed={seed}")
     assert seed in sentence
     assert str(2**32 - 1) in sentence
 
 
-def test_predict_does_not_replace_its_input(model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused):
+def test_predict_refuses_to_overwrite_its_input(
+    model: list[str], write_rows: WriteRows, tmp_path: Path, refused: Refused
+):
     path = write_rows(tmp_path / "rows.jsonl")
     sentence = refused("predict", *model, f"--input={path}", f"--output={tmp_path / 'x' / '..' / 'rows.jsonl'}")
     assert f"--input and --output are both {path}" in sentence
 
 
-def test_a_split_with_one_class_is_a_warning(train: list[str], data: Path, write_rows: WriteRows) -> None:
+def test_split_with_a_single_class_warns(train: list[str], data: Path, write_rows: WriteRows) -> None:
     write_rows(data / "dev.jsonl", [{"text_a": "all", "text_b": "two", "label": "many"}] * 3)
     with pytest.warns(UserWarning, match=r'All rows of .*dev.jsonl have the label "many"'):
         assert main(train) == 0
 
 
-# Settings
+# Invalid settings
 
 
-def test_settings_that_are_wrong(train: list[str], refused: Refused) -> None:
+def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
     assert 'config.train.epoch is not a known setting. Did you mean "epochs"?' in refused(
         *train, "--config.train.epoch=3"
     )
@@ -220,7 +226,7 @@ def test_settings_that_are_wrong(train: list[str], refused: Refused) -> None:
     assert "does not fit a classification task" in refused(*train, "--config.task.metric=pearson")
 
 
-def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -> None:
+def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: Refused) -> None:
     source = f"--source={data}"
     sentence = refused("eval", *model, source, "--adapter=first")
     assert sentence == "Both --adapter=first and --fusion=target-fusion were given; give one of them."
@@ -256,7 +262,7 @@ def test_flags_that_do_not_fit(model: list[str], data: Path, refused: Refused) -
 # The store
 
 
-def test_names_that_are_not_in_the_store(model: list[str], store: Path, data: Path, refused: Refused) -> None:
+def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
     words = ["eval", *model[:2], f"--source={data}"]
     sentence = refused(*words, "--adapter=frist", "--head=first")
     assert f'The adapter "frist" is not in the store {store}. Did you mean "first"? It has: first, second.' == sentence
@@ -272,7 +278,7 @@ def test_names_that_are_not_in_the_store(model: list[str], store: Path, data: Pa
 
 @pytest.fixture
 def other_trunk(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """The tiny trunk with one other number."""
+    """The tiny trunk with one number changed."""
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "other")
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.LayerNorm.bias"][0] += 1
@@ -280,14 +286,14 @@ def other_trunk(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_adapter_of_another_trunk(
+def test_adapter_trained_on_another_trunk_is_refused(
     train: list[str], model: list[str], store: Path, other_trunk: Path, data: Path, refused: Refused
 ) -> None:
     source = f"--source={data}"
     sentence = refused("eval", model[0], f"--trunk={other_trunk}", "--head=first", "--adapter=first", source)
     assert 'The head "first" was trained on the trunk' in sentence
     assert load_trunk(str(other_trunk)).sha256 in sentence
-    # Before anything is trained, even where the first source would have to be.
+    # Refused before anything is trained, even if the first source still has to be trained.
     shutil.rmtree(store / "adapters" / "first")
     shutil.rmtree(store / "heads" / "first")
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", f"--config.trunk={other_trunk}"]
@@ -303,7 +309,9 @@ def flip_a_bit(folder: Path) -> str:
     return str(path)
 
 
-def test_a_flipped_bit_in_the_store(train: list[str], model: list[str], store: Path, data: Path, refused: Refused):
+def test_flipped_bit_in_the_store_is_detected(
+    train: list[str], model: list[str], store: Path, data: Path, refused: Refused
+):
     damaged = flip_a_bit(store / "adapters" / "second" / "params")
     sentence = refused("eval", *model, f"--source={data}")
     assert "was changed after it was written" in sentence
@@ -312,7 +320,7 @@ def test_a_flipped_bit_in_the_store(train: list[str], model: list[str], store: P
     assert damaged in refused("train", *words)
 
 
-def test_verify_says_what_is_damaged_and_exits_with_2(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_damage_and_exits_with_2(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damaged = flip_a_bit(store / "heads" / "first" / "params")
     assert main(["store", "verify", f"--store={store}"]) == 2
     lines = capsys.readouterr().out.splitlines()
@@ -320,7 +328,7 @@ def test_verify_says_what_is_damaged_and_exits_with_2(store: Path, capsys: pytes
     assert damaged in lines[3]
 
 
-def test_a_missing_leaf_in_the_store(model: list[str], store: Path, data: Path, refused: Refused) -> None:
+def test_missing_leaf_in_the_store_is_detected(model: list[str], store: Path, data: Path, refused: Refused) -> None:
     leaf = next((store / "adapters" / "first" / "params").glob("ffn.up.kernel*"))
     shutil.rmtree(leaf)
     sentence = refused("eval", *model, f"--source={data}")
@@ -328,7 +336,7 @@ def test_a_missing_leaf_in_the_store(model: list[str], store: Path, data: Path, 
     assert "missing (-) or too many (+): -ffn/up/kernel" in sentence
 
 
-def test_fusing_adapters_of_different_slots(
+def test_fusing_adapters_with_different_slots_is_refused(
     train: list[str], store: Path, tiny_trunk_folder: Path, refused: Refused
 ) -> None:
     trunk, config = load_trunk(str(tiny_trunk_folder)), AdapterConfig(position="both")
@@ -339,7 +347,7 @@ def test_fusing_adapters_of_different_slots(
     assert 'Adapters "first" and "second" sit in different slots' in refused("train", *words)
 
 
-def test_a_head_of_another_number_of_labels(
+def test_head_with_another_number_of_labels_is_refused(
     model: list[str], data: Path, write_rows: WriteRows, refused: Refused
 ) -> None:
     rows = [{"text_a": "all", "text_b": "two", "label": label} for label in ("few", "many", "none")]
@@ -347,7 +355,7 @@ def test_a_head_of_another_number_of_labels(
     source = f"--source={data}"
     sentence = refused("eval", *model, source)
     assert f"{data / 'dev.jsonl'}:3 has the label 'none'; the labels are few, many" in sentence
-    # Where the data names its labels, those count, also if the rows give indices.
+    # If the data names its labels, those names count, even if the rows give indices.
     (data / "labels.json").write_text('["few", "many", "none"]')
     write_rows(data / "dev.jsonl", [{**row, "label": index % 2} for index, row in enumerate(rows)])
     sentence = refused("eval", *model, source)
@@ -359,7 +367,7 @@ def test_a_head_of_another_number_of_labels(
 # Trunks
 
 
-def test_trunk_folders_that_are_not_whole(
+def test_incomplete_trunk_folders_are_refused(
     model: list[str], train: list[str], tiny_trunk_folder: Path, data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     folder = shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
@@ -386,7 +394,7 @@ def test_trunk_folders_that_are_not_whole(
     assert "is not a folder; give one with config.json" in refused(*words[:2], f"--trunk={folder}/x", *words[3:])
 
 
-def test_a_hub_id_without_network(
+def test_hub_id_without_network_is_refused(
     model: list[str], data: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -396,10 +404,12 @@ def test_a_hub_id_without_network(
     assert "without a network, give a folder with config.json, model.safetensors and a tokenizer" in sentence
 
 
-# Places that cannot be written
+# Paths that cannot be written
 
 
-def test_a_file_in_the_way(train: list[str], model: list[str], data: Path, tmp_path: Path, refused: Refused) -> None:
+def test_unusable_output_paths_are_refused(
+    train: list[str], model: list[str], data: Path, tmp_path: Path, refused: Refused
+) -> None:
     (tmp_path / "file").write_text("kept")
     sentence = refused(*train[:2], f"--workdir={tmp_path / 'file'}")
     assert f"The workdir {tmp_path / 'file'} cannot be used" in sentence
@@ -413,7 +423,9 @@ def test_a_file_in_the_way(train: list[str], model: list[str], data: Path, tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_read_only_folder(train: list[str], model: list[str], data: Path, tmp_path: Path, refused: Refused) -> None:
+def test_read_only_folder_is_refused(
+    train: list[str], model: list[str], data: Path, tmp_path: Path, refused: Refused
+) -> None:
     locked = tmp_path / "locked"
     locked.mkdir()
     locked.chmod(0o555)
@@ -429,7 +441,7 @@ def full_disk(*arguments: object, **keywords: object) -> None:
 
 
 def last_sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one sentence on stderr, where the progress bar may stand too."""
+    """The last message on stderr, which may also contain the progress bar."""
     lines = [line.rpartition("\r")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line.startswith("afjax: ") for line in lines].count(True) == 1
     assert lines[-1].startswith("afjax: ")
@@ -437,7 +449,7 @@ def last_sentence(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[-1]
 
 
-def test_a_disk_that_is_full_at_a_checkpoint(
+def test_full_disk_while_writing_a_checkpoint(
     train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*train, "--config.train.max_steps=4", "--config.train.eval_every=2"]
@@ -453,13 +465,13 @@ def test_a_disk_that_is_full_at_a_checkpoint(
     assert f"A checkpoint could not be written to {folder} (No space left on device); make room" in sentence
     assert [path.name for path in folder.iterdir()] == ["2"]
     assert artefacts.entries(tmp_path / "run" / "store") == []
-    # With room again the same command ends as if nothing had been.
+    # With enough room the same command finishes as if the disk had never been full.
     assert main(words) == 0
     runs = [artefacts.read_manifest(tmp_path / name / "store", "adapters", "target") for name in ("run", "whole")]
     assert runs[0].digest == runs[1].digest
 
 
-def test_a_disk_that_is_full_at_the_store(
+def test_full_disk_while_saving_to_the_store(
     train: list[str], store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*train, f"--store={store}", "--config.name=new"]
@@ -473,12 +485,12 @@ def test_a_disk_that_is_full_at_the_store(
     )
     written = {path.relative_to(store).parts[0] for path in set(store.rglob("*")) - set(before)}
     assert written <= {".lock", ".runs"}
-    # Nothing is trained again: the run is at its end and only saves.
+    # Nothing is retrained: the run has finished and only saves.
     assert main(words) == 0
     assert artefacts.verify(store) == []
 
 
-def test_a_disk_that_is_full_at_the_predictions(
+def test_full_disk_while_writing_predictions(
     model: list[str], data: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out.jsonl").write_text("kept\n")
@@ -489,7 +501,7 @@ def test_a_disk_that_is_full_at_the_predictions(
     assert f"{tmp_path / 'out.jsonl'} cannot be written (No space left on device); make room" in sentence
 
 
-def test_a_disk_that_is_full_in_the_run_folder(
+def test_full_disk_in_the_run_folder(
     train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -499,7 +511,7 @@ def test_a_disk_that_is_full_in_the_run_folder(
     assert main(train) == 0
 
 
-def test_a_loss_that_is_not_finite(train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_finite_loss_is_refused(train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=2"]) == 2
     sentence = last_sentence(capsys)
     assert "stopped being finite at step 2" in sentence
@@ -508,7 +520,7 @@ def test_a_loss_that_is_not_finite(train: list[str], tmp_path: Path, capsys: pyt
     assert np.unique(report["train_rows"]).tolist() == list(range(8))
 
 
-def test_dev_outputs_that_are_not_finite_give_no_score(
+def test_non_finite_dev_outputs_give_no_score(
     train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=1"]) == 2

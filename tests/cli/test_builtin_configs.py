@@ -31,7 +31,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_wheel_contains_the_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_contains_the_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
     monkeypatch.chdir(ROOT)
@@ -40,7 +40,7 @@ def test_a_wheel_contains_the_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given["package_dir"] == {"afjax.configs": "configs"}
 
 
-def test_a_builtin_config_goes_by_its_name_and_by_its_path_in_the_repository() -> None:
+def test_builtin_config_is_found_by_name_and_by_repository_path() -> None:
     assert list(builtin_configs()) == sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
     arguments = "task=mine,data=mine.csv,partition=head"
     by_name = load_experiment(f"single:{arguments}", ["seed=3"])
@@ -49,7 +49,7 @@ def test_a_builtin_config_goes_by_its_name_and_by_its_path_in_the_repository() -
     assert load_experiment(f"{ROOT / 'configs/single.py'}:{arguments}", ["seed=3"]) == by_name
 
 
-def test_a_file_of_the_current_folder_comes_before_the_builtin_config(tmp_path: Path) -> None:
+def test_local_file_takes_precedence_over_builtin_config(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "single.py").write_text("def get_config():\n    return {'task': {'name': 'own'}}\n")
     assert load_experiment("configs/single.py").target.name == "own"
@@ -62,7 +62,7 @@ def test_a_file_of_the_current_folder_comes_before_the_builtin_config(tmp_path: 
     ("config", "suggestion"),
     [("singel", "single"), ("configs/singel.py", "configs/single.py"), ("my_confg", "my_config.py")],
 )
-def test_an_unknown_config_gives_a_suggestion(config: str, suggestion: str, refused: Refused, tmp_path: Path) -> None:
+def test_unknown_config_gets_a_suggestion(config: str, suggestion: str, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "my_config.py").write_text("")
     for words in (("train", f"--workdir={tmp_path / 'run'}"), ("sweep", f"--workdir={tmp_path / 'run'}")):
         assert f'Did you mean "{suggestion}"?' in refused(*words, f"--config={config}")
@@ -70,12 +70,12 @@ def test_an_unknown_config_gives_a_suggestion(config: str, suggestion: str, refu
     assert f'Did you mean "{suggestion}"?' in refused("configs", config)
 
 
-def test_an_unknown_argument_of_a_builtin_config_is_refused_by_its_name() -> None:
+def test_unknown_argument_of_a_builtin_config_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r'The config single has no argument "taks".*Did you mean "task"'):
         load_experiment("single:taks=rte")
 
 
-def test_a_task_without_data_is_a_builtin_one_or_refused(refused: Refused, tmp_path: Path) -> None:
+def test_task_without_data_must_be_builtin(refused: Refused, tmp_path: Path) -> None:
     assert load_experiment("single:task=target").target.source == "builtin:target"
     message = refused("train", "--config=single:task=cola", f"--workdir={tmp_path / 'run'}")
     assert '"cola"' in message
@@ -83,7 +83,7 @@ def test_a_task_without_data_is_a_builtin_one_or_refused(refused: Refused, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sweep_takes_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:
+def test_sweep_accepts_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         write_rows(tmp_path / "data" / "rte" / f"{split}.jsonl")
     sweep = plan("adapter:task=rte", overrides=[], grid=[], seeds="0", workdir=tmp_path / "sweep")
@@ -103,7 +103,7 @@ def test_configs_lists_the_builtin_configs_with_their_arguments(capsys: pytest.C
     assert "data='', data_dir=''" in one
 
 
-def test_the_help_of_train_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_help_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     text = capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_the_help_of_train_lists_every_setting_with_its_default(capsys: pytest.C
 # Fusions of stored adapters
 
 
-def test_a_fusion_of_stored_adapters_needs_only_the_targets_data(
+def test_fusion_of_stored_adapters_needs_only_the_target_data(
     trained: Path, tmp_path: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
     for name in ("first", "second"):
@@ -145,7 +145,7 @@ def test_a_fusion_of_stored_adapters_needs_only_the_targets_data(
     train = {"max_steps": 1, "eval_every": 1, "batch_size": 8, "max_length": 16, "buckets": (16,)}
     words += [f"--config.train.{setting}={value}" for setting, value in train.items()]
     config = f"fusion:target=mine,source={trained / 'data'}"
-    # An adapter that the store does not have would have to be trained.
+    # The missing adapter would have to be trained, which needs its task's data.
     sentence = refused("train", f"--config={config},sources=first+secnd", *words)
     assert 'no adapter "secnd"' in sentence
     assert 'Did you mean "second"?' in sentence
@@ -155,7 +155,7 @@ def test_a_fusion_of_stored_adapters_needs_only_the_targets_data(
     assert [member["name"] for member in members] == ["first", "second"]
 
 
-def test_a_plan_for_a_slice_needs_no_data() -> None:
+def test_plan_for_a_slice_needs_no_data() -> None:
     config = load_experiment("adapter:task=rte,data=nowhere", reads_rows=False)
     assert config.target.labels == ("entailment", "not_entailment")
     with pytest.raises(UserError, match="nowhere"):

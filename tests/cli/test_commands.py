@@ -1,4 +1,4 @@
-"""The commands one after another, as a user gives them."""
+"""The commands in the order a user runs them."""
 
 import csv
 import dataclasses
@@ -43,7 +43,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_train_prints_a_table_and_goes_on_where_it_stopped(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_prints_a_table_and_resumes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", f"--config={trained / 'tiny.py'}", f"--workdir={trained / 'run'}"]
     lines = out_lines(capsys, *words)
     assert [line.split()[0] for line in lines if "accuracy" in line] == ["first", "second", "target-fusion"]
@@ -63,7 +63,7 @@ def test_eval_prints_scores(trained: Path, model: list[str], capsys: pytest.Capt
     result = json.loads((trained / "run" / "target" / "result.json").read_text())[0]
     assert scores["accuracy"] == result["metrics"]["accuracy"]
     assert json.loads(out_lines(capsys, *words, "--split=train", "--batch_size=3")[-1])["split"] == "train"
-    # The same rows as one file, and by a description of the task.
+    # The same rows as a single file, and through a description of the task.
     (trained / "described.toml").write_text(f'source = "data"\ndev = "{dev_file(trained).name}"\n')
     for source in (dev_file(trained), trained / "described.toml"):
         assert json.loads(out_lines(capsys, "eval", *model, f"--source={source}", "--max_length=16")[-1]) == scores
@@ -91,7 +91,7 @@ def test_predict_writes_every_row_in_order(
 
 
 def forget_form(store: Path, head: str) -> None:
-    """Takes what earlier versions did not write out of a stored head's manifest: the form of its rows."""
+    """Removes the text columns from a stored head's manifest, which earlier versions did not record."""
     manifest = artefacts.read_manifest(store, "heads", head)
     config = dict(manifest.config)
     assert config.pop("text_columns") == 2
@@ -99,7 +99,7 @@ def forget_form(store: Path, head: str) -> None:
     path.write_text(to_json(dataclasses.replace(manifest, config=config)))
 
 
-def test_a_head_of_an_earlier_version_predicts_mixed_rows_and_says_that_it_does_not_check_them(
+def test_head_from_an_earlier_version_predicts_mixed_rows_with_a_warning(
     store: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget_form(store, "target-fusion")
@@ -121,7 +121,7 @@ def test_a_head_of_an_earlier_version_predicts_mixed_rows_and_says_that_it_does_
         np.testing.assert_allclose(read(output)[0]["logits"], mixed[index]["logits"], atol=1e-5)
 
 
-def test_regression_from_training_to_prediction(
+def test_regression_end_to_end(
     config: Path, data: Path, write_rows: WriteRows, tiny_trunk_folder: Path, tmp_path: Path, capsys: Any
 ) -> None:
     for split in ("train", "dev"):
@@ -140,7 +140,7 @@ def test_regression_from_training_to_prediction(
         assert isinstance(row["label"], float)
 
 
-def test_store_lists_shows_and_verifies(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_ls_show_and_verify(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flag = f"--store={trained / 'run' / 'store'}"
     lines = out_lines(capsys, "store", "ls", flag)
     assert lines[0].split() == "kind name task metric parameters size trunk digest created".split()
@@ -161,7 +161,7 @@ def test_store_lists_shows_and_verifies(trained: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("method", "mode"), [("fusion", "eval"), ("adapter", "train")])
-def test_bench_ends_with_json(
+def test_bench_prints_json_last(
     tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], method: str, mode: str
 ) -> None:
     sizes = ["--num_adapters=2", "--batch_size=2", "--max_length=8", "--num_steps=2", "--scan_layers", "--json"]
@@ -194,7 +194,7 @@ def test_adapterdrop_prints_and_writes_a_curve(
     assert "layers dropped: 1" in out_lines(capsys, *words, "--from_top")[2]
 
 
-def test_prune_ranks_scores_and_stores(
+def test_prune_prints_a_ranking_and_stores_the_result(
     store: Path, trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = [f"--store={store}", f"--trunk={tiny_trunk_folder}"]
@@ -215,7 +215,7 @@ def test_prune_ranks_scores_and_stores(
     assert "small" in "\n".join(out_lines(capsys, "store", "ls", f"--store={store}"))
 
 
-def test_adapters_are_left_out_of_a_fusion_and_added_to_it(
+def test_adapters_can_be_removed_from_and_added_to_a_fusion(
     model: list[str], write_rows: WriteRows, tmp_path: Path
 ) -> None:
     words = ["predict", *model, f"--input={write_rows(tmp_path / 'rows.jsonl')}"]
@@ -251,14 +251,14 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
         ["bench", "--method=magic", "--mode=train"],
     ],
 )
-def test_flags_that_are_not_known_or_missing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_and_missing_flags_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(words)
     assert raised.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_package_runs_as_a_module_and_says_its_sentence_alone(tmp_path: Path) -> None:
+def test_package_runs_as_a_module_and_prints_only_its_message(tmp_path: Path) -> None:
     words = ["store", "ls", f"--store={tmp_path / 'nothing'}"]
     done = subprocess.run([sys.executable, "-m", "afjax", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -269,7 +269,7 @@ def test_the_package_runs_as_a_module_and_says_its_sentence_alone(tmp_path: Path
     assert afjax.__version__
 
 
-def test_who_reads_the_output_may_stop_reading(trained: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(trained: Path) -> None:
     words = ["store", "ls", f"--store={trained / 'run' / 'store'}"]
     with subprocess.Popen(
         [sys.executable, "-m", "afjax", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -281,7 +281,7 @@ def test_who_reads_the_output_may_stop_reading(trained: Path) -> None:
     assert process.returncode == 128 + signal.SIGPIPE
 
 
-def test_eval_says_when_a_score_is_no_better_than_the_largest_class(
+def test_eval_warns_if_a_score_is_no_better_than_the_majority_class(
     model: list[str], write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"text_a": "all of the two", "text_b": "two", "label": label} for label in ("few", "many")]
@@ -295,7 +295,7 @@ def test_eval_says_when_a_score_is_no_better_than_the_largest_class(
     assert blank.startswith("Note: 1 row has an empty text")
 
 
-def test_train_says_what_may_be_wrong_with_data_and_result(
+def test_train_warns_about_suspicious_data_and_results(
     config: Path, data: Path, write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"text_a": f"two {number}", "text_b": "two", "label": f"id{number}"} for number in range(8)]

@@ -1,4 +1,4 @@
-"""Config files and their overrides. tests/config/test_experiment_configs.py tests the configs of the package."""
+"""Config files and their overrides. tests/config/test_experiment_configs.py tests the package's configs."""
 
 import dataclasses
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_arguments_and_overrides_reach_the_settings(tmp_path: Path) -> None:
         (":rte", (), 'The config argument "rte" is not of the form key=value'),
     ],
 )
-def test_a_wrong_setting_is_refused(tmp_path: Path, arguments: str, overrides: tuple[str, ...], sentence: str) -> None:
+def test_invalid_setting_is_refused(tmp_path: Path, arguments: str, overrides: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         load(SMALL, tmp_path, arguments, overrides)
 
@@ -90,19 +90,19 @@ def test_a_wrong_setting_is_refused(tmp_path: Path, arguments: str, overrides: t
         ("name = '\xe9'\n".encode("latin-1"), "config.py fails"),
     ],
 )
-def test_a_config_file_that_fails_is_refused(tmp_path: Path, text: str | bytes, sentence: str) -> None:
+def test_failing_config_file_is_refused(tmp_path: Path, text: str | bytes, sentence: str) -> None:
     path = tmp_path / "config.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=sentence):
         load_experiment(str(path))
 
 
-def test_a_config_that_is_not_there_gives_the_nearest() -> None:
+def test_missing_config_gets_a_suggestion() -> None:
     with pytest.raises(UserError, match=r'singel.py does not exist; .* Did you mean ".*single.py"\?'):
         load_experiment(str(FOLDER / "singel.py"))
 
 
-def test_tasks_go_by_their_names_and_adapters_by_presets(tmp_path: Path) -> None:
+def test_tasks_are_given_by_name_and_adapters_by_preset(tmp_path: Path) -> None:
     text = """
 def get_config():
     tasks = {"one": {"source": "here"}, "two": {"kind": "regression", "scale": 5.0}}

@@ -1,4 +1,4 @@
-"""``afjax data``: files in their official layouts, counted, and the known tasks."""
+"""``afjax data``: counts of files in their official layouts, and the list of known tasks."""
 
 import json
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> Show:
-    """Runs ``afjax data show`` and returns its lines and the object on the last of them."""
+    """Runs ``afjax data show`` and returns its lines and the JSON object on the last line."""
 
     def run(*words: str) -> tuple[list[str], dict[str, Any]]:
         given = [] if any(word.startswith("--source") for word in words) else [f"--data_dir={folder}"]
@@ -72,7 +72,7 @@ def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[st
     return run
 
 
-def test_a_classification_task(show: Show, folder: Path) -> None:
+def test_classification_task(show: Show, folder: Path) -> None:
     lines, found = show("rte")
     task = found["task"]
     assert (task["kind"], task["metric"]) == ("classification", "accuracy")
@@ -95,13 +95,13 @@ def test_a_classification_task(show: Show, folder: Path) -> None:
     assert "train: 3 rows, labelled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
     assert "test: 1 rows, not labelled" in text
-    # What a terminal would obey is shown, not sent.
+    # Terminal control characters are shown escaped, not sent.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text
     assert "[CLS]" in text
 
 
-def test_the_other_kinds(show: Show) -> None:
+def test_multiple_choice_span_and_regression_tasks(show: Show) -> None:
     lines, found = show("csqa")
     split = found["splits"]["dev"]
     assert split["labels"] == {"A": {"rows": 0, "share": 0.0}, "B": {"rows": 1, "share": 1.0}}
@@ -120,16 +120,17 @@ def test_the_other_kinds(show: Show) -> None:
     assert "  labels     from 1.75 to 4.25, mean 3" in lines
 
 
-def test_where_tasks_come_from(show: Show, folder: Path) -> None:
+def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
     _, found = show("entail", "--source=builtin:entail", "--split=dev")
     assert found["splits"].keys() == {"dev"}
     assert found["splits"]["dev"]["files"] == ["builtin:entail dev"]
-    # A folder of our own format, without train to find label names in.
+    # A folder in our own format, without a train split to infer label names from.
     _, found = show("own")
     assert found["task"]["labels"] == ["x", "y"]
     assert found["task"]["about"] == ""
     assert found["splits"]["dev"]["files"] == [str(folder / "own/dev.jsonl")]
-    # A known name says what the rows of another source are; a source of the benchmark's files says it itself.
+    # A known task name sets the kind of rows that come from another source; a source with the benchmark's files sets
+    # the kind itself.
     (folder / "own" / "dev.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 1}\n')
     _, found = show("csqa", f"--source={folder / 'own'}")
     assert (found["task"]["kind"], found["splits"]["dev"]["rows"]) == ("multiple_choice", 1)
@@ -149,7 +150,7 @@ def test_splits_without_labels(show: Show, folder: Path) -> None:
     assert found["splits"]["dev"]["labels"]["y"]["rows"] == 1
 
 
-def test_what_cannot_be_shown(folder: Path, tiny_trunk_folder: Path, refused: Refused) -> None:
+def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, refused: Refused) -> None:
     trunk, place = f"--trunk={tiny_trunk_folder}", f"--data_dir={folder}"
     assert 'There is no task "rt"' in refused("data", "show", "rt", place, trunk)
     assert 'Did you mean "rte"?' in refused("data", "show", "rt", place, trunk)
@@ -160,13 +161,13 @@ def test_what_cannot_be_shown(folder: Path, tiny_trunk_folder: Path, refused: Re
     assert "Give a TASK with" in refused("data", "list", "rte")
     assert "max_length is 3" in refused("data", "show", "rte", place, trunk, "--max_length=3")
     assert "batch_size is 0" in refused("data", "show", "rte", place, trunk, "--batch_size=0")
-    # One split that cannot be read is enough.
+    # One unreadable split is enough.
     damaged = folder / "glue" / "RTE" / "test.tsv"
     damaged.write_bytes(b"index\tsentence1\tsentence2\n0\t\xff\tb\n")
     assert f"{damaged}:2 is not UTF-8" in refused("data", "show", "rte", place, trunk)
 
 
-def test_slow_steps_are_said(
+def test_slow_steps_are_reported(
     folder: Path, tiny_trunk_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(task_lines, "LARGE_FILE", 10)
@@ -176,7 +177,7 @@ def test_slow_steps_are_said(
     assert said == ["Reading train ...", "Reading dev ...", "Reading test ...", "Tokenising 3 rows of train ..."]
 
 
-def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_known_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "kind", "metric", "TFDS", "about"]
@@ -198,6 +199,6 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "afjax data show " in capsys.readouterr().out
 
 
-def test_printable() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("é\n\x00\\ \u2028") == "é\\n\\x00\\\\ \\u2028"
     assert printable("x" * 300) == "x" * 197 + "..."

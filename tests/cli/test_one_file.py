@@ -31,7 +31,7 @@ def get_config(data=""):
 
 @pytest.fixture(scope="module")
 def home(tiny_trunk_folder: Path, cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``reviews.csv``, ``config.py`` and ``run``, where an adapter was trained on that file."""
+    """A folder with ``reviews.csv``, ``config.py`` and ``run``, the workdir of an adapter trained on that file."""
     folder = tmp_path_factory.mktemp("one_file")
     lines = [f"{number},{review},{stars}" for number, (review, stars) in enumerate(REVIEWS)]
     (folder / "reviews.csv").write_text("\ufeff" + "\n".join(["id,review,stars", *lines]) + "\n")
@@ -50,7 +50,7 @@ def model(home: Path, tiny_trunk_folder: Path) -> list[str]:
 
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
-    """Runs a command and returns the lines that it prints."""
+    """Runs a command and returns its output lines."""
 
     def run(*words: str) -> list[str]:
         capsys.readouterr()
@@ -60,7 +60,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
     return run
 
 
-def test_the_file_is_shown(home: Path, tiny_trunk_folder: Path, lines: Lines) -> None:
+def test_data_show_describes_the_file(home: Path, tiny_trunk_folder: Path, lines: Lines) -> None:
     plain = home / "reviews.csv"
     flags = ["--text_a=review", "--label=stars", f"--trunk={tiny_trunk_folder}", "--json"]
     for words in ([str(plain)], ["anything", f"--source={plain}"]):
@@ -77,7 +77,7 @@ def test_eval_scores_the_dev_rows_of_the_training_run(
 ) -> None:
     result = json.loads((home / "run" / "target" / "result.json").read_text())[0]["metrics"]
     monkeypatch.chdir(home)
-    # However its path is written, the file is the one that the head was trained on.
+    # However its path is written, the file is recognized as the head's training file.
     for source in (home / "reviews.csv", "reviews.csv"):
         scores = json.loads(lines("eval", *model, f"--source={source}")[-1])
         assert 0 < scores["rows"] < len(REVIEWS) / 2
@@ -95,7 +95,7 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert [list(row) for row in rows] == [["id", "text", "gold", "logits", "label", "probabilities"]] * len(REVIEWS)
     assert [(row["text"], row["gold"]) for row in rows] == REVIEWS
     assert [row["id"] for row in rows] == [str(number) for number in range(len(REVIEWS))]
-    # Without --keep a row has these fields only, whether rows come from a file or from the standard input.
+    # Without --keep a row has only these fields, whether rows come from a file or from standard input.
     bare = lines("predict", *model, source, "--output=-")
     assert [json.loads(line) for line in bare] == [
         {name: row[name] for name in ("logits", "label", "probabilities")} for row in rows
@@ -106,7 +106,7 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert (tmp_path / "out.jsonl").read_text().splitlines() == bare
 
 
-def test_predict_cuts_rows_as_training_did(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:
+def test_predict_truncates_rows_as_in_training(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"review": "all of the two " * 4}) + "\n")
     (default,), (same,), (longer,) = (
@@ -115,7 +115,7 @@ def test_predict_cuts_rows_as_training_did(home: Path, model: list[str], lines: 
     assert default == same != longer
 
 
-def test_what_cannot_be_kept(home: Path, model: list[str], refused: Refused) -> None:
+def test_unknown_columns_to_keep_are_refused(home: Path, model: list[str], refused: Refused) -> None:
     source = f"--input={home / 'reviews.csv'}"
     sentence = refused("predict", *model, source, "--keep=id,reviews")
     for fact in ("reviews.csv:2", '"reviews"', "id, review, stars", 'Did you mean "review"?'):
@@ -137,7 +137,7 @@ def test_what_cannot_be_kept(home: Path, model: list[str], refused: Refused) -> 
     ],
     ids=["other columns", "one column", "semicolons", "a column too few", "no names"],
 )
-def test_csv_files_of_another_form(
+def test_malformed_csv_files_are_refused(
     contents: str, facts: tuple[str, ...], home: Path, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "bad.csv"
@@ -147,7 +147,7 @@ def test_csv_files_of_another_form(
         assert fact in sentence
 
 
-def test_mixed_types(home: Path, tmp_path: Path, refused: Refused) -> None:
+def test_rows_of_mixed_types_are_refused(home: Path, tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "bad.jsonl"
     good = json.dumps({"review": "fine", "stars": "5"}) + "\n"
     for row, facts in (
@@ -161,7 +161,7 @@ def test_mixed_types(home: Path, tmp_path: Path, refused: Refused) -> None:
             assert fact in sentence
 
 
-def test_a_share_that_leaves_no_dev_row(home: Path, tmp_path: Path, refused: Refused) -> None:
+def test_dev_share_that_leaves_no_dev_row_is_refused(home: Path, tmp_path: Path, refused: Refused) -> None:
     config = f"--config={home / 'config.py'}:data={home / 'reviews.csv'}"
     sentence = refused("train", config, f"--workdir={tmp_path / 'run'}", "--config.task.dev_share=1e-9")
     for fact in ("0 of the 32 rows", "dev_share=1e-09", "32 into train"):

@@ -1,4 +1,4 @@
-"""Outputs to devices and pipes, heads that do not belong to what is loaded, and empty flags."""
+"""Outputs to devices and pipes, heads that do not match the loaded model, and empty flags."""
 
 import os
 import stat
@@ -33,7 +33,7 @@ def fused(model: list[str]) -> list[str]:
 
 
 @needs_full
-def test_a_full_device_ends_with_a_sentence_and_stays_a_device(
+def test_full_device_is_reported_and_not_replaced(
     trained: Path, fused: list[str], model: list[str], data: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = "--output=/dev/full"
@@ -42,7 +42,7 @@ def test_a_full_device_ends_with_a_sentence_and_stays_a_device(
         ["table", "houlsby", f"--runs={trained / 'run'}", output],
     ):
         assert "/dev/full cannot be written (No space left on device)" in refused(*words)
-    # These print before they write, or write several files.
+    # These commands print before they write, or write several files.
     for words in (
         ["adapterdrop", *fused, f"--source={data}", output],
         ["report", f"--workdir={trained / 'run'}", output],
@@ -57,7 +57,7 @@ def test_a_full_device_ends_with_a_sentence_and_stays_a_device(
     assert not list(Path("/dev").glob("full?*"))
 
 
-def test_predictions_go_through_the_standard_output(fused: list[str], data: Path, tmp_path: Path) -> None:
+def test_predictions_can_be_written_to_standard_output(fused: list[str], data: Path, tmp_path: Path) -> None:
     words = ["predict", *fused, f"--input={data / 'dev.jsonl'}"]
     command = [sys.executable, "-m", "afjax", *words, "--output=/dev/stdout"]
     piped = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -66,7 +66,7 @@ def test_predictions_go_through_the_standard_output(fused: list[str], data: Path
     assert len(piped.splitlines()) == 8
 
 
-def test_an_archive_is_written_through_a_link_that_stays_a_link(model: list[str], tmp_path: Path) -> None:
+def test_archive_is_written_through_a_symlink(model: list[str], tmp_path: Path) -> None:
     (tmp_path / "link.tar").symlink_to("archive.tar")
     assert main(["store", "pack", "first", model[0], f"--output={tmp_path / 'link.tar'}"]) == 0
     assert (tmp_path / "link.tar").is_symlink()
@@ -76,9 +76,7 @@ def test_an_archive_is_written_through_a_link_that_stays_a_link(model: list[str]
 # Heads
 
 
-def test_a_head_is_not_used_with_what_it_was_not_trained_with(
-    model: list[str], data: Path, refused: Refused, tmp_path: Path
-) -> None:
+def test_mismatched_head_is_refused(model: list[str], data: Path, refused: Refused, tmp_path: Path) -> None:
     rows, source = f"--input={data / 'dev.jsonl'}", f"--source={data}"
     mixed = [*model, "--adapter=second", "--head=first"]
     for words in (
@@ -98,7 +96,7 @@ def test_a_head_is_not_used_with_what_it_was_not_trained_with(
     assert main(["eval", *mixed, source, "--allow_mismatch"]) == 0
 
 
-def test_submit_names_a_head_that_belongs_to_another_adapter(
+def test_submit_names_a_head_trained_with_another_adapter(
     trained: Path, store: Path, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     from afjax import UserError, load_trunk
@@ -117,15 +115,13 @@ def test_submit_names_a_head_that_belongs_to_another_adapter(
 
 @pytest.mark.parametrize("flag", ["adapter", "fusion", "head", "without", "output"])
 @pytest.mark.parametrize("words", [["--{}="], ["--{}", ""]])
-def test_an_empty_flag_is_not_an_absent_one(
-    model: list[str], data: Path, refused: Refused, flag: str, words: list[str]
-) -> None:
+def test_empty_flag_is_refused(model: list[str], data: Path, refused: Refused, flag: str, words: list[str]) -> None:
     given = [word.format(flag) for word in words]
     sentence = refused("predict", *model, "--head=first", *given, f"--input={data / 'dev.jsonl'}", "--output=x")
     assert f"--{flag} is empty" in sentence
 
 
-def test_store_show_says_what_a_head_was_trained_with(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_show_prints_the_adapter_of_a_head(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "show", "first", model[0]]) == 0
     digest = store.read_manifest(model[0].partition("=")[2], "adapters", "first").digest
     assert f"trained with adapters/first {digest[:12]}" in capsys.readouterr().out
@@ -145,7 +141,7 @@ def test_store_show_says_what_a_head_was_trained_with(model: list[str], capsys: 
         ("inputs.json", "3"),
     ],
 )
-def test_a_damaged_workdir_is_refused_by_the_name_of_the_file(
+def test_damaged_workdir_is_refused_and_the_file_named(
     trained: Path, tmp_path: Path, refused: Refused, file: str, text: str
 ) -> None:
     import shutil
@@ -157,7 +153,7 @@ def test_a_damaged_workdir_is_refused_by_the_name_of_the_file(
 
 
 @pytest.mark.parametrize("line", ["[]", "null", "3", "[" * 3000, '{"step": {}}', "{"])
-def test_lines_of_a_log_that_are_no_scalars_are_left_out(trained: Path, tmp_path: Path, line: str) -> None:
+def test_non_scalar_log_lines_are_skipped(trained: Path, tmp_path: Path, line: str) -> None:
     import shutil
 
     shutil.copytree(trained / "run", tmp_path / "run")
@@ -166,11 +162,11 @@ def test_lines_of_a_log_that_are_no_scalars_are_left_out(trained: Path, tmp_path
     assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out.html'}"]) == 0
 
 
-# Small
+# Other checks
 
 
 @pytest.mark.parametrize(("platform", "scale"), [("darwin", 1), ("linux", 1024)])
-def test_peak_memory_is_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch, platform: str, scale: int) -> None:
+def test_peak_memory_is_in_bytes_on_every_platform(monkeypatch: pytest.MonkeyPatch, platform: str, scale: int) -> None:
     import resource
 
     class Usage:
@@ -189,10 +185,10 @@ def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
     assert "PyTorch" not in done.stdout + done.stderr
 
 
-# Two runs into one store
+# Two concurrent runs with one store
 
 
-def test_of_two_commands_that_train_one_name_into_one_store_one_is_refused(config: Path, tmp_path: Path) -> None:
+def test_second_concurrent_run_with_the_same_name_is_refused(config: Path, tmp_path: Path) -> None:
     given = [f"--config={config}:recipe=single,task=rte", f"--store={tmp_path / 'store'}"]
     runs = []
     for seed in range(2):

@@ -1,4 +1,4 @@
-"""`afjax plot activations` and `plot spans` on a store that was trained: what they write, and what they refuse."""
+"""`afjax plot activations` and `plot spans` on a trained store: output files and refusals."""
 
 import csv
 import json
@@ -31,20 +31,20 @@ def test_activations(model: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"Written: {', '.join(map(str, files))}\n"
     assert files[0].read_bytes().startswith(b"\x89PNG")
     lines = lines_of(files[2])
-    # Two adapters in one layer, over all rows and those of each label; shares of one.
+    # Two adapters in one layer, over all rows and over the rows of each label; the shares sum to one.
     assert len(lines) == 6
     assert {line["layer"] for line in lines} == {"1"}
     assert {line["adapter"] for line in lines} == {"first", "second"}
     assert sum(float(line["mean_activation"]) for line in lines) == pytest.approx(3)
 
 
-def test_activations_of_a_text(model: list[str], tmp_path: Path) -> None:
+def test_activations_of_a_single_text(model: list[str], tmp_path: Path) -> None:
     words = [*model[:-1], "--text=all of the two", "--text_b=some", f"--output={tmp_path / 'text'}"]
     assert main(["plot", "activations", *words]) == 0
     assert {line["token"] for line in lines_of(tmp_path / "text.csv")} >= {"[CLS]", "all", "two", "some"}
 
 
-def test_a_text_that_is_cut(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_text_is_reported(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plot", "activations", *model[:-1], f"--output={tmp_path / 'text'}"]
     assert main([*words, f"--text={'all of the two ' * 9}", "--text_b=some"]) == 0
     assert "The text was cut to 16 of its 40 tokens" in capsys.readouterr().err
@@ -67,7 +67,9 @@ def test_spans(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {metric: float(whole[metric]) for metric in ("accuracy", "macro_f1")}.items() <= scores.items()
 
 
-def test_refused(model: list[str], store: Path, data: Path, tmp_path: Path, refused: Refused) -> None:
+def test_invalid_arguments_are_refused(
+    model: list[str], store: Path, data: Path, tmp_path: Path, refused: Refused
+) -> None:
     activations = ["plot", "activations", *model, f"--output={tmp_path / 'x'}"]
     assert "layer 7" in refused(*activations, "--layers=7")
     assert "give layers by their numbers" in refused(*activations, "--layers=last")

@@ -1,4 +1,4 @@
-"""Without --trunk and --head the store's records decide; mistyped commands get a suggestion."""
+"""Without --trunk and --head the store's records are used; mistyped commands get a suggestion."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def copy_head(store: Path, name: str, new: str, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--fusion=target-fusion", "--adapter=first"])
-def test_eval_and_predict_take_trunk_and_head_from_the_store(
+def test_eval_and_predict_read_trunk_and_head_from_the_store(
     flag: str, store: Path, data: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [f"--trunk={tiny_trunk_folder}", f"--head={flag.partition('=')[2]}"]
@@ -31,7 +31,7 @@ def test_eval_and_predict_take_trunk_and_head_from_the_store(
     assert main(["eval", *shared, f"--source={data}"]) == 0
     found = capsys.readouterr()
     assert json.loads(found.out) == json.loads(expected.out)
-    # The command logs its choice, and does not repeat flags.
+    # The command logs the values it chose, but does not repeat flags.
     assert str(tiny_trunk_folder) in found.err
     assert str(tiny_trunk_folder) not in expected.err
     rows = f"--input={data / 'dev.jsonl'}"
@@ -40,7 +40,7 @@ def test_eval_and_predict_take_trunk_and_head_from_the_store(
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
 
 
-def test_the_only_head_that_was_trained_with_an_adapter_is_taken(
+def test_single_matching_head_is_selected(
     store: Path, data: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["eval", f"--store={store}", "--adapter=first", f"--source={data}"]
@@ -57,13 +57,13 @@ def test_the_only_head_that_was_trained_with_an_adapter_is_taken(
     assert "no head was trained with" in refused(*words)
 
 
-def test_a_command_without_a_model_is_refused(store: Path, data: Path, refused: Refused) -> None:
+def test_command_without_a_model_is_refused(store: Path, data: Path, refused: Refused) -> None:
     sentence = refused("eval", f"--store={store}", f"--source={data}")
     assert all(flag in sentence for flag in ("--adapter", "--fusion", "--head"))
     assert 'Did you mean "first"?' in refused("eval", f"--store={store}", "--adapter=frist", f"--source={data}")
 
 
-def test_a_recorded_trunk_that_is_gone_is_refused_with_the_flag_to_give(
+def test_missing_recorded_trunk_is_refused_and_the_flag_suggested(
     store: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     adapter = artefacts.load(store, "adapters", "first")
@@ -77,7 +77,7 @@ def test_a_recorded_trunk_that_is_gone_is_refused_with_the_flag_to_give(
     assert "--trunk" in last
 
 
-def test_activations_without_trunk_and_head_and_of_a_fusion_from_python(
+def test_activations_need_a_source_for_a_fusion_trained_from_python(
     store: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["plot", "activations", f"--store={store}", "--fusion=target-fusion", f"--output={tmp_path / 'figure'}"]
@@ -93,7 +93,7 @@ def test_activations_without_trunk_and_head_and_of_a_fusion_from_python(
     assert (tmp_path / "figure.csv").is_file()
 
 
-# Commands that are mistyped
+# Mistyped commands
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_activations_without_trunk_and_head_and_of_a_fusion_from_python(
         (["export", "stablehl"], "export stablehlo"),
     ],
 )
-def test_a_mistyped_command_gets_a_suggestion(words: list[str], suggestion: str, refused: Refused) -> None:
+def test_mistyped_command_gets_a_suggestion(words: list[str], suggestion: str, refused: Refused) -> None:
     sentence = refused(*words)
     assert f'"{" ".join(words[:2] if len(suggestion.split()) == 2 else words[:1])}"' in sentence
     assert f'Did you mean "{suggestion}"?' in sentence
@@ -122,7 +122,7 @@ def test_a_mistyped_command_gets_a_suggestion(words: list[str], suggestion: str,
         (["store", "ls", "--store=x", "--stor=x"], "--store"),
     ],
 )
-def test_a_mistyped_word_or_flag_gets_a_suggestion(
+def test_mistyped_subcommand_or_flag_gets_a_suggestion(
     words: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as raised:

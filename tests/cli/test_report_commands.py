@@ -1,4 +1,4 @@
-"""`afjax report` and `afjax compare` on a run that was trained: what they write, and what they refuse."""
+"""`afjax report` and `afjax compare` on a trained run: output files and refusals."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ def rows_of_kind(kind: str) -> list[dict]:
         ("span", ("exact_match", "surest of", "how &lt;b&gt;many&lt;/b&gt;")),
     ],
 )
-def test_report_of_a_run_of_every_kind(
+def test_report_on_every_kind_of_run(
     kind: str, parts: Sequence[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path
 ) -> None:
     for split in ("train", "dev"):
@@ -91,7 +91,7 @@ def test_report_of_a_run_of_every_kind(
         assert part in page
 
 
-def test_report_of_tasks_in_a_sequence(trained: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_report_on_sequential_tasks(trained: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "data", tmp_path / "data" / "first")
     shutil.copytree(trained / "data", tmp_path / "data" / "second")
     config = f"--config={CONFIGS}/sequential.py:tasks=first+second,data={tmp_path / 'data'}"
@@ -104,7 +104,7 @@ def test_report_of_tasks_in_a_sequence(trained: Path, tiny_trunk_folder: Path, t
     assert "after second" in page
 
 
-def test_report_of_what_is_gone(trained: Path, tmp_path: Path) -> None:
+def test_report_on_missing_inputs(trained: Path, tmp_path: Path) -> None:
     workdir = shutil.copytree(trained / "run", tmp_path / "run")
     config = workdir / "config.json"
     config.write_text(config.read_text().replace(str(trained / "data"), str(tmp_path / "gone")))
@@ -120,7 +120,7 @@ def test_report_of_what_is_gone(trained: Path, tmp_path: Path) -> None:
     assert "nowhere" in page
 
 
-def test_report_refuses(trained: Path, tmp_path: Path, refused: Refused) -> None:
+def test_report_refuses_invalid_arguments(trained: Path, tmp_path: Path, refused: Refused) -> None:
     workdir = f"--workdir={trained / 'run'}"
     assert "has no finished run" in refused("report", f"--workdir={tmp_path}", f"--output={tmp_path / 'x.html'}")
     assert "is a folder" in refused("report", workdir, f"--output={tmp_path}")
@@ -148,7 +148,7 @@ def test_compare(trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureF
     assert found["difference"] == pytest.approx((only["only_b"] - only["only_a"]) / 8)
     assert found["low"] <= found["difference"] <= found["high"]
     assert found["settings"]["adapters"] == ["['first']", "['first', 'second']"]
-    # A run, twice, as pairs of runs: its own store, trunk and rows.
+    # The same run twice, given as pairs of runs: each uses its own store, trunk and rows.
     run = trained / "run"
     assert main(["compare", f"{run},{run}", f"{run},{run}", "--resamples=50", "--metric=matthews", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
@@ -157,7 +157,9 @@ def test_compare(trained: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureF
     assert "No setting differs." in lines
 
 
-def test_compare_refuses(trained: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Refused) -> None:
+def test_compare_refuses_invalid_arguments(
+    trained: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Refused
+) -> None:
     run = trained / "run"
     where = [f"--store={run / 'store'}", f"--trunk={tiny_trunk_folder}", f"--source={trained / 'data'}"]
     assert "neither a workdir nor a model" in refused("compare", "adaptor:first", "adapter:first", *where)

@@ -1,4 +1,4 @@
-"""``afjax submit``: the files of GLUE, SuperGLUE and SQuAD, from heads that are stored and rows in official layouts."""
+"""``afjax submit``: GLUE, SuperGLUE and SQuAD files, from stored heads and rows in the official layouts."""
 
 import json
 import zipfile
@@ -36,13 +36,13 @@ PAIRS = [("all of the two", "some"), ("none of the two", "most"), ("some of the 
 
 
 def drawn(init: Callable[[], Any]) -> Any:
-    """A tree as ``init`` makes it, with random numbers that need no compiler."""
+    """A tree as returned by ``init``, with random numbers that need no compilation."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), jax.eval_shape(init))
 
 
 def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = False) -> TaskModel:
-    """An untrained model of a task, whose head, and fusion of one adapter, have the task's name."""
+    """An untrained model whose head, and fusion of one adapter, are named after the task."""
     known, key = OFFICIAL[task], jax.random.key(0)
     outputs, reads = TASK_KINDS[known.kind].num_outputs(known.labels), TASK_KINDS[known.kind].reads
     size = {"hidden_size": trunk.config.hidden_size, "num_layers": trunk.config.num_layers}
@@ -67,7 +67,7 @@ def task_model(trunk: Trunk, task: str, *, adapter: str = "", fused: bool = Fals
 
 @pytest.fixture(scope="module")
 def heads(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a head for every task; rte has an adapter and qnli a fusion of it, the others are heads alone."""
+    """A store with heads for all tasks; rte also has an adapter, and qnli a fusion of that adapter."""
     folder = tmp_path_factory.mktemp("heads")
     task_model(tiny_trunk, "rte", adapter="rte").save(folder)
     task_model(tiny_trunk, "qnli", adapter="rte", fused=True).save(folder)
@@ -145,7 +145,7 @@ def flags(heads: Path, tiny_trunk_folder: Path, folder: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def submit(flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Submit:
-    """Runs the command, and returns its lines on stdout and stderr, without those of progress bars."""
+    """Runs the command and returns its lines on stdout and stderr, without progress bars."""
 
     def run(benchmark: str, *words: str) -> list[str]:
         assert main(["submit", benchmark, *flags, *words]) == 0
@@ -163,7 +163,7 @@ def unpacked(path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Models say each label in turn, without being compiled; the titles of their progress bars."""
+    """Models that predict each label in turn without compilation; returns the titles of their progress bars."""
 
     def predict(task_model: TaskModel, rows: Any, title: str, **_: Any) -> tuple[list[Any], list[Any]]:
         titles.append(title)
@@ -175,7 +175,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return titles
 
 
-def test_glue_has_eleven_files(submit: Submit, quick: list[str], tmp_path: Path) -> None:
+def test_glue_submission_has_eleven_files(submit: Submit, quick: list[str], tmp_path: Path) -> None:
     shown = submit("glue")
     numbers, names = ["0", "1", "0"], ["entailment", "not_entailment", "entailment"]
     three = ["entailment", "neutral", "contradiction"]
@@ -207,7 +207,7 @@ def test_glue_has_eleven_files(submit: Submit, quick: list[str], tmp_path: Path)
     assert f"{out / 'submission.zip'}: 11 files" in shown
 
 
-def test_numbers_as_the_server_takes_them() -> None:
+def test_numbers_are_formatted_as_the_server_expects() -> None:
     stsb, qqp, ax = (next(entry for entry in GLUE if entry.task == task) for task in ("stsb", "qqp", "diagnostics"))
     text = glue_text(stsb, [0, 1, 2], [-0.1, 2.34567, 7.0])
     assert text == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
@@ -215,7 +215,7 @@ def test_numbers_as_the_server_takes_them() -> None:
     assert glue_text(ax, [0], ["neutral"]) == "index\tprediction\n0\tneutral\n"
 
 
-def test_a_partial_submission(submit: Submit, quick: list[str], folder: Path, heads: Path, tmp_path: Path) -> None:
+def test_partial_submission(submit: Submit, quick: list[str], folder: Path, heads: Path, tmp_path: Path) -> None:
     (folder / "glue/QQP/test.tsv").unlink()
     (folder / "glue/diagnostic/diagnostic.tsv").unlink()
     store = tmp_path / "few"
@@ -241,7 +241,7 @@ def test_a_partial_submission(submit: Submit, quick: list[str], folder: Path, he
     assert "GLUE's server wants 11 files, of which these are 9." in shown
 
 
-def test_what_is_missing_is_listed(
+def test_missing_heads_and_files_are_listed(
     flags: list[str], folder: Path, heads: Path, tmp_path: Path, refused: Refused
 ) -> None:
     (folder / "glue/QQP/test.tsv").unlink()
@@ -256,15 +256,15 @@ def test_what_is_missing_is_listed(
         f"(it has cb, rte), and {folder} has no glue/QQP/test.tsv, glue/MNLI/test_matched.tsv; "
     ) in sentence
     assert "--partial" in sentence
-    # Nothing is left to predict.
+    # No task is left to predict.
     assert "lacks something" in refused("submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial")
     assert 'no head "rte-x"' in refused("submit", "glue", *flags, "--names={task}-x", "--tasks=rte")
-    # One benchmark's RTE does not do for the other's.
+    # One benchmark's RTE files are not used for the other benchmark.
     (folder / "super_glue/RTE/RTE/test.jsonl").unlink()
     assert "no super_glue/RTE/test.jsonl" in refused("submit", "superglue", *flags)
 
 
-def test_a_stored_fusion_predicts_another_task(
+def test_stored_fusion_predicts_another_task(
     submit: Submit, heads: Path, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("afjax.cli.submission.CHUNK", 2)
@@ -278,7 +278,7 @@ def test_a_stored_fusion_predicts_another_task(
     assert "GLUE's server wants 11 files, of which these are 1." in shown
 
 
-def test_the_trunk_is_the_one_that_the_store_records(
+def test_trunk_is_read_from_the_store(
     flags: list[str], tmp_path: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out" / "here" / "RTE.tsv"
@@ -300,7 +300,7 @@ def test_super_glue(submit: Submit, quick: list[str], tmp_path: Path) -> None:
         f"{name}.jsonl": "".join(f'{{"idx": {number}, "label": "{label}"}}\n' for number, label in enumerate(of_task))
         for name, of_task in labels.items()
     }
-    # Of the two benchmarks' test rows of RTE, its own.
+    # Both benchmarks have test rows for RTE; these are SuperGLUE's.
     texts["RTE.jsonl"] = '{"idx": 12, "label": "entailment"}\n'
     assert unpacked(out / "submission.zip") == texts
     assert {path.name: path.read_text() for path in out.glob("*.jsonl")} == texts
@@ -314,7 +314,7 @@ def test_squad(submit: Submit, folder: Path, tmp_path: Path) -> None:
     answers = json.loads((out / "predictions.json").read_text())
     assert list(answers) == ["56be", "56bf"]
     assert all(text and text in "some of the four " * 4 for text in answers.values())
-    # The head's task says which version it predicts, and from which rows.
+    # The head's task determines the SQuAD version and the source of the rows.
     (folder / "squad_v2").rename(folder / "aside")
     (folder / "squad_v2").mkdir()
     (folder / "squad_v2" / "test.jsonl").write_text(
@@ -335,7 +335,7 @@ def test_null_odds() -> None:
     assert json.loads(null_odds_text("abc", [first, second, nothing])) == {"a": -0.5, "b": 2.0, "c": 1e6}
 
 
-def test_what_cannot_be_submitted(flags: list[str], folder: Path, tmp_path: Path, refused: Refused) -> None:
+def test_invalid_submissions_are_refused(flags: list[str], folder: Path, tmp_path: Path, refused: Refused) -> None:
     glue = ("submit", "glue", *flags)
     assert 'Did you mean "rte"?' in refused(*glue, "--tasks=cola,rt")
     assert "one head for several tasks" in refused(*glue, "--names=rte")
@@ -359,7 +359,7 @@ def test_what_cannot_be_submitted(flags: list[str], folder: Path, tmp_path: Path
     path = folder / "glue/RTE/test.tsv"
     path.write_text(path.read_text().replace("\n1\t", "\none\t"))
     assert 'has a row with the id "one"' in refused(*glue, "--tasks=rte")
-    # A folder of our own format and a download: which of them is not for the command to say.
+    # A folder in our own format and a download: the command cannot decide between them.
     (folder / "rte").mkdir()
     (folder / "rte" / "test.jsonl").write_text('{"text_a": "a", "text_b": "b"}\n')
     assert 'Two tasks claim the name "rte"' in refused(*glue, "--tasks=rte")

@@ -1,6 +1,6 @@
-"""``afjax sweep``: what is run and what is not run again, what is chosen, what is written, what is refused.
+"""``afjax sweep``: starting and skipping runs, choosing the best, written files and refusals.
 
-One test trains; in the others a stand-in takes the place of ``afjax train``.
+One test trains; the others replace ``afjax train`` by a stand-in.
 """
 
 import csv
@@ -47,23 +47,23 @@ def write_config(path: Path, more: str = "", *, trunk: Path | str = "minilm") ->
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A config file; neither its trunk nor its data are there."""
+    """A config file; its trunk and data do not exist."""
     return write_config(tmp_path / "rte.py")
 
 
 @pytest.fixture
 def words(config: Path, tmp_path: Path) -> list[str]:
-    """A sweep's command, but for what is swept."""
+    """A sweep command without the swept settings."""
     return ["sweep", f"--config={config}", f"--workdir={tmp_path / 'sweep'}"]
 
 
 class StandIn:
-    """Takes the place of the processes of ``afjax train``.
+    """Replaces the processes of ``afjax train``.
 
     Attributes:
-      titles: The settings and seeds of what was run, in order.
+      titles: The settings and seeds of the runs, in order.
       commands: The commands.
-      score: Of a run by its ``{setting: value}``; None: the run fails.
+      score: Maps a run's ``{setting: value}`` to its score, or None if the run fails.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def scores(**by_title: float | None) -> Callable[[dict[str, str]], float | None]:
-    """Scores by the values of a run, as in ``scores(**{"0.001 0": 0.5})``."""
+    """Scores by a run's values, as in ``scores(**{"0.001 0": 0.5})``."""
     return lambda settings: by_title[" ".join(settings.values())]
 
 
@@ -111,7 +111,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 # Processes
 
 
-def test_runs_are_processes_and_one_that_fails_takes_no_other_with_it(
+def test_failed_run_does_not_affect_the_others(
     words: list[str], tiny_trunk_folder: Path, write_rows: Callable[..., Path], tmp_path: Path, capsys: Capsys
 ) -> None:
     for split in ("train", "dev"):
@@ -134,20 +134,20 @@ def test_runs_are_processes_and_one_that_fails_takes_no_other_with_it(
     assert f"{result['metrics']['accuracy']:.4f}" in out
     assert [path.name for path in (folder / "store" / "adapters").iterdir() if path.is_dir()] == ["rte"]
     assert [row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")] == ["failed", "done"]
-    # The log says what was run and what it said.
+    # The log has the run's command and its output.
     log = (folder / "log.txt").read_text()
     assert log.startswith("$ afjax train --config=")
     assert "Store: " in log
 
 
-def test_a_command_that_is_killed_says_so(tmp_path: Path) -> None:
+def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
     code = "import os, sys; print('out', flush=True); print('err', file=sys.stderr); os.kill(os.getpid(), 9)"
     (tmp_path / "log").write_text("before\n")
     assert sweep_runs.run_command([sys.executable, "-c", code], tmp_path / "log") == -9
     assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
 
 
-def test_a_run_that_was_killed_is_told_with_its_signal(
+def test_killed_run_is_reported_with_its_signal(
     words: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_runs, "run_command", lambda command, log: -9)
@@ -155,7 +155,9 @@ def test_a_run_that_was_killed_is_told_with_its_signal(
     assert "seed=0: failed by signal 9 (Killed): $ afjax train " in capsys.readouterr().err
 
 
-def test_what_a_run_is_given(words: list[str], config: Path, train: StandIn, tmp_path: Path) -> None:
+def test_run_command_has_overrides_and_its_own_workdir(
+    words: list[str], config: Path, train: StandIn, tmp_path: Path
+) -> None:
     assert main([*words, "--config.head.dropout=0.5", "--grid.trunk='a,b',c", "--grid.adapter.layers=(0,1)"]) == 0
     folders = sorted((tmp_path / "sweep" / "runs").iterdir())
     assert len(folders) == 2
@@ -165,10 +167,10 @@ def test_what_a_run_is_given(words: list[str], config: Path, train: StandIn, tmp
     assert train.commands[0][6:] == [f"--config.{override}" for override in given]
 
 
-# What is swept
+# Swept settings
 
 
-def test_every_combination_is_run_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
+def test_every_combination_runs_with_every_seed(words: list[str], train: StandIn, tmp_path: Path) -> None:
     assert main([*words, RATES, "--grid.train.epochs=1,2", "--seeds=0, 7"]) == 0
     assert train.titles == [
         f"train.learning_rate={rate}, train.epochs={epochs}, seed={seed}"
@@ -178,7 +180,7 @@ def test_every_combination_is_run_with_every_seed(words: list[str], train: Stand
     assert {path.name for path in (tmp_path / "sweep" / "runs").iterdir()} == names
 
 
-def test_the_file_says_what_to_sweep(words: list[str], config: Path, train: StandIn) -> None:
+def test_config_file_can_define_the_sweep(words: list[str], config: Path, train: StandIn) -> None:
     write_config(config, SWEEP)
     assert main(words) == 0
     assert train.titles == [
@@ -187,7 +189,7 @@ def test_the_file_says_what_to_sweep(words: list[str], config: Path, train: Stan
     ]
 
 
-def test_grid_flags_replace_and_add_to_what_the_file_says(words: list[str], config: Path, train: StandIn) -> None:
+def test_grid_flags_replace_and_extend_the_sweep_of_the_file(words: list[str], config: Path, train: StandIn) -> None:
     write_config(config, SWEEP)
     assert main([*words, "--grid.adapter.position=attention", "--grid.train.epochs=3"]) == 0
     assert train.titles == [
@@ -206,11 +208,11 @@ def test_grid_flags_replace_and_add_to_what_the_file_says(words: list[str], conf
         ("1,'1','a'", ("1", "'1'", "a")),
     ],
 )
-def test_values_are_split_and_written_as_overrides_read_them(text: str, values: tuple[str, ...]) -> None:
+def test_values_are_parsed_and_written_as_overrides(text: str, values: tuple[str, ...]) -> None:
     assert sweep_plan._grid(__file__, (), [f"x={text}"]) == {"x": values}
 
 
-def test_names_of_runs_are_readable_usable_and_differ() -> None:
+def test_run_names_are_readable_valid_and_unique() -> None:
     settings = [
         {"train.learning_rate": "0.0001", "train.epochs": "3"},
         *({"trunk": trunk} for trunk in ("a/b", "a:b", "a_b", "a b", "..", "a" * 300, "a" * 301, "ä", "'3'", "3")),
@@ -226,10 +228,10 @@ def test_names_of_runs_are_readable_usable_and_differ() -> None:
     assert sweep_plan.Run({"trunk": "a/b"}, 0).name.startswith("trunk=a_b,seed=0~")
 
 
-# Going on
+# Resuming
 
 
-def test_finished_runs_are_not_run_again_and_failed_ones_are(words: list[str], train: StandIn, capsys: Capsys) -> None:
+def test_only_failed_runs_are_repeated(words: list[str], train: StandIn, capsys: Capsys) -> None:
     words = [*words, RATES, "--seeds=0,1"]
     train.score = scores(**{"0.001 0": 0.5, "0.001 1": None, "0.0003 0": 0.25, "0.0003 1": 0.75})
     assert main(words) == 1
@@ -248,7 +250,7 @@ def test_finished_runs_are_not_run_again_and_failed_ones_are(words: list[str], t
     assert capsys.readouterr().out == out
 
 
-def test_a_sweep_that_is_interrupted_goes_on(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+def test_interrupted_sweep_resumes(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
     def interrupted(settings: dict[str, str]) -> float:
         if settings["seed"] == "1":
             raise KeyboardInterrupt
@@ -264,7 +266,7 @@ def test_a_sweep_that_is_interrupted_goes_on(words: list[str], train: StandIn, t
     assert len(rows(tmp_path / "sweep" / "sweep.csv")) == 4
 
 
-def test_values_and_seeds_may_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
+def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_path: Path) -> None:
     assert main([*words, RATES, "--grid.train.epochs=1"]) == 0
     train.titles.clear()
     # The order of flags does not matter: the runs keep their names.
@@ -292,12 +294,12 @@ def test_values_and_seeds_may_be_added(words: list[str], train: StandIn, tmp_pat
         ([RATES, "--config.train.epochs=3", "--config.top_k=0"], "top_k: not set there, 0 given"),
     ],
 )
-def test_going_on_with_another_sweep_is_refused(
+def test_resuming_with_another_sweep_is_refused(
     words: list[str], train: StandIn, tmp_path: Path, refused: Refused, others: list[str], sentence: str
 ) -> None:
     same = ["--seeds=0,1", "--config.train.epochs=3"]
     assert main([*words, RATES, *same]) == 0
-    # What a case does not give is as it was.
+    # Arguments that a case leaves out keep their first values.
     given = [word for word in same if not any(other.startswith(word.split("=")[0] + "=") for other in others)]
     if "--grid.train.epochs=1" in others:
         given.remove("--config.train.epochs=3")
@@ -308,13 +310,13 @@ def test_going_on_with_another_sweep_is_refused(
     assert len(train.titles) == 4
 
 
-def test_going_on_with_another_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
+def test_resuming_with_another_config_is_refused(words: list[str], config: Path, train: StandIn, refused: Refused):
     assert main([*words, RATES]) == 0
     found = refused(words[0], f"{words[1]}:task=cb", words[2], RATES)
     assert f"config: {config} there, {config}:task=cb given" in found
 
 
-def test_going_on_after_the_config_file_changed_is_refused(
+def test_resuming_after_the_config_file_changed_is_refused(
     words: list[str], config: Path, train: StandIn, tmp_path: Path, refused: Refused
 ) -> None:
     assert main([*words, RATES]) == 0
@@ -326,11 +328,11 @@ def test_going_on_after_the_config_file_changed_is_refused(
     assert f"{folder} holds a run with another config (train.batch_size: 8 there, 16 given)" in found
 
 
-# What is chosen, and what is told
+# Choosing the best setting and reporting
 
 
-def test_the_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
-    # By its best seed 0.001 would be first.
+def test_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys) -> None:
+    # By best seed, 0.001 would come first.
     by_title = {"0.001 0": 0.9, "0.001 1": 0.2, "0.001 2": 0.4, "0.01 0": 0.6, "0.01 1": 0.7, "0.01 2": 0.8}
     train.score = scores(**by_title)
     assert main([*words, "--grid.train.learning_rate=1e-3,1e-2", "--seeds=0,1,2"]) == 0
@@ -358,7 +360,7 @@ def test_the_best_mean_over_seeds_is_chosen(words: list[str], train: StandIn, tm
     ]
 
 
-def test_the_printed_command_trains_the_best_setting(
+def test_printed_command_trains_the_best_setting(
     words: list[str], config: Path, train: StandIn, tmp_path: Path, capsys: Capsys
 ) -> None:
     train.score = lambda settings: float(settings["train.epochs"]) / 10
@@ -375,7 +377,7 @@ def test_the_printed_command_trains_the_best_setting(
     ]
 
 
-def test_a_setting_with_a_failed_seed_is_not_the_best(
+def test_setting_with_a_failed_seed_is_not_the_best(
     words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys
 ) -> None:
     by_title = {"0.001 0": 0.9, "0.001 1": None, "0.01 0": 0.1, "0.01 1": 0.3, "0.1 0": None, "0.1 1": None}
@@ -393,7 +395,7 @@ def test_a_setting_with_a_failed_seed_is_not_the_best(
     assert found[:3] == [("failed", "", ""), ("failed", "", ""), ("done", "0.9", "accuracy")]
 
 
-def test_where_every_setting_has_a_failed_seed_the_best_mean_is_chosen(
+def test_best_mean_is_chosen_if_every_setting_has_a_failed_seed(
     words: list[str], train: StandIn, capsys: Capsys
 ) -> None:
     train.score = scores(**{"0.001 0": 0.3, "0.001 1": None, "0.0003 0": None, "0.0003 1": 0.4})
@@ -403,7 +405,7 @@ def test_where_every_setting_has_a_failed_seed_the_best_mean_is_chosen(
     assert "--config.train.learning_rate=0.0003" in lines[-1]
 
 
-def test_where_every_run_failed_nothing_is_chosen(words: list[str], train: StandIn, capsys: Capsys) -> None:
+def test_nothing_is_chosen_if_every_run_failed(words: list[str], train: StandIn, capsys: Capsys) -> None:
     train.score = lambda settings: None
     assert main([*words, RATES]) == 1
     out = capsys.readouterr().out
@@ -411,12 +413,12 @@ def test_where_every_run_failed_nothing_is_chosen(words: list[str], train: Stand
     assert "best" not in out
 
 
-def test_settings_of_one_mean_stay_in_the_order_of_the_grid(words: list[str], train: StandIn, capsys: Capsys) -> None:
+def test_ties_keep_the_order_of_the_grid(words: list[str], train: StandIn, capsys: Capsys) -> None:
     assert main([*words, "--grid.train.epochs=3,1,2"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:5]] == ["3", "1", "2"]
 
 
-def test_of_every_task_the_last_result_counts(
+def test_last_result_of_each_task_counts(
     words: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [("rte", "accuracy", 0.1), ("rte", "accuracy", 0.5), ("stsb", "pearson", 0.9), ("cb", "accuracy", 0.4)]
@@ -436,10 +438,10 @@ def test_of_every_task_the_last_result_counts(
     assert (float(row["score"]), row["metric"]) == (pytest.approx(0.6), "accuracy+pearson")
 
 
-def test_how_long_it_will_take_is_told(
+def test_remaining_time_is_estimated(
     words: list[str], train: StandIn, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Begin and end of each run; the first fails at once.
+    # Start and end of each run; the first fails at once.
     clock = iter([0, 1, 10, 82, 100, 148, 200, 204])
     monkeypatch.setattr(sweep_runs.time, "monotonic", lambda: next(clock))
     train.score = lambda settings: None if settings["seed"] == "0" else 0.5
@@ -449,7 +451,7 @@ def test_how_long_it_will_take_is_told(
     assert [duration(seconds) for seconds in (59.6, 3599.6, 7500)] == ["1 min 0 s", "1 h 0 min", "2 h 5 min"]
 
 
-# What is refused, before anything is written or run
+# Sweeps that are refused before anything is written or run
 
 
 @pytest.mark.parametrize(
@@ -489,7 +491,7 @@ def test_how_long_it_will_take_is_told(
         ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
     ],
 )
-def test_a_sweep_that_is_wrong(
+def test_invalid_sweep_is_refused(
     words: list[str], train: StandIn, refused: Refused, given: list[str], sentence: str
 ) -> None:
     assert sentence in refused(*words, *given)
@@ -513,7 +515,7 @@ def test_a_sweep_that_is_wrong(
         ("def get_sweep(:\n", "The config {} fails in line "),
     ],
 )
-def test_a_get_sweep_that_is_wrong(
+def test_invalid_get_sweep_is_refused(
     words: list[str], config: Path, train: StandIn, refused: Refused, text: str, sentence: str
 ) -> None:
     write_config(config, text)
@@ -521,13 +523,13 @@ def test_a_get_sweep_that_is_wrong(
     assert train.commands == []
 
 
-def test_a_config_that_is_not_there(words: list[str], config: Path, refused: Refused) -> None:
+def test_missing_config_is_refused(words: list[str], config: Path, refused: Refused) -> None:
     sentence = refused(words[0], f"--config={config.with_name('rt.py')}", words[2], RATES)
     assert str(config.with_name("rt.py")) in sentence
     assert f'Did you mean "{config}"?' in sentence
 
 
-def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: Path, refused: Refused) -> None:
+def test_damaged_workdir_is_refused(words: list[str], train: StandIn, tmp_path: Path, refused: Refused) -> None:
     assert main([*words, RATES]) == 0
     result = tmp_path / "sweep" / "runs" / "train.learning_rate=0.001,seed=0" / "target" / "result.json"
     for text in ("[", "[{}]", "3", "{", "[" * 100 + "]" * 100):
@@ -539,7 +541,7 @@ def test_a_workdir_that_is_damaged(words: list[str], train: StandIn, tmp_path: P
         assert str(record) in refused(*words, RATES)
 
 
-def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -> None:
+def test_file_in_place_of_the_workdir_is_refused(words: list[str], tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "sweep").write_text("kept")
     assert f"{tmp_path / 'sweep'}" in refused(*words, RATES)
     (tmp_path / "sweep").unlink()
@@ -548,7 +550,7 @@ def test_a_file_in_the_way(words: list[str], tmp_path: Path, refused: Refused) -
     assert "Not a directory" in refused(*words, RATES)
 
 
-def test_a_disk_that_is_full(
+def test_full_disk_is_reported(
     words: list[str], train: StandIn, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full_disk(path: Path, text: str) -> None:
@@ -568,7 +570,7 @@ def test_a_disk_that_is_full(
 @pytest.mark.parametrize(
     "given", [["--help"], ["--grid.train.epochs=1", "--confg.seed=1"], ["--store=x", "--grid.train.epochs=1"]]
 )
-def test_flags(words: list[str], capsys: Capsys, given: list[str]) -> None:
+def test_help_and_unknown_flags(words: list[str], capsys: Capsys, given: list[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main([*words, *given])
     out, err = capsys.readouterr()
@@ -580,13 +582,13 @@ def test_flags(words: list[str], capsys: Capsys, given: list[str]) -> None:
         assert "error: unknown arguments: " in err
 
 
-def test_only_a_sweep_takes_a_grid(capsys: Capsys) -> None:
+def test_only_sweep_accepts_grid_flags(capsys: Capsys) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--config=x.py", "--workdir=x", "--grid.train.epochs=1"])
     assert "unknown arguments: --grid.train.epochs=1" in capsys.readouterr().err
 
 
-def test_runs_start_with_the_adapters_of_a_store(
+def test_runs_start_with_a_copy_of_the_given_adapters(
     words: list[str], train: StandIn, tmp_path: Path, refused: Refused
 ) -> None:
     there = tmp_path / "there"

@@ -1,4 +1,4 @@
-"""A stored adapter is used on the trunk that it was trained on: weights, architecture and tokenizer."""
+"""A stored adapter is only used with its training trunk: same weights, architecture and tokenizer."""
 
 import hashlib
 import json
@@ -21,7 +21,8 @@ from afjax.errors import UserError
 from afjax.model.loading import load_adapters, load_task_model
 from afjax.store import read_manifest, trunk_difference
 from afjax.tasks.load import rows_from_lists
-from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, tokenizer_digests
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
+from afjax.trunk.tokenizer import tokenizer_digests
 from tests.cli.conftest import Refused, WriteRows
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ Edit = Callable[[dict], Any]
 
 @pytest.fixture
 def trunk_folder(tiny_trunk_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the trunk, to be changed."""
+    """A copy of the trunk that tests may change."""
     return shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
 
 
@@ -83,7 +84,7 @@ TOKENIZERS: dict[str, Edit] = {
     "normalizer": keep_case,
 }
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
-    # Field of config.json: the new value, and the recorded one.
+    # Field of config.json: the new value and the recorded value.
     "num_attention_heads": (2, 4),
     "layer_norm_eps": (0.5, 1e-12),
     "hidden_act": ("relu", "gelu"),
@@ -101,20 +102,20 @@ def test_another_architecture_is_refused(
         assert f"{field} (recorded: {recorded}, in use: {value})" in refused(*command)
 
 
-# transformers takes the other parts from the class of the tokenizer, whatever tokenizer.json says.
+# transformers derives the other parts from the tokenizer's class, whatever tokenizer.json says.
 @pytest.mark.parametrize("part", ["vocabulary", "normalizer", "added tokens"])
 def test_another_tokenizer_is_refused(
     part: str, predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused
 ) -> None:
     edit(trunk_folder / "tokenizer.json", TOKENIZERS[part])
     if part == "normalizer":
-        # transformers' BERT tokenizer takes this setting from here.
+        # transformers' BERT tokenizer reads this setting from tokenizer_config.json.
         edit(trunk_folder / "tokenizer_config.json", lambda values: values.update(do_lower_case=False))
     for command in (predict, evaluate):
         assert f"differs from the one in use in the tokenizer's {part};" in refused(*command)
 
 
-def test_each_part_of_a_tokenizer_has_its_own_digest(tiny_trunk_folder: Path) -> None:
+def test_each_tokenizer_part_has_its_own_digest(tiny_trunk_folder: Path) -> None:
     text = (tiny_trunk_folder / "tokenizer.json").read_text()
 
     def digests(change: Edit = lambda values: None, **settings: Any) -> dict[str, str]:
@@ -129,12 +130,12 @@ def test_each_part_of_a_tokenizer_has_its_own_digest(tiny_trunk_folder: Path) ->
         assert [name.replace("_", " ") for name, digest in digests(change).items() if digest != expected[name]] == [
             part
         ]
-    # Token types are added around the texts too.
+    # Token types are also added around the texts.
     typed = digests(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     assert {name for name in typed if typed[name] != expected[name]} == {"post_processor"}
 
 
-def test_padding_and_truncation_at_run_time_change_no_digest(tiny_trunk: Trunk) -> None:
+def test_runtime_padding_and_truncation_do_not_change_digests(tiny_trunk: Trunk) -> None:
     tokenizer = tiny_trunk.tokenizer()
     before = tokenizer_digests(tokenizer)
     tokenizer(["all", "some of the two"], padding=True, truncation=True, max_length=4)
@@ -142,7 +143,7 @@ def test_padding_and_truncation_at_run_time_change_no_digest(tiny_trunk: Trunk) 
 
 
 @pytest.mark.parametrize("part", ["vocabulary", "normalizer"])
-def test_cached_token_ids_are_not_those_of_another_tokenizer(part: str, tiny_trunk: Trunk, trunk_folder: Path) -> None:
+def test_token_cache_is_not_shared_between_tokenizers(part: str, tiny_trunk: Trunk, trunk_folder: Path) -> None:
     edit(trunk_folder / "tokenizer.json", TOKENIZERS[part])
     edit(trunk_folder / "tokenizer_config.json", lambda values: values.update(do_lower_case=part != "normalizer"))
     rows = rows_from_lists(["All of the two"])
@@ -162,7 +163,7 @@ def test_python_functions_refuse_another_trunk(store: Path, trunk_folder: Path) 
             load()
 
 
-def test_what_does_not_matter_may_differ(
+def test_irrelevant_differences_are_accepted(
     predict: list[str], evaluate: list[str], trunk_folder: Path, tmp_path: Path
 ) -> None:
     assert main(predict) == 0
@@ -183,7 +184,7 @@ def test_what_does_not_matter_may_differ(
         }
 
     edit(trunk_folder / "tokenizer.json", cut_and_pad)
-    # Another dropout is for training, and the defaults may be written out.
+    # Dropout only matters during training, and defaults may be written out.
     edit(trunk_folder / "config.json", lambda values: values.update(hidden_dropout_prob=0.3, hidden_act="gelu"))
     assert main(predict) == 0
     assert (tmp_path / "out.jsonl").read_text() == before
@@ -191,7 +192,7 @@ def test_what_does_not_matter_may_differ(
 
 
 def make_old(store: Path) -> None:
-    """Removes from manifests what earlier versions did not record."""
+    """Removes the values that earlier versions did not record from all manifests."""
     for path in store.glob("*/*/manifest.json"):
         values = json.loads(path.read_text())
         del values["trunk"]["architecture"], values["trunk"]["tokenizer"], values["manifest_sha256"]
@@ -199,20 +200,20 @@ def make_old(store: Path) -> None:
         path.write_text(json.dumps({**values, "manifest_sha256": digest}))
 
 
-def test_an_older_store_is_read_with_one_line_of_warning(store: Path, predict: list[str], trunk_folder: Path) -> None:
+def test_older_store_is_read_with_one_warning(store: Path, predict: list[str], trunk_folder: Path) -> None:
     make_old(store)
     with pytest.warns(UserWarning, match="the architecture and the tokenizer"):
         assert main(predict) == 0
     fusion = [word for word in predict if not word.startswith(("--head", "--adapter"))]
     command = [sys.executable, "-m", "afjax", *fusion, "--head=target-fusion", "--fusion=target-fusion"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    # One for all of head, fusion and two adapters.
+    # One warning covers the head, the fusion and both adapters.
     [line] = [line for line in result.stderr.splitlines() if str(store) in line]
     assert line.startswith("afjax: ")
     assert "Warning" not in result.stderr
 
 
-def test_an_older_store_is_refused_on_other_weights_or_another_family(
+def test_older_store_is_refused_with_other_weights_or_model_type(
     store: Path, predict: list[str], trunk_folder: Path, refused: Refused
 ) -> None:
     make_old(store)
@@ -225,16 +226,16 @@ def test_an_older_store_is_refused_on_other_weights_or_another_family(
     assert "weights" in refused(*predict)
 
 
-def test_dropout_and_dtype_do_not_change_what_is_stored(tiny_trunk: Trunk, trunk_folder: Path) -> None:
+def test_dropout_and_dtype_do_not_change_the_identity(tiny_trunk: Trunk, trunk_folder: Path) -> None:
     edit(trunk_folder / "config.json", lambda values: values.update(hidden_dropout_prob=0.3))
     recorded = tiny_trunk.identity()
     other = load_trunk(str(trunk_folder), dtype="bfloat16").identity()
     assert trunk_difference(recorded, other) == ([], [])
-    # What a JSON file gives back.
+    # After a round trip through JSON.
     assert trunk_difference(json.loads(json.dumps(recorded)), other) == ([], [])
 
 
-def test_a_trunk_without_a_tokenizer_has_an_identity(tiny_trunk: Trunk, trunk_folder: Path) -> None:
+def test_trunk_without_a_tokenizer_has_an_identity(tiny_trunk: Trunk, trunk_folder: Path) -> None:
     for path in trunk_folder.glob("tokenizer*"):
         path.unlink()
     identity = load_trunk(str(trunk_folder)).identity()
@@ -243,15 +244,15 @@ def test_a_trunk_without_a_tokenizer_has_an_identity(tiny_trunk: Trunk, trunk_fo
     assert trunk_difference(identity, tiny_trunk.identity()) == ([], ["the tokenizer"])
 
 
-def test_a_manifest_records_the_whole_identity(store: Path, tiny_trunk: Trunk) -> None:
+def test_manifest_records_the_whole_identity(store: Path, tiny_trunk: Trunk) -> None:
     for kind, name in (("adapters", "first"), ("heads", "first"), ("fusion", "target-fusion")):
         assert read_manifest(store, kind, name).trunk == tiny_trunk.identity()
 
 
-# Numbers that are not finite
+# Non-finite numbers
 
 
-def test_a_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused):
+def test_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], trunk_folder: Path, refused: Refused):
     tensors = load_file(trunk_folder / "model.safetensors")
     name = "encoder.layer.1.output.dense.weight"
     tensors[name] = np.where(np.arange(tensors[name].size).reshape(tensors[name].shape) == 5, np.nan, tensors[name])
@@ -260,7 +261,7 @@ def test_a_trunk_with_nan_is_refused(predict: list[str], evaluate: list[str], tr
         assert "layers/ffn/output/kernel" in refused(*command)
 
 
-def test_an_adapter_that_gives_nan_is_named(
+def test_adapter_with_nan_outputs_is_named(
     store: Path, tiny_trunk: Trunk, predict: list[str], evaluate: list[str], refused: Refused
 ) -> None:
     model = load_task_model(store, tiny_trunk, head="first", adapter="first")

@@ -1,4 +1,4 @@
-"""What a config takes, what it refuses and in which words, and that it survives JSON."""
+"""Accepted and refused configs, the wording of their errors, and round trips through JSON."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
         ),
     ],
 )
-def test_adapter_checks(kwargs: dict[str, Any], expected: str) -> None:
+def test_adapter_config_checks(kwargs: dict[str, Any], expected: str) -> None:
     assert message(AdapterConfig, **kwargs) == expected
 
 
@@ -66,11 +66,11 @@ def test_adapter_checks(kwargs: dict[str, Any], expected: str) -> None:
         ({"regularization": -1.0}, "fusion.regularization is -1.0; it must be finite and 0 or more."),
     ],
 )
-def test_fusion_checks(kwargs: dict[str, Any], expected: str) -> None:
+def test_fusion_config_checks(kwargs: dict[str, Any], expected: str) -> None:
     assert message(FusionConfig, **kwargs) == expected
 
 
-def test_head_checks() -> None:
+def test_head_config_checks() -> None:
     assert message(HeadConfig, dropout=1.5) == "head.dropout is 1.5; it must be at least 0 and below 1."
 
 
@@ -96,7 +96,7 @@ def test_head_checks() -> None:
         ({"buckets": (0,)}, "train.buckets is (0,); each must be from 1 to max_length=128."),
     ],
 )
-def test_train_checks(kwargs: dict[str, Any], expected: str) -> None:
+def test_train_config_checks(kwargs: dict[str, Any], expected: str) -> None:
     assert message(TrainConfig, **kwargs) == expected
 
 
@@ -125,22 +125,22 @@ def test_train_checks(kwargs: dict[str, Any], expected: str) -> None:
         ({"top_k": 2}, 'partition="adapter" with top_k=2: "top_k" and a top_k above 0 go together.'),
     ],
 )
-def test_experiment_checks(kwargs: dict[str, Any], expected: str) -> None:
+def test_experiment_config_checks(kwargs: dict[str, Any], expected: str) -> None:
     assert message(ExperimentConfig, task=TASK, **kwargs) == expected
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a\\b", "a,b", "a:b", " a", "a\n", "a\0b"])
-def test_names_that_cannot_be_folders_or_keys(name: str) -> None:
+def test_names_unusable_as_folders_or_keys_are_refused(name: str) -> None:
     assert message(check_name, name, "task").startswith(f'The task name "{name}" cannot be used;')
     assert message(TaskConfig, name=name)
 
 
 @pytest.mark.parametrize("name", ["rte", "RTE-2", "a_b", "v1.0", "größe", "with space"])
-def test_names_that_can(name: str) -> None:
+def test_usable_names_are_accepted(name: str) -> None:
     check_name(name, "task")
 
 
-# What follows from them
+# Derived values
 
 
 def test_experiments_name_their_results() -> None:
@@ -150,13 +150,13 @@ def test_experiments_name_their_results() -> None:
     assert ExperimentConfig(**fusion, name="mine").artefact_name(TASK) == "mine"
 
 
-def test_main_metric() -> None:
+def test_main_metric_depends_on_the_task() -> None:
     assert TASK.main_metric == "accuracy"
     assert TaskConfig(name="sts", kind="regression").main_metric == "pearson"
     assert TaskConfig(name="cola", metric="matthews").main_metric == "matthews"
 
 
-def test_lengths_rise_to_the_longest() -> None:
+def test_lengths_are_sorted_up_to_max_length() -> None:
     assert TrainConfig().lengths == (32, 64, 96, 128)
     assert TrainConfig(max_length=4).lengths == (1, 2, 3, 4)
     assert TrainConfig(buckets=(100, 16, 16)).lengths == (16, 100, 128)
@@ -169,7 +169,7 @@ def test_bottleneck_sizes() -> None:
     assert AdapterConfig(size=7).bottleneck_size(768) == 7
 
 
-def test_slots_run_in_order() -> None:
+def test_slots_are_in_forward_order() -> None:
     assert AdapterConfig().slots == ("ffn",)
     assert AdapterConfig(position="attention").slots == ("attention",)
     assert ADAPTER_PRESETS["houlsby"].slots == ("attention", "ffn")
@@ -225,21 +225,21 @@ def test_defaults_come_from_the_dataclasses() -> None:
         ({"adapter": {"activation": ["relu"]}}, "config.adapter.activation is \"['relu']\"; allowed: relu,"),
     ],
 )
-def test_errors_say_where_and_what_is_allowed(values: dict[str, Any], expected: str) -> None:
+def test_errors_name_the_field_and_the_allowed_values(values: dict[str, Any], expected: str) -> None:
     assert message(from_dict, ExperimentConfig, {**MINIMAL, **values}).startswith(expected)
 
 
-def test_whole_numbers_are_taken_for_floats() -> None:
+def test_integers_are_accepted_as_floats() -> None:
     rate = from_dict(TrainConfig, {"learning_rate": 1}).learning_rate
     assert rate == 1.0
     assert isinstance(rate, float)
 
 
-def test_errors_name_what_the_caller_says() -> None:
+def test_errors_start_with_the_name_given_by_the_caller() -> None:
     assert message(from_dict, HeadConfig, {"x": 1}, 'the config of head "rte"').startswith('the config of head "rte".x')
 
 
-# Back again
+# Conversion back to mappings
 
 
 def optional(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -305,17 +305,17 @@ experiments = st.builds(
 
 
 @given(experiments)
-def test_from_dict_undoes_to_dict_through_json(config: ExperimentConfig) -> None:
+def test_from_dict_inverts_to_dict_through_json(config: ExperimentConfig) -> None:
     assert from_dict(ExperimentConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
 @pytest.mark.parametrize("name", ADAPTER_PRESETS)
-def test_presets_survive_json(name: str) -> None:
+def test_presets_round_trip_through_json(name: str) -> None:
     preset = ADAPTER_PRESETS[name]
     assert from_dict(Adapter, json.loads(json.dumps(to_dict(preset)))) == preset
 
 
-# Values that are given from Python
+# Values given from Python
 
 
 @pytest.mark.parametrize(
@@ -354,13 +354,13 @@ def test_presets_survive_json(name: str) -> None:
         (lambda: ExperimentConfig(task=TASK, seed=int("9" * 23)), ("seed", "9" * 23)),
     ],
 )
-def test_values_from_python_are_checked_like_those_of_a_config_file(make: Any, words: tuple[str, ...]) -> None:
+def test_values_from_python_are_checked_like_a_config_file(make: Any, words: tuple[str, ...]) -> None:
     told = message(make)
     for word in words:
         assert word in told
 
 
-def test_values_from_python_are_converted_like_those_of_a_config_file() -> None:
+def test_values_from_python_are_converted_like_a_config_file() -> None:
     config = TrainConfig(epochs=3, batch_size=np.int64(8), buckets=[16, 32], learning_rate=np.float32(0.5))
     assert config == TrainConfig(epochs=3.0, batch_size=8, buckets=(16, 32), learning_rate=0.5)
     assert [type(value) for value in (config.epochs, config.batch_size, config.buckets)] == [float, int, tuple]
@@ -371,7 +371,7 @@ def test_values_from_python_are_converted_like_those_of_a_config_file() -> None:
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_accepted_seeds_have_different_keys(impl: str) -> None:
+def test_accepted_seeds_have_distinct_keys(impl: str) -> None:
     keys = {}
     for seed in (0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1):
         check_seed(seed)
@@ -380,11 +380,11 @@ def test_accepted_seeds_have_different_keys(impl: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**63, pytest.param(10**5000, id="huge"), 1.0, True, "0", None])
-def test_seeds_that_share_a_key_with_another_or_have_none(seed: Any) -> None:
+def test_seeds_without_a_unique_key_are_refused(seed: Any) -> None:
     assert str(2**32 - 1) in message(check_seed, seed)
 
 
-def test_a_run_has_at_most_as_many_steps_as_the_devices_count() -> None:
+def test_step_count_above_the_device_counter_is_refused() -> None:
     assert TrainConfig(epochs=2.5).num_steps(3) == 8
     assert TrainConfig(epochs=2.5, max_steps=5).num_steps(3) == 5
     assert TrainConfig(epochs=0.0).num_steps(3) == 1
@@ -393,5 +393,5 @@ def test_a_run_has_at_most_as_many_steps_as_the_devices_count() -> None:
 
 
 @pytest.mark.parametrize("partition", ["adaptor", "", None, 3])
-def test_partitions_that_do_not_exist(partition: Any) -> None:
+def test_unknown_partitions_are_refused(partition: Any) -> None:
     assert "adapter+trunk" in message(check_partition, partition, AdapterConfig())

@@ -1,4 +1,4 @@
-"""Every file in ``configs/`` resolves, its whole sweep too, and trains a step on a tiny trunk."""
+"""Every file in ``configs/`` and its whole sweep resolves, and every config trains one step on a tiny trunk."""
 
 import ast
 import itertools
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.py"))
 
-# Config arguments of the runs below, a list a file; DATA is a folder of tasks. Files with several trainings
-# have a test of their own.
+# Config arguments of the runs below, one list per file; DATA is a folder of tasks. Files with several trainings
+# have their own test.
 ONE_STEP: dict[str, Sequence[str]] = {
     "adapter.py": ["task=rte,data=DATA"],
     "baselines.py": [
@@ -63,9 +63,9 @@ TASKS = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny folder for every task: ``data`` and ``DATA`` in the working folder, beside ``mine.toml``.
+    """A working folder with ``data`` and ``DATA``, which have a tiny folder for every task, next to ``mine.toml``.
 
-    ``stsb`` is a regression, ``columns`` has other column names.
+    ``stsb`` is a regression task; ``columns`` has other column names.
     """
     folder = tmp_path_factory.mktemp("tasks")
     for task in (*TASKS, "sick", "scitail", "boolq", "cb", "imdb"):
@@ -103,19 +103,19 @@ def write_row(task: str, word: str, number: str, index: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "single.py"], ids=lambda path: path.name)
-def test_a_study_states_its_schedule_instead_of_relying_on_defaults(path: Path) -> None:
+def test_study_configs_state_their_schedule(path: Path) -> None:
     values = runpy.run_path(str(path))["get_config"]().to_dict()
     assert {"learning_rate", "epochs", "warmup"} <= values["train"].keys()
-    # The adapters of fusion_mt.py are in the store.
+    # fusion_mt.py reads its adapters from the store.
     for source in values["sources"].values() if path.name != "fusion_mt.py" and "sources" in values else ():
         assert {"learning_rate", "epochs", "warmup"} <= source["train"].keys()
 
 
-def test_every_config_trains_here() -> None:
+def test_every_config_has_a_training_test() -> None:
     assert {path.name for path in CONFIGS} == ONE_STEP.keys() | OWN_TESTS
 
 
-# They resolve
+# Configs resolve
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -138,7 +138,7 @@ def test_every_command_in_a_docstring_resolves(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_combination_of_a_sweep_is_an_experiment_of_its_own(path: Path) -> None:
+def test_sweep_combinations_are_distinct_experiments(path: Path) -> None:
     get_sweep = runpy.run_path(str(path)).get("get_sweep")
     load_experiment(str(path))
     if get_sweep is not None:
@@ -164,14 +164,14 @@ def check_sweep(config: str, grid: dict[str, Sequence[Any]]) -> None:
     assert len(resolved) == math.prod(map(len, grid.values())) > 1
 
 
-# They train
+# Configs train
 
 
 def load_sources(name: str) -> list[str]:
     return [source.task.name for source in load_experiment(str(FOLDER / name)).sources]
 
 
-# Alike for all, so that runs of one shape share one compiled program.
+# The same for all runs, so that runs with equal shapes share one compiled program.
 STEP = {
     "max_steps": 1,
     "eval_every": 1,
@@ -200,7 +200,7 @@ def train(config: str, trunk: Path, workdir: Path, *overrides: str, store_folder
 
 
 @pytest.mark.parametrize(("name", "arguments"), RUNS, ids=[f"{name}:{arguments}" for name, arguments in RUNS])
-def test_a_config_trains_a_step(name: str, arguments: str, data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_config_trains_one_step(name: str, arguments: str, data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     config = f"{name}:{arguments.replace('DATA', str(data))}"
     results = train(config, tiny_trunk_folder, tmp_path)
     heads = store.names(tmp_path / "store", "heads")
@@ -209,7 +209,7 @@ def test_a_config_trains_a_step(name: str, arguments: str, data: Path, tiny_trun
     assert adapters == (heads if load_experiment(f"{FOLDER / config}").has_adapter else [])
 
 
-def test_fusion_trains_a_step_of_what_the_store_lacks(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_fusion_trains_one_step_of_each_missing_adapter(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     first, *others = load_sources("fusion.py")
     folder = tmp_path / "store"
     train(f"adapter.py:task={first},data={data}", tiny_trunk_folder, tmp_path / "adapter", store_folder=folder)
@@ -225,7 +225,7 @@ def test_fusion_trains_a_step_of_what_the_store_lacks(data: Path, tiny_trunk_fol
     assert [kinds[name] for name in (first, others[-1])] == ["adapter (from the store)", "adapter"]
 
 
-def test_fusion_of_mt_adapters_trains_a_step(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_fusion_of_mt_adapters_trains_one_step(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     shared = f"tasks=rte+stsb,data={data}"
     folder = tmp_path / "store"
     train(f"mt_adapter.py:{shared}", tiny_trunk_folder, tmp_path / "mt", store_folder=folder)

@@ -1,11 +1,11 @@
-"""Batches: every row once, few shapes, an order that depends on seed and epoch alone."""
+"""Batches: every row once, few shapes, and an order that depends only on seed and epoch."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afjax.data.batches import Batch, batches_per_epoch, eval_batches, padding_share, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch, eval_batches, padding_share, train_batches
 from afjax.data.tokenise import TokenisedRows
 
 LENGTHS = (4, 8, 12)
@@ -20,7 +20,7 @@ def make_data(row_lengths: list[int], *, labels: np.ndarray | None = None) -> To
 
 
 def check(batches: list[Batch], data: TokenisedRows, batch_size: int) -> None:
-    """Shapes, contents, and every row exactly once."""
+    """Checks shapes and contents, and that every row occurs exactly once."""
     seen: list[int] = []
     for batch in batches:
         length = batch["tokens"].shape[1]
@@ -62,9 +62,7 @@ def test_train_batches(lengths: list[int], batch_size: int, seed: int, epoch: in
     data = make_data(lengths, labels=np.arange(len(lengths), dtype=np.int32))
 
     def batches(start: int = 0) -> list[Batch]:
-        return list(
-            train_batches(data, batch_size=batch_size, lengths=LENGTHS, pad_id=PAD, seed=seed, epoch=epoch, start=start)
-        )
+        return list(train_batches(data, Batching(batch_size, LENGTHS, PAD), seed=seed, epoch=epoch, start=start))
 
     whole = batches()
     check(whole, data, batch_size)
@@ -79,7 +77,7 @@ def test_train_batches(lengths: list[int], batch_size: int, seed: int, epoch: in
 @settings(max_examples=100, deadline=None)
 def test_eval_batches(lengths: list[int], batch_size: int) -> None:
     data = make_data(lengths, labels=np.linspace(0, 1, len(lengths), dtype=np.float32))
-    batches = list(eval_batches(data, batch_size=batch_size, lengths=LENGTHS, pad_id=PAD))
+    batches = list(eval_batches(data, Batching(batch_size, LENGTHS, PAD)))
     check(batches, data, batch_size)
     assert len(batches) == batches_per_epoch(len(data), batch_size)
     widths = [batch["tokens"].shape[1] for batch in batches]
@@ -89,16 +87,16 @@ def test_eval_batches(lengths: list[int], batch_size: int) -> None:
 
 @given(row_lengths, st.integers(1, 9))
 @settings(max_examples=50, deadline=None)
-def test_padding_share_is_what_the_batches_hold(lengths: list[int], batch_size: int) -> None:
+def test_padding_share_matches_the_batches(lengths: list[int], batch_size: int) -> None:
     data = make_data(lengths)
-    batches = list(train_batches(data, batch_size=batch_size, lengths=LENGTHS, pad_id=PAD, seed=5, epoch=0))
+    batches = list(train_batches(data, Batching(batch_size, LENGTHS, PAD), seed=5, epoch=0))
     counted = 1 - sum(batch["mask"].sum() for batch in batches) / sum(batch["mask"].size for batch in batches)
     assert padding_share(data, batch_size=batch_size, lengths=LENGTHS, seed=5) == pytest.approx(counted)
 
 
 def orders(*, seed: int, epoch: int) -> list[int]:
     data = make_data([3] * 50)
-    batches = train_batches(data, batch_size=8, lengths=LENGTHS, pad_id=PAD, seed=seed, epoch=epoch)
+    batches = train_batches(data, Batching(8, LENGTHS, PAD), seed=seed, epoch=epoch)
     return [int(row) for batch in batches for row in batch["rows"]]
 
 
@@ -111,28 +109,25 @@ def test_order_does_not_depend_on_contents() -> None:
     one = make_data([3] * 20)
     other = TokenisedRows(one.tokens + 1, one.types, one.offsets, np.ones(20, np.int32), 0)
     rows = [
-        [
-            batch["rows"].tolist()
-            for batch in train_batches(data, batch_size=8, lengths=LENGTHS, pad_id=0, seed=1, epoch=2)
-        ]
+        [batch["rows"].tolist() for batch in train_batches(data, Batching(8, LENGTHS, 0), seed=1, epoch=2)]
         for data in (one, other)
     ]
     assert rows[0] == rows[1]
 
 
-def test_rows_of_one_length_share_batches() -> None:
+def test_rows_of_equal_length_share_batches() -> None:
     data = make_data([3, 12] * 40)
-    batches = list(train_batches(data, batch_size=8, lengths=LENGTHS, pad_id=PAD, seed=0, epoch=0))
+    batches = list(train_batches(data, Batching(8, LENGTHS, PAD), seed=0, epoch=0))
     assert sorted(batch["tokens"].shape[1] for batch in batches) == [4] * 5 + [12] * 5
 
 
-def test_unlabelled_rows_have_zeros() -> None:
-    (batch,) = eval_batches(make_data([3, 5]), batch_size=3, lengths=LENGTHS, pad_id=PAD)
+def test_unlabelled_rows_have_zero_labels() -> None:
+    (batch,) = eval_batches(make_data([3, 5]), Batching(3, LENGTHS, PAD))
     assert batch["labels"].tolist() == [0, 0, 0]
     assert batch["labels"].dtype == np.int32
 
 
-def test_no_rows_no_batches() -> None:
+def test_no_rows_give_no_batches() -> None:
     data = make_data([])
-    assert not list(train_batches(data, batch_size=8, lengths=LENGTHS, pad_id=PAD, seed=0, epoch=0))
-    assert not list(eval_batches(data, batch_size=8, lengths=LENGTHS, pad_id=PAD))
+    assert not list(train_batches(data, Batching(8, LENGTHS, PAD), seed=0, epoch=0))
+    assert not list(eval_batches(data, Batching(8, LENGTHS, PAD)))

@@ -1,4 +1,4 @@
-"""The built-in tasks are the same everywhere, sound, and not to be solved from single words."""
+"""The built-in tasks are the same on every machine, valid, and not solvable from single words."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def test_target_shares_only_grammar_words_with_its_sources() -> None:
 
 
 @pytest.mark.parametrize(("name", "most"), [("paraphrase", 0.6), ("target", 0.65)])
-def test_single_words_tell_little(name: str, most: float) -> None:
+def test_single_words_are_weak_predictors(name: str, most: float) -> None:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -93,7 +93,7 @@ def test_single_words_tell_little(name: str, most: float) -> None:
     assert model.score(features(dev, False), labels(dev)) < most
 
 
-def test_drawing_is_quick() -> None:
+def test_sampling_is_fast() -> None:
     seconds = []
     for _ in range(3):
         began = time.thread_time()
@@ -102,6 +102,6 @@ def test_drawing_is_quick() -> None:
     assert min(seconds) < 1.0
 
 
-def test_unknown_task() -> None:
+def test_unknown_task_is_refused() -> None:
     with pytest.raises(UserError, match=r'"entails".*entail, paraphrase, target\..*Did you mean "entail"'):
         builtin_rows("entails", "train")

@@ -1,4 +1,4 @@
-"""Rows from Python: columns, iterators, arrays and tables, of pandas and Polars or of stand-ins like them."""
+"""Rows from Python: columns, iterators, arrays and tables (pandas, Polars, or stand-ins for them)."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ TASK = TaskConfig(name="t")
 
 
 class Series:
-    """A column of a shuffled slice, as pandas has it: an index that is not a position."""
+    """A column of a shuffled slice, like a pandas Series: its index labels are not positions."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.by_label = {10 - number: value for number, value in enumerate(values)}
@@ -32,7 +32,7 @@ class Series:
 
 
 class Frame:
-    """A table of named columns; iterating over it gives names, as in pandas."""
+    """A table of named columns; iterating over it gives their names, as in pandas."""
 
     def __init__(self, **columns: Sequence[Any]) -> None:
         self.values = {name: Series(column) for name, column in columns.items()}
@@ -59,7 +59,7 @@ def refused(make: Any, *args: Any, **settings: Any) -> str:
     [tuple, iter, Series, lambda values: (value for value in values), lambda values: dict.fromkeys(values).keys()],
     ids=["tuple", "iterator", "series", "generator", "keys"],
 )
-def test_texts_in_any_order_keeping_form(wrap: Any) -> None:
+def test_sequences_and_iterators_of_texts(wrap: Any) -> None:
     rows = rows_from_lists(wrap(TEXTS), [1, 0, 1], label_names=wrap(["bad", "good"]))
     assert isinstance(rows, Rows)
     assert (rows.text_a, rows.label_names) == (TEXTS, ("bad", "good"))
@@ -94,7 +94,7 @@ def test_arrays_and_pairs() -> None:
     ],
     ids=["text", "array of one text", "number", "None", "set", "dict", "frame"],
 )
-def test_other_types_are_named(texts: Any, facts: tuple[str, ...]) -> None:
+def test_other_types_are_refused_by_name(texts: Any, facts: tuple[str, ...]) -> None:
     message = refused(rows_from_lists, texts)
     assert message.startswith("texts is ")
     for fact in facts:
@@ -114,8 +114,8 @@ def test_tables(make: Any) -> None:
     assert rows_from_table(make(text=TEXTS), TASK, labelled=None).labels is None
 
 
-def test_tables_of_the_other_kinds() -> None:
-    # Parquet files give arrays within columns.
+def test_tables_for_the_other_task_kinds() -> None:
+    # Parquet files can have arrays within columns.
     choices = np.empty(2, object)
     choices[:] = [np.array(["a", "b"]), np.array(["c", "d"])]
     table = {"context": ["x", "y"], "choices": choices, "label": [0, 1]}
@@ -145,22 +145,22 @@ def test_tables_of_the_other_kinds() -> None:
     ],
     ids=["texts", "labels", "missing text", "missing label", "lengths", "one text", "empty", "nothing", "list", "int"],
 )
-def test_bad_tables(table: Any, facts: tuple[str, ...]) -> None:
+def test_bad_tables_are_refused(table: Any, facts: tuple[str, ...]) -> None:
     message = refused(rows_from_table, table, TASK)
     for fact in facts:
         assert fact in message
 
 
-def test_a_column_name_twice() -> None:
+def test_duplicate_column_name_is_refused() -> None:
     frame = Frame(text=TEXTS, label=LABELS)
     frame.columns.append("text")
     assert '"text"' in refused(rows_from_table, frame, TASK)
 
 
-# The data of a recipe
+# The data of a training recipe
 
 
-def test_splits_may_be_tables_or_rows() -> None:
+def test_splits_can_be_tables_or_rows() -> None:
     train, dev = Frame(text=TEXTS, label=LABELS), {"text": ["poor", "fine"], "label": ["bad", "good"]}
     for given in (train, rows_from_lists(TEXTS, LABELS)):
         splits = rows_by_split(TASK, {"dev": dev, "train": given, "test": {"text": ["fine"]}})
@@ -173,7 +173,7 @@ def test_splits_may_be_tables_or_rows() -> None:
     assert 'Did you mean "bad"?' in message
 
 
-def test_without_dev_rows_some_train_rows_are_dev(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dev_rows_are_split_from_train_if_missing(capsys: pytest.CaptureFixture[str]) -> None:
     texts = [f"text {number}" for number in range(100)]
     table = {"text": texts, "label": ["a", "b"] * 50}
     splits = rows_by_split(TASK, {"train": table})
@@ -182,7 +182,7 @@ def test_without_dev_rows_some_train_rows_are_dev(capsys: pytest.CaptureFixture[
     assert sorted([*splits["train"].text_a, *splits["dev"].text_a]) == sorted(texts)
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{len(splits['dev'])} of the 100" in line
-    # Rows that were made before are divided alike.
+    # Rows that were created before are split in the same way.
     again = rows_by_split(TASK, {"train": rows_from_lists(texts, table["label"])})
     assert again["dev"].digest() == splits["dev"].digest()
     no_share = TaskConfig(name="t", dev_share=0)
@@ -202,13 +202,13 @@ def test_without_dev_rows_some_train_rows_are_dev(capsys: pytest.CaptureFixture[
     ],
     ids=["frame", "columns", "no train", "another name", "list", "number", "None"],
 )
-def test_data_that_is_none(data: Any, facts: tuple[str, ...]) -> None:
+def test_invalid_data_is_refused(data: Any, facts: tuple[str, ...]) -> None:
     message = refused(rows_by_split, TASK, data)
     for fact in facts:
         assert fact in message
 
 
-# The libraries themselves, where they are installed
+# The real libraries, if installed
 
 
 def test_pandas() -> None:

@@ -1,4 +1,4 @@
-"""Tasks without a dev split: which of their train rows become dev rows, and bad shares."""
+"""Tasks without a dev split: which train rows become dev rows, and invalid shares."""
 
 import json
 import random
@@ -33,7 +33,9 @@ def dev_texts(source: Path, **settings: Any) -> set[str]:
     return dev
 
 
-def test_one_file_gives_train_and_dev_and_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_file_is_split_into_train_and_dev_and_counts_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
     splits = load_task(TaskConfig(name="reviews", source=str(path)))
     train, dev = len(splits["train"]), len(splits["dev"])
@@ -45,18 +47,18 @@ def test_one_file_gives_train_and_dev_and_says_how_many(tmp_path: Path, capsys: 
         assert fact in line
 
 
-def test_new_rows_and_another_order_move_no_row(tmp_path: Path) -> None:
+def test_new_rows_and_another_order_do_not_move_rows(tmp_path: Path) -> None:
     path = tmp_path / "reviews.csv"
     before = dev_texts(write_table(path, TEXTS))
     more = [*TEXTS, *(f"more {number}" for number in range(200))]
     random.Random(0).shuffle(more)
     after = dev_texts(write_table(path, more))
     assert before == {text for text in after if text.startswith("text")}
-    # A larger share adds rows, and takes none away.
+    # A larger share adds dev rows and removes none.
     assert before < dev_texts(write_table(path, TEXTS), dev_share=0.3)
 
 
-def test_the_format_the_columns_and_the_labels_do_not_matter(tmp_path: Path) -> None:
+def test_split_does_not_depend_on_format_columns_or_labels(tmp_path: Path) -> None:
     expected = dev_texts(write_table(tmp_path / "reviews.csv", TEXTS))
     rows = [{"id": number, "stars": number % 5, "review": text} for number, text in enumerate(TEXTS)]
     path = tmp_path / "reviews.jsonl"
@@ -64,14 +66,14 @@ def test_the_format_the_columns_and_the_labels_do_not_matter(tmp_path: Path) -> 
     assert dev_texts(path, text_a="review", label="stars") == expected
 
 
-def test_equal_rows_are_in_one_split(tmp_path: Path) -> None:
+def test_equal_rows_share_a_split(tmp_path: Path) -> None:
     splits = load_task(TaskConfig(name="t", source=str(write_table(tmp_path / "a.tsv.csv", TEXTS * 3))))
     for rows in splits.values():
         assert isinstance(rows, Rows)
         assert {rows.text_a.count(text) for text in rows.text_a} == {3}
 
 
-def test_a_folder_with_a_train_file_only_and_a_file_of_the_tasks_own(tmp_path: Path) -> None:
+def test_folder_with_only_a_train_file_and_explicit_train_file(tmp_path: Path) -> None:
     folder = write_table(tmp_path / "folder" / "train.csv", TEXTS).parent
     expected = dev_texts(folder)
     assert len(expected) > 1
@@ -79,20 +81,20 @@ def test_a_folder_with_a_train_file_only_and_a_file_of_the_tasks_own(tmp_path: P
     task = TaskConfig(name="t", train=str(folder / "train.csv"))
     assert len(load_split(task, "dev")) == len(expected)
     assert len(load_split(task, "train")) == 400 - len(expected)
-    # A dev file in the folder, or one that the task names, is not divided.
+    # A dev file in the folder, or a dev file that the task names, is used instead of a split.
     write_table(folder / "dev.csv", ["one", "four"])
     assert dev_texts(folder) == {"one", "four"}
     assert dev_texts(folder / "train.csv", dev="dev.csv") == {"one", "four"}
     assert not has_split(TaskConfig(name="t", source=str(folder / "train.csv")), "test")
 
 
-def test_labels_json_of_the_folder_of_one_file_is_not_read(tmp_path: Path) -> None:
+def test_labels_json_next_to_a_single_file_is_ignored(tmp_path: Path) -> None:
     write_table(tmp_path / "reviews.csv", TEXTS)
     (tmp_path / "labels.json").write_text('["x", "y"]')
     assert load_task(TaskConfig(name="t", source=str(tmp_path / "reviews.csv")))["dev"].label_names == ("a", "b")
 
 
-def test_label_names_are_those_of_all_rows(tmp_path: Path) -> None:
+def test_label_names_come_from_all_rows(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
     (dev_text, *_) = dev_texts(path)
     path.write_text(path.read_text().replace(f"{dev_text},", f"{dev_text},rare"))
@@ -102,14 +104,14 @@ def test_label_names_are_those_of_all_rows(tmp_path: Path) -> None:
     assert any(name.startswith("rare") for name in names.pop())
 
 
-def test_train_rows_are_taken_after_the_split(tmp_path: Path) -> None:
+def test_train_rows_are_limited_after_the_split(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
     splits = load_task(TaskConfig(name="t", source=str(path), train_rows=50))
     assert len(splits["train"]) == 50
     assert len(splits["dev"]) == len(dev_texts(path))
 
 
-def test_every_kind_is_divided() -> None:
+def test_every_task_kind_is_split() -> None:
     task = TaskConfig(name="t", dev_share=0.5)
     numbers = range(60)
     kinds: list[AnyRows] = [
@@ -124,7 +126,7 @@ def test_every_kind_is_divided() -> None:
 
 
 @pytest.mark.parametrize(("share", "numbers"), [(1e-6, ("0", "400")), (1 - 1e-9, ("400", "0"))])
-def test_a_share_that_leaves_no_row_is_refused_with_the_numbers(
+def test_share_that_leaves_a_split_empty_is_refused_with_counts(
     share: float, numbers: tuple[str, str], tmp_path: Path
 ) -> None:
     task = TaskConfig(name="t", source=str(write_table(tmp_path / "reviews.csv", TEXTS)), dev_share=share)
@@ -134,7 +136,7 @@ def test_a_share_that_leaves_no_row_is_refused_with_the_numbers(
         assert fact in str(caught.value)
 
 
-def test_the_share_that_an_error_offers_works(tmp_path: Path) -> None:
+def test_suggested_share_works(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", ["one", "four", "seven", "five"])
     with pytest.raises(UserError) as caught:
         load_task(TaskConfig(name="t", source=str(path), dev_share=0.001))
@@ -146,12 +148,12 @@ def test_the_share_that_an_error_offers_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), "half"])
-def test_shares_that_are_none(share: Any) -> None:
+def test_invalid_shares_are_refused(share: Any) -> None:
     with pytest.raises(UserError, match="dev_share"):
         TaskConfig(name="t", dev_share=share)
 
 
-# Which files are looked for, and offered
+# Files that are read or suggested
 
 
 def refused(split: Any, **settings: Any) -> str:
@@ -160,7 +162,7 @@ def refused(split: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_without_a_share_a_dev_file_is_needed(tmp_path: Path) -> None:
+def test_zero_share_requires_a_dev_file(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
     message = refused("dev", source=str(path), dev_share=0)
     assert str(path) in message
@@ -169,7 +171,7 @@ def test_without_a_share_a_dev_file_is_needed(tmp_path: Path) -> None:
     assert "Did you mean" not in refused("test", source=str(path))
 
 
-def test_a_dev_split_under_another_name_is_offered_and_not_ignored(tmp_path: Path) -> None:
+def test_dev_split_under_another_name_is_suggested(tmp_path: Path) -> None:
     write_table(tmp_path / "train.csv", TEXTS)
     for name in ("validation.csv", "val.jsonl", "dev_matched.tsv.gz", "Valid.csv"):
         other = write_table(tmp_path / name, TEXTS)
@@ -179,14 +181,14 @@ def test_a_dev_split_under_another_name_is_offered_and_not_ignored(tmp_path: Pat
     assert len(dev_texts(tmp_path)) > 1
 
 
-def test_other_splits_and_files_are_not_offered_for_a_split(tmp_path: Path) -> None:
+def test_unrelated_files_are_not_suggested_for_a_split(tmp_path: Path) -> None:
     for name in ("train.jsonl", "reviews.jsonl", "labels.json"):
         (tmp_path / name).write_text("{}")
     for split in ("dev", "test"):
         assert "Did you mean" not in refused(split, source=str(tmp_path), dev_share=0)
 
 
-def test_the_given_file_is_not_offered(tmp_path: Path) -> None:
+def test_given_file_is_not_suggested(tmp_path: Path) -> None:
     for name in ("reviews.txt", "reviews"):
         path = write_table(tmp_path / name, TEXTS)
         with pytest.raises(UserError) as caught:
@@ -200,12 +202,12 @@ def test_the_given_file_is_not_offered(tmp_path: Path) -> None:
     assert "Did you mean" not in refused("train", source=str(tmp_path / "reviews.csv"), train="")
 
 
-def test_a_missing_file_is_called_a_file(tmp_path: Path) -> None:
+def test_missing_file_is_reported_as_a_file(tmp_path: Path) -> None:
     write_table(tmp_path / "reviews.csv", TEXTS)
     with pytest.raises(UserError, match=r'file .*review\.csv does not exist.*Did you mean "reviews\.csv"'):
         load_task(TaskConfig(name="t", source=str(tmp_path / "review.csv")))
 
 
-def test_one_file_and_a_train_file_are_too_many(tmp_path: Path) -> None:
+def test_single_file_with_a_train_file_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", TEXTS)
     assert "other.csv" in refused("train", source=str(path), train="other.csv")

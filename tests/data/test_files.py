@@ -1,4 +1,4 @@
-"""Readers of JSONL, TSV and CSV: what they give, and that every bad file is named with its line."""
+"""Readers of JSONL, TSV and CSV: the rows that they give, and errors that name a bad file and its line."""
 
 import gzip
 import re
@@ -59,38 +59,38 @@ def test_unusual_line_separators_do_not_split_a_line(tmp_path: Path) -> None:
     assert rows[0][1]["text"] == "one\u2028two\x0cthree"
 
 
-def test_missing_file_suggests_the_nearest(tmp_path: Path) -> None:
+def test_missing_file_suggests_the_closest_name(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", "{}")
     refused(tmp_path / "trian.jsonl", "does not exist", 'Did you mean "train.jsonl"?')
 
 
-def test_folder_in_place_of_a_file(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").mkdir()
     refused(tmp_path / "a.tsv", "is a folder")
 
 
-def test_unknown_format(tmp_path: Path) -> None:
+def test_unknown_format_is_refused(tmp_path: Path) -> None:
     refused(write(tmp_path / "a.txt", "text"), ".jsonl.gz")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv", "a.jsonl.gz"])
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_empty_file(tmp_path: Path, name: str, content: bytes) -> None:
+def test_empty_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     refused(write(tmp_path / name, content), "has no rows")
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_file_of_column_names_only(tmp_path: Path, name: str) -> None:
+def test_file_with_only_column_names_is_refused(tmp_path: Path, name: str) -> None:
     refused(write(tmp_path / name, "text\n"), "has no rows")
 
 
-def test_truncated_gzip(tmp_path: Path) -> None:
+def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", "".join(f'{{"text": "{index**9}"}}\n' for index in range(500)))
     path.write_bytes(path.read_bytes()[:-400])
     refused(path, "in the middle of its gzip data", "after line ")
 
 
-def test_damaged_gzip(tmp_path: Path) -> None:
+def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", "".join(f'{{"text": "{index**9}"}}\n' for index in range(500)))
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
@@ -99,42 +99,42 @@ def test_damaged_gzip(tmp_path: Path) -> None:
         list(read_rows(path))
 
 
-def test_plain_text_named_gz(tmp_path: Path) -> None:
+def test_plain_text_named_gz_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_text('{"text": "one"}\n')
     refused(path, "gzip")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv", "a.csv.gz"])
-def test_not_utf8(tmp_path: Path, name: str) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path, name: str) -> None:
     lines = {"jsonl": b'{"text": "one"}\n{"text": "\xe9"}\n', "tsv": b"text\tlabel\ncaf\xe9\tx\n"}
     content = lines["jsonl" if "jsonl" in name else "tsv"].replace(b"\t", b"," if "csv" in name else b"\t")
     refused(write(tmp_path / name, content), ":2 ", "UTF-8", "0xe9")
 
 
 @pytest.mark.parametrize("line", ['{"text": "one"', "nonsense", '{"text": 1' + "0" * 5000 + "}", "[" * 100_000])
-def test_malformed_json(tmp_path: Path, line: str) -> None:
+def test_malformed_json_is_refused(tmp_path: Path, line: str) -> None:
     refused(write(tmp_path / "a.jsonl", '{"text": "one"}\n' + line + "\n"), ":2 ", "one JSON object")
 
 
 @pytest.mark.parametrize("line", ["[1]", '"text"', "null", "3"])
-def test_json_that_is_no_object(tmp_path: Path, line: str) -> None:
+def test_json_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str) -> None:
     refused(write(tmp_path / "a.jsonl", line), ":1 ", "must be one JSON object")
 
 
 @pytest.mark.parametrize("line", ["one", "one\tx\ty"])
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_rows_with_another_number_of_columns(tmp_path: Path, name: str, line: str) -> None:
+def test_rows_with_another_number_of_columns_are_refused(tmp_path: Path, name: str, line: str) -> None:
     content = f"text\tlabel\none\tx\n{line}\n"
     path = write(tmp_path / name, content.replace("\t", "," if "csv" in name else "\t"))
     refused(path, ":3 ", f"has {line.count(chr(9)) + 1} columns", "names 2 (text, label)")
 
 
-def test_csv_with_an_open_quote(tmp_path: Path) -> None:
+def test_csv_with_an_open_quote_is_refused(tmp_path: Path) -> None:
     refused(write(tmp_path / "a.csv", 'text,label\none,x\n"two,y\nthree,z\n'), ":3 ", "is not CSV")
 
 
-def test_a_column_named_twice(tmp_path: Path) -> None:
+def test_duplicate_column_name_is_refused(tmp_path: Path) -> None:
     refused(write(tmp_path / "a.csv", "text,text\none,two\n"), ":1 ", '"text" twice')
 
 
@@ -147,13 +147,13 @@ def test_split_file(tmp_path: Path) -> None:
         find_split_file(tmp_path, "train")
 
 
-def test_missing_folder_suggests_the_nearest(tmp_path: Path) -> None:
+def test_missing_folder_suggests_the_closest_name(tmp_path: Path) -> None:
     (tmp_path / "mnli").mkdir()
     with pytest.raises(UserError, match=r'mnil.*Did you mean "mnli"'):
         find_split_file(tmp_path / "mnil", "train")
 
 
-def test_old_files_may_be_in_one_of_several_encodings(tmp_path: Path) -> None:
+def test_old_files_can_have_one_of_several_encodings(tmp_path: Path) -> None:
     encodings = ("utf-8", "cp1252", "latin-1")
     for raw, text in ((b"caf\xc3\xa9", "café"), (b"\x93caf\xe9", "“café"), (b"\x81caf\xe9", "\x81café")):
         path = write(tmp_path / "a.csv", b"one\r" + raw + b"\rthree\r\nfour\n")
@@ -162,7 +162,7 @@ def test_old_files_may_be_in_one_of_several_encodings(tmp_path: Path) -> None:
         list(read_lines(write(tmp_path / "a.csv", b"one\ntwo\nt\xff\n"), ("utf-8", "ascii")))
 
 
-def test_all_of_a_file(tmp_path: Path) -> None:
+def test_read_text_reads_a_whole_file(tmp_path: Path) -> None:
     assert read_text(write(tmp_path / "a.json.gz", b"\xef\xbb\xbf{\r\n}")) == "{\r\n}"
     with pytest.raises(UserError, match=r"a\.json:2 is not UTF-8 \(byte 0xff at column 3\)"):
         read_text(write(tmp_path / "a.json", b"{\nab\xff}"))
@@ -172,7 +172,7 @@ def table(path: Path, **settings: Any) -> list[Any]:
     return list(table_rows(path, read_lines(path), tabs=".tsv" in path.name, **settings))
 
 
-def test_table_whose_first_line_is_a_row(tmp_path: Path) -> None:
+def test_table_without_a_header_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "x\tone\ny\ttwo")
     assert table(path, names=("label", "text")) == [
         (f"{path}:1", {"label": "x", "text": "one"}),
@@ -189,7 +189,7 @@ def test_short_rows_can_be_left_out(tmp_path: Path) -> None:
     assert short == [f"{path}:3"]
 
 
-def test_what_spreadsheets_write(tmp_path: Path) -> None:
+def test_csv_as_written_by_spreadsheets(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'v1,v2,,\nham,"a "b" c",,\n')
     assert [row["v2"] for _, row in table(path, lenient=True)] == ['a b" c"']
     refused(path, ":1 ", '"" twice')
@@ -203,5 +203,5 @@ def test_what_spreadsheets_write(tmp_path: Path) -> None:
         ("a.csv", "text\tlabel\none\tx\n", ("tabs between its columns where commas", ".tsv")),
     ],
 )
-def test_another_separator(tmp_path: Path, name: str, content: str, words: tuple[str, ...]) -> None:
+def test_wrong_separator_is_refused(tmp_path: Path, name: str, content: str, words: tuple[str, ...]) -> None:
     refused(write(tmp_path / name, content), ":1 ", *words)

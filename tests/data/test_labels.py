@@ -1,4 +1,4 @@
-"""Class labels: no label is reinterpreted, and no two spellings of one label become two classes."""
+"""Class labels: no label is reinterpreted, and two spellings of one label never become two classes."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_two_spellings_of_a_label_are_refused(case: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("case", ALIKE)
-def test_two_spellings_that_are_listed_are_two_labels(case: str, tmp_path: Path) -> None:
+def test_listed_spellings_are_separate_labels(case: str, tmp_path: Path) -> None:
     names = ALIKE[case]
     for split in ("train", "dev"):
         write_split(tmp_path, split, *names)
@@ -79,7 +79,7 @@ def test_two_spellings_that_are_listed_are_two_labels(case: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("case", ALIKE)
-def test_another_spelling_in_dev_is_refused(case: str, tmp_path: Path) -> None:
+def test_different_spelling_in_dev_is_refused(case: str, tmp_path: Path) -> None:
     first, second = ALIKE[case]
     write_split(tmp_path, "train", first, "other")
     write_split(tmp_path, "dev", "other", second)
@@ -92,15 +92,15 @@ def test_another_spelling_in_dev_is_refused(case: str, tmp_path: Path) -> None:
     "names",
     [("few", "many"), ("1", "2"), ("1", "1.5"), ("a1", "a01"), ("x", "1x"), ("1e5", "1e6"), ("é", "e"), ("一", "二")],
 )
-def test_different_labels_are_two_classes(names: tuple[str, str], tmp_path: Path) -> None:
+def test_distinct_labels_are_separate_classes(names: tuple[str, str], tmp_path: Path) -> None:
     write_split(tmp_path, "train", *names, *names)
     assert set(load_split(task(tmp_path), "train").label_names) == set(names)
 
 
-# Indices in the place of names
+# Indices in place of names
 
 
-def test_numbers_in_another_spelling_are_not_indices(tmp_path: Path) -> None:
+def test_numbers_that_spell_labels_differently_are_not_indices(tmp_path: Path) -> None:
     write_split(tmp_path, "train", "1.0", "2.0", "3.0")
     write_split(tmp_path, "dev", "3.0", "1", "2")
     told = message(load_task, task(tmp_path))
@@ -116,7 +116,7 @@ def test_numbers_in_another_spelling_are_not_indices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [1, "1"])
-def test_an_index_needs_names_that_are_listed(label: Any, tmp_path: Path) -> None:
+def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "bad", "good")
     write_split(tmp_path, "dev", label, 0)
     told = message(load_task, task(tmp_path))
@@ -137,7 +137,7 @@ def test_an_index_needs_names_that_are_listed(label: Any, tmp_path: Path) -> Non
         (("LABEL_0", "LABEL_1"), True),
         (("covid-19", "flu"), True),
         (("sports", "sci.med", "h1n1"), True),
-        (("0", "1"), False),  # An integer is a name here, which comes to the same.
+        (("0", "1"), False),  # An integer is read as a name here, with the same result.
         (("1.0", "2.0"), False),
         (("no", " 1 "), False),
         (("no", "1e0"), False),
@@ -147,14 +147,14 @@ def test_an_index_needs_names_that_are_listed(label: Any, tmp_path: Path) -> Non
         (("no", "0-5"), False),
     ],
 )
-def test_when_an_integer_can_only_be_an_index(names: tuple[str, ...], expected: bool) -> None:
+def test_integer_is_an_index_only_if_unambiguous(names: tuple[str, ...], expected: bool) -> None:
     assert indices_are_clear(names) == expected
 
 
-# Order
+# Label order
 
 
-def test_the_order_of_labels_does_not_depend_on_hashes() -> None:
+def test_label_order_does_not_depend_on_hashes() -> None:
     labels = ["b", "10", "a", "9", "é", "-1", "x y", "2.5", "ß", "٣"]
     code = f"""
 from afjax.tasks.load import rows_from_lists
@@ -184,7 +184,7 @@ except ValueError as error:
     assert "texts:1 has the label '01'" in refusal
 
 
-def test_a_label_of_many_digits(tmp_path: Path) -> None:
+def test_label_with_many_digits(tmp_path: Path) -> None:
     digits = "9" * 5000
     write_split(tmp_path, "train", digits, "1")
     assert load_split(task(tmp_path), "train").label_names == ("1", digits)
@@ -198,7 +198,7 @@ def test_a_label_of_many_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["", " ", "\t", "\u200b", "\u00a0 \ufeff", None])
-def test_a_label_without_a_visible_character_is_missing(label: Any, tmp_path: Path) -> None:
+def test_label_without_a_visible_character_is_missing(label: Any, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "a", "b", label)
     for listed in ({}, {"labels": ("a", "b")}):
         told = message(load_split, task(tmp_path, **listed), "train")
@@ -210,11 +210,11 @@ def test_a_label_without_a_visible_character_is_missing(label: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("names", [(0, 1), ("a", None), ("a", "a"), ("a",), ("a", "")])
-def test_label_names_are_different_strings(names: Any) -> None:
+def test_label_names_must_be_distinct_strings(names: Any) -> None:
     assert "label names" in message(rows_from_lists, ["a", "b"], [0, 1], label_names=names)
 
 
-def test_labels_of_numpy_are_those_of_python() -> None:
+def test_numpy_labels_equal_python_labels() -> None:
     rows = rows_from_lists(["a", "b", "c"], np.array([2, 0, 1]), label_names=("x", "y", "z"))
     assert rows.labels is not None
     assert rows.labels.tolist() == [2, 0, 1]
@@ -222,25 +222,25 @@ def test_labels_of_numpy_are_those_of_python() -> None:
 
 
 @pytest.mark.parametrize("depth", [65, 900, 100_000])
-def test_label_names_that_nest_too_deep(depth: int, tmp_path: Path) -> None:
+def test_deeply_nested_label_names_are_refused(depth: int, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "a", "b")
     (tmp_path / "labels.json").write_text("[" * depth + '"a"' + "]" * depth)
     assert "labels.json" in message(load_split, task(tmp_path), "train")
 
 
 @pytest.mark.parametrize("contents", ["null", '"ab"', '{"a": 0}', "[1, 2]", '["a", NaN]', "[" + "9" * 5000 + ', "a"]'])
-def test_label_names_of_another_type(contents: str, tmp_path: Path) -> None:
+def test_label_names_of_another_type_are_refused(contents: str, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "a", "b")
     (tmp_path / "labels.json").write_text(contents)
     assert "labels.json" in message(load_split, task(tmp_path), "train")
 
 
 @pytest.mark.parametrize("target", ["labels.json", "nothing.json", "."])
-def test_label_names_that_a_link_hides_are_not_guessed(target: str, tmp_path: Path) -> None:
+def test_unreadable_symlink_for_label_names_is_refused(target: str, tmp_path: Path) -> None:
     write_split(tmp_path, "train", "a", "b")
     (tmp_path / "labels.json").symlink_to(target)
     assert "labels.json" in message(load_split, task(tmp_path), "train")
 
 
-def test_a_number_with_an_exponent_that_is_out_of_range_is_text() -> None:
+def test_number_with_an_out_of_range_exponent_is_text() -> None:
     assert spelling("1e" + "9" * 30) == "1e" + "9" * 30

@@ -1,4 +1,4 @@
-"""Layouts of benchmarks' files: which files they find, what they make of them, and what they refuse."""
+"""Layouts of benchmark files: the files that they find, the rows that they read, and their refusals."""
 
 import gzip
 import json
@@ -42,10 +42,10 @@ def refused(layout: Layout, folder: Path, *words: str, split: Split = "train") -
         assert word in str(caught.value)
 
 
-# Which files there are.
+# Finding files.
 
 
-def test_the_first_of_the_files_that_are_there(tmp_path: Path) -> None:
+def test_first_existing_file_is_used(tmp_path: Path) -> None:
     files = Files(train=("a.tsv", ("b.txt", "b.ids"), "c.tsv"), test=("d.tsv",))
     assert files.find(tmp_path, "train") == ()
     write(tmp_path / "c.tsv", "")
@@ -59,7 +59,7 @@ def test_the_first_of_the_files_that_are_there(tmp_path: Path) -> None:
     assert files.describe("train") == ["a.tsv", "b.txt with b.ids", "c.tsv"]
 
 
-def test_files_that_tell_the_benchmark(tmp_path: Path) -> None:
+def test_files_that_identify_the_benchmark_are_required(tmp_path: Path) -> None:
     files = Files(dev=("dev.jsonl",), needs=("train_*.jsonl", "dev-labels.lst"))
     write(tmp_path / "dev.jsonl", "")
     assert files.find(tmp_path, "dev") == ()
@@ -70,7 +70,7 @@ def test_files_that_tell_the_benchmark(tmp_path: Path) -> None:
 # Tables.
 
 
-def test_only_test_may_lack_labels(tmp_path: Path) -> None:
+def test_only_test_can_lack_labels(tmp_path: Path) -> None:
     layout = Table(train=("train.tsv",), test=("test.tsv",), row=TEXT_ROW)
     content = "index\tsentence\n7\tone\n"
     path = write(tmp_path / "test.tsv", content)
@@ -79,19 +79,19 @@ def test_only_test_may_lack_labels(tmp_path: Path) -> None:
     refused(layout, tmp_path, "train.tsv:2 ", 'no "label", but index, sentence')
 
 
-def test_missing_column_names_those_there_are(tmp_path: Path) -> None:
+def test_missing_column_is_reported_with_the_existing_columns(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "text\tlabel\none\t1\n")
     refused(Table(train=("train.tsv",), row=TEXT_ROW), tmp_path, "train.tsv:2 ", 'no "sentence", but text, label')
 
 
-def test_alternative_columns_numbers_and_new_names(tmp_path: Path) -> None:
+def test_alternative_numbered_and_renamed_columns(tmp_path: Path) -> None:
     row = fields(text=("Sentence", "sentence"), label=("gold", "label"), rename={"Yes": "Y"}, strip=True)
     write(tmp_path / "train.tsv", "sentence\tlabel\n one \tYes\ntwo\tN\n")
     rows = [row for _, row in read(Table(train=("train.tsv",), row=row, number=True), tmp_path)]
     assert rows == [{"text": "one", "label": "Y", "id": "0"}, {"text": "two", "label": "N", "id": "1"}]
 
 
-def test_rows_that_are_left_out(tmp_path: Path) -> None:
+def test_skipped_rows(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "sentence\tlabel\none\tx\n\ty\nthree\t-\n \tx\nfive\t\nsix\nseven\ty\n")
     layout = Table(train=("train.tsv",), row=TEXT_ROW, skip_short=True, drop_empty=True, drop_labels=("-",))
     with pytest.warns(UserWarning, match="are left out") as caught:
@@ -103,7 +103,7 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_that_name_their_split(tmp_path: Path) -> None:
+def test_split_is_read_from_the_rows(tmp_path: Path) -> None:
     splits: dict[str, Split] = {"TRAIN": "train", "TRIAL": "dev"}
     layout = Table(every=("all.tsv",), row=TEXT_ROW, choose=by_column("set", splits))
     write(tmp_path / "all.tsv", "sentence\tlabel\tset\none\tx\tTRAIN\ntwo\ty\tTRIAL\nthree\tx\tTRAIN\n")
@@ -113,7 +113,7 @@ def test_rows_that_name_their_split(tmp_path: Path) -> None:
     refused(layout, tmp_path, "all.tsv:2 ", "'TRAINING'", "TRAIN, TRIAL")
 
 
-def test_hashed_splits_do_not_depend_on_the_order(tmp_path: Path) -> None:
+def test_hashed_splits_do_not_depend_on_row_order(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(1000)]
     layout = Table(every=("all.tsv",), row=TEXT_ROW, choose=by_hash)
     found = []
@@ -133,7 +133,7 @@ def test_hashed_split_is_fixed() -> None:
     assert 80 < shares["dev"] < 120
 
 
-# JSON lines, with labels in a file of their own or not.
+# JSON lines, with or without a separate file of labels.
 
 WINOGRANDE = JsonLines(
     train=(("train.jsonl", "train.lst"), "train.jsonl"), row=winogrande_row, label_lines={"1": 0, "2": 1}
@@ -145,7 +145,7 @@ def write_jsonl(path: Path, *rows: Any) -> Path:
     return write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_labels_of_their_own_file(tmp_path: Path) -> None:
+def test_labels_in_a_separate_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "train.jsonl", SENTENCE, SENTENCE | {"answer": "2"})
     write(tmp_path / "train.lst", "1\r\n2")
     row = {"context": "Ann thanked", "choices": ["Bob .", "Cy ."]}
@@ -161,13 +161,13 @@ def test_labels_of_their_own_file(tmp_path: Path) -> None:
         ("1\n1\n", ("train.jsonl:2 ", "another label than", "train.lst:2")),
     ],
 )
-def test_labels_that_do_not_fit(tmp_path: Path, lines: str, words: tuple[str, ...]) -> None:
+def test_mismatched_labels_are_refused(tmp_path: Path, lines: str, words: tuple[str, ...]) -> None:
     write_jsonl(tmp_path / "train.jsonl", SENTENCE, SENTENCE | {"answer": "2"})
     write(tmp_path / "train.lst", lines)
     refused(WINOGRANDE, tmp_path, *words)
 
 
-def test_without_the_file_of_labels_rows_must_have_them(tmp_path: Path) -> None:
+def test_rows_need_labels_without_a_label_file(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", SENTENCE | {"answer": "2"}, SENTENCE)
     refused(WINOGRANDE, tmp_path, "train.jsonl:2 ", 'no "answer", but sentence, option1, option2')
 
@@ -188,12 +188,12 @@ CHOICES = [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]
         ({"stem": "Why?", "choices": [{"label": "A"}, {"label": "B"}]}, "A", ('no "text", but label',)),
     ],
 )
-def test_malformed_questions(tmp_path: Path, question: Any, answer: str, words: tuple[str, ...]) -> None:
+def test_malformed_questions_are_refused(tmp_path: Path, question: Any, answer: str, words: tuple[str, ...]) -> None:
     write_jsonl(tmp_path / "train.jsonl", {"question": question, "answerKey": answer})
     refused(JsonLines(train=("train.jsonl",), row=csqa_row), tmp_path, "train.jsonl:1 ", *words)
 
 
-def test_other_malformed_rows(tmp_path: Path) -> None:
+def test_other_malformed_rows_are_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", SENTENCE | {"sentence": "Ann thanked Bob.", "answer": "1"})
     refused(JsonLines(train=("train.jsonl",), row=winogrande_row), tmp_path, "train.jsonl:1 ", 'without the blank "_"')
     write_jsonl(tmp_path / "train.jsonl", {"ctx_a": "a", "ctx_b": "", "endings": "one", "label": 0})
@@ -258,7 +258,7 @@ def test_texts_in_another_encoding(tmp_path: Path) -> None:
     assert rows[3][1]["text"] == "fine\ncafé"
 
 
-def test_a_folder_without_the_classes_is_another(tmp_path: Path) -> None:
+def test_folder_without_all_classes_is_not_found(tmp_path: Path) -> None:
     write(tmp_path / "train/neg/0.txt", "one")
     assert REVIEWS.find(tmp_path, "train") == ()
 
@@ -296,7 +296,7 @@ def test_questions_without_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "start", "found"), [("Bob", 7, "' Bo'"), ("Bob", 24, "'.'"), ("Bob", -17, "'Ann'")])
-def test_answers_that_are_not_in_the_context(tmp_path: Path, text: str, start: int, found: str) -> None:
+def test_answers_missing_from_the_context(tmp_path: Path, text: str, start: int, found: str) -> None:
     write_squad(tmp_path / "train.json", question((text, start)))
     refused(V1, tmp_path, "train.json:q1 ", f"'Bob' at {start}", found)
 
@@ -313,7 +313,7 @@ def test_answers_that_are_not_in_the_context(tmp_path: Path, text: str, start: i
         ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "q"}]}]}]}', (":q ", 'no string "question"')),
     ],
 )
-def test_malformed_squad(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
+def test_malformed_squad_is_refused(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
     write(tmp_path / "train.json", content)
     refused(V1, tmp_path, *words)
 
@@ -322,6 +322,6 @@ def test_malformed_squad(tmp_path: Path, content: str, words: tuple[str, ...]) -
     ("answers", "word"),
     [("Bob", "list"), ([{"text": "Bob"}], "integer"), ([{"text": "Bob", "answer_start": "8"}], "integer")],
 )
-def test_malformed_answers(tmp_path: Path, answers: Any, word: str) -> None:
+def test_malformed_answers_are_refused(tmp_path: Path, answers: Any, word: str) -> None:
     write_squad(tmp_path / "train.json", {"id": "q1", "question": "Who?", "answers": answers})
     refused(V1, tmp_path, "train.json:q1 ", f"no {word}")

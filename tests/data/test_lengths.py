@@ -1,4 +1,4 @@
-"""Padded lengths: each must be worth compiling its program, and for each number of lengths the best are chosen."""
+"""Padded lengths: each must be worth compiling its program, and the best are chosen for each number of lengths."""
 
 import itertools
 from typing import Any
@@ -32,15 +32,15 @@ def rows_of(lengths: list[int]) -> TokenisedRows:
 
 
 def lengths_of(*train: TokenisedRows, num_steps: int = 10**6, config: TrainConfig = CONFIG, **given: Any) -> tuple:
-    """The lengths of training batches, by default of a run so long that compiling programs costs next to nothing."""
+    """The lengths of training batches, by default for a run so long that the cost of compilation is negligible."""
     return train_lengths(train, config, num_steps=num_steps, **given)
 
 
-def test_rows_of_one_length_need_one() -> None:
+def test_rows_of_equal_length_need_one_length() -> None:
     assert lengths_of(rows_of([8] * 12)) == (8,)
 
 
-def test_a_second_length_must_remove_enough_padding_over_the_run() -> None:
+def test_second_length_must_save_enough_padding_over_the_run() -> None:
     data = rows_of([8] * 40 + [32] * 40)
     # With one length, half of the steps have 4 rows with 24 tokens of padding each.
     enough = 2 * -(-PROGRAM_TOKENS // (4 * 24))
@@ -49,45 +49,45 @@ def test_a_second_length_must_remove_enough_padding_over_the_run() -> None:
     assert padding_share(data, batch_size=4, lengths=(8, 32)) == 0
 
 
-def test_a_run_of_few_steps_has_one_length() -> None:
+def test_short_run_has_one_length() -> None:
     lengths = np.random.default_rng(0).integers(4, 128, 300).tolist()
     config = TrainConfig(max_length=128, batch_size=32)
     assert lengths_of(rows_of(lengths), num_steps=10, config=config) == (128,)
     assert len(lengths_of(rows_of(lengths), num_steps=1000, config=config)) > 2
 
 
-def test_dev_rows_have_lengths_of_their_own() -> None:
+def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
     found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=1)
     assert found == PaddedLengths(train=(8,), dev=(40,))
-    # Evaluated often enough, the short dev rows are worth a program.
+    # With enough evaluations, the short dev rows are worth a program.
     found = choose_lengths([train], [dev], CONFIG, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
-    # The third batch has both kinds of rows.
+    # The third batch has both short and long rows.
     assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
 
 
-def test_few_rows_to_predict_share_programs_with_the_next_call() -> None:
+def test_predicting_few_rows_reuses_programs_across_calls() -> None:
     few, many = rows_of([4] * 100 + [39]), rows_of([4] * 39_000 + [39] * 1000)
     assert inference_lengths(few, batch_size=4, max_length=40) == (10, 20, 30, 40)
     assert inference_lengths(many, batch_size=4, max_length=40) == (4, 40)
 
 
-def test_lengths_to_choose_from() -> None:
+def test_candidate_lengths() -> None:
     assert ladder(1, 128) == [2]
     assert ladder(31, 128) == [*range(2, 25, 2), 28, 32]
     assert ladder(125, 126) == [*range(2, 25, 2), *range(28, 49, 4), 56, 64, 72, 80, 96, 112, 126]
     assert ladder(500, 512)[-6:] == [224, 256, 320, 384, 448, 512]
 
 
-def test_given_lengths_are_kept() -> None:
+def test_configured_lengths_are_used() -> None:
     config = TrainConfig(max_length=40, buckets=(10, 20))
     found = choose_lengths([rows_of([8] * 12)], [rows_of([8])], config, num_steps=1, num_evaluations=1)
     assert found == PaddedLengths(train=(10, 20, 40), dev=(10, 20, 40))
     assert eval_lengths([rows_of([8])], config) == (10, 20, 40)
 
 
-def test_what_is_drawn_seldom_counts_little() -> None:
+def test_rarely_sampled_tasks_count_little() -> None:
     short, long = rows_of([8] * 40), rows_of([32] * 40)
     assert lengths_of(short, long, shares=[1.0, 1.0], num_steps=10**5) == (8, 32)
     assert lengths_of(short, long, shares=[1.0, 1e5], num_steps=10**5) == (32,)
@@ -95,7 +95,7 @@ def test_what_is_drawn_seldom_counts_little() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=200), st.integers(1, 10**5))
-def test_no_other_number_of_lengths_costs_less(lengths: list[int], num_steps: int) -> None:
+def test_chosen_number_of_lengths_has_the_lowest_cost(lengths: list[int], num_steps: int) -> None:
     data = rows_of(lengths)
     chosen = lengths_of(data, num_steps=num_steps)
     assert list(chosen) == sorted(set(chosen))
@@ -116,7 +116,7 @@ def test_no_other_number_of_lengths_costs_less(lengths: list[int], num_steps: in
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 5), min_size=5, max_size=9), st.integers(1, 4))
-def test_equals_a_search_through_all_lengths(counts: list[int], number: int) -> None:
+def test_best_lengths_equal_an_exhaustive_search(counts: list[int], number: int) -> None:
     weights = np.array([0.0, *counts])
     weights[-1] += 1
     lengths = range(1, len(weights))

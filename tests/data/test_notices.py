@@ -1,4 +1,4 @@
-"""What may be wrong with data and results, with counts."""
+"""Notices about suspicious data and results, with counts."""
 
 import time
 
@@ -27,7 +27,7 @@ def test_blank_texts_are_counted(blank: str) -> None:
     assert blank_texts("dev", rows("a", ".", "0", "一")) == ""
 
 
-def test_labels_that_are_all_different_are_counted() -> None:
+def test_all_distinct_labels_are_counted() -> None:
     texts = [str(row) for row in range(40)]
     told = many_labels("train", rows(*texts, labels=[f"id{row}" for row in range(40)]))
     assert "40 train rows" in told
@@ -40,7 +40,7 @@ def test_labels_that_are_all_different_are_counted() -> None:
     assert many_labels("train", rows(*texts)) == ""
 
 
-def test_rows_of_train_that_are_in_dev_too_are_counted() -> None:
+def test_train_rows_that_also_occur_in_dev_are_counted() -> None:
     train = rows("a", "b", "a", "c", labels=["x", "y", "x", "y"])
     dev = rows("a", "d", "b", "a", labels=["x", "y", "x", "x"])
     told = rows_in_both("t", train, dev)
@@ -57,7 +57,7 @@ def test_rows_of_train_that_are_in_dev_too_are_counted() -> None:
     assert "1 of them with the same label" in rows_in_both("t", spans, spans)
 
 
-def test_an_accuracy_that_is_no_better_than_the_largest_class() -> None:
+def test_accuracy_no_better_than_the_majority_class() -> None:
     labels = ["x"] * 17 + ["y"] * 2
     dev = rows(*map(str, range(19)), labels=labels)
     for correct in (17, 16, 0):
@@ -72,12 +72,12 @@ def test_an_accuracy_that_is_no_better_than_the_largest_class() -> None:
     assert no_better_than_majority("head", values, {"pearson": 0.0}) == ""
 
 
-def test_sound_data_gives_no_notice() -> None:
+def test_valid_data_gives_no_notice() -> None:
     train = rows("a", "b", "c", "d", labels=["x", "y", "x", "y"])
     assert data_notices(TASK, {"train": train, "dev": rows("e", "f", labels=["x", "y"])}) == []
 
 
-def test_many_rows_take_little_time() -> None:
+def test_many_rows_are_checked_quickly() -> None:
     texts = [(f"text number {row}", f"another text {row}") for row in range(200_000)]
     split = rows_from_lists(texts, ["x", "y"] * 100_000)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The benchmarks' own files: every task from small files in the official layouts, and row counts of the real ones."""
+"""Official benchmark files: small files of every task in the official layouts, and row counts of the real files."""
 
 import csv
 import gzip
@@ -15,7 +15,7 @@ from afjax.config.tasks import Metric, TaskKind
 from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
 from afjax.errors import UserError
 
-# By task: the content of files by their path, and the rows of each split.
+# By task: file contents by path, and the rows of each split.
 Cases = dict[str, tuple[dict[str, str | bytes], dict[str, list[dict[str, Any]]]]]
 
 MARK = "\ufeff"
@@ -59,7 +59,7 @@ def pair(first: str, second: str, **more: Any) -> dict[str, Any]:
     return {"text_a": first, "text_b": second} | more
 
 
-# Files in the layout of each task, and the rows that they are.
+# Files in each task's layout, and the expected rows.
 
 GLUE: Cases = {
     "cola": (
@@ -462,7 +462,7 @@ OTHERS: Cases = {
     },
 }
 
-# Tasks without official splits, with names of their columns of texts and labels.
+# Tasks without official splits, with the names of their text and label columns.
 STANCE = (
     "q1_from_reading_the_tweet_which_of_the_options_below_is_most_likely_to_be_true_about_the_stance_or_outlook_of_the_"
     "tweeter_towards_the_target"
@@ -494,7 +494,7 @@ TASKS = GLUE | SUPER_GLUE | CHOICES | OTHERS
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_rows(tmp_path: Path, name: str) -> None:
+def test_rows_of_every_task(tmp_path: Path, name: str) -> None:
     files, expected = TASKS[name]
     write_all(tmp_path, files)
     assert rows_of(name, tmp_path) == expected
@@ -504,8 +504,8 @@ def test_rows(tmp_path: Path, name: str) -> None:
         assert labels <= {*task.labels, *map(str, range(len(task.labels)))}
 
 
-def split_rows(name: str, folder: Path) -> set[tuple[str, str]]:
-    """The rows of all splits; no two splits have one text."""
+def shard_rows(name: str, folder: Path) -> set[tuple[str, str]]:
+    """The rows of all splits; no text occurs in two splits."""
     rows = rows_of(name, folder)
     assert list(rows) == list(SPLITS)
     texts = [{row["text"] for row in split} for split in rows.values()]
@@ -514,7 +514,7 @@ def split_rows(name: str, folder: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", SPREADSHEETS)
-def test_spreadsheets(tmp_path: Path, name: str) -> None:
+def test_rows_of_spreadsheets(tmp_path: Path, name: str) -> None:
     path, text, label = SPREADSHEETS[name]
     labels = OFFICIAL[name].labels or ("one", "other")
     rows = [(str(number), f"“{number}”, caf\xe9", labels[number % 2]) for number in range(50)]
@@ -522,15 +522,15 @@ def test_spreadsheets(tmp_path: Path, name: str) -> None:
     write(tmp_path / path, spreadsheet(("_unit_id", text, label), *rows, end="\r", encoding=encoding))
     if "complaints" in name:
         write(tmp_path / path, spreadsheet(("_unit_id", text, label), *rows, encoding=encoding))
-    assert split_rows(name, tmp_path) == {(text, label) for _, text, label in rows}
+    assert shard_rows(name, tmp_path) == {(text, label) for _, text, label in rows}
 
 
-def test_every_task_has_files_here() -> None:
+def test_every_task_is_covered_by_these_tests() -> None:
     others = {"newsgroups", "sms_spam", "news_aggregator"}
     assert {*TASKS, *SPREADSHEETS, *others} == set(OFFICIAL)
 
 
-def test_the_table_of_tasks() -> None:
+def test_official_task_table_is_valid() -> None:
     for name, task in OFFICIAL.items():
         assert task.about
         assert task.folders
@@ -542,7 +542,7 @@ def test_the_table_of_tasks() -> None:
         assert task.no_answer == (name == "squad_v2")
 
 
-# What the parametrised tests leave out.
+# Cases that the parametrised tests leave out.
 
 
 def test_mrpc_as_it_was_published(tmp_path: Path) -> None:
@@ -557,12 +557,12 @@ def test_mrpc_as_it_was_published(tmp_path: Path) -> None:
     }
 
 
-def test_mrpc_without_labels_of_test(tmp_path: Path) -> None:
+def test_mrpc_without_test_labels(tmp_path: Path) -> None:
     write(tmp_path / "MRPC/test.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tfour\tfive\n")
     assert rows_of("mrpc", tmp_path) == {"test": [pair("four", "five", id="0")]}
 
 
-def test_broken_rows_of_qqp_are_left_out(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_skipped(tmp_path: Path) -> None:
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(
         tmp_path / "glue/QQP/train.tsv",
@@ -573,7 +573,7 @@ def test_broken_rows_of_qqp_are_left_out(tmp_path: Path) -> None:
     assert [row["id"] for _, row in rows] == ["1", "3"]
 
 
-def test_rte_of_glue_comes_before_that_of_superglue(tmp_path: Path) -> None:
+def test_glue_rte_takes_precedence_over_superglue_rte(tmp_path: Path) -> None:
     write_all(tmp_path, GLUE["rte"][0])
     path = write(tmp_path / "glue/RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n")
     assert find_official("rte", tmp_path) == {"dev": (path,)}
@@ -584,7 +584,7 @@ def test_glue_diagnostics_without_labels(tmp_path: Path) -> None:
     assert rows_of("diagnostics", tmp_path) == {"test": [pair("one", "two", id="0")]}
 
 
-def test_winogrande_takes_the_largest_train(tmp_path: Path) -> None:
+def test_winogrande_uses_the_largest_train_file(tmp_path: Path) -> None:
     for size in ("xs", "l", "m"):
         write(tmp_path / f"winogrande/train_{size}.jsonl", winogrande("1"))
     write(tmp_path / "winogrande/train_m-labels.lst", "1\n")
@@ -593,7 +593,7 @@ def test_winogrande_takes_the_largest_train(tmp_path: Path) -> None:
     assert find_official("winogrande_xl", tmp_path) == {}
 
 
-def test_labels_of_another_length(tmp_path: Path) -> None:
+def test_label_file_with_another_number_of_labels_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "winogrande/dev.jsonl", winogrande("1"))
     write(tmp_path / "winogrande/dev-labels.lst", "1\n2\n")
     refused("winogrande", tmp_path, "dev", "dev-labels.lst has 2 labels", "dev.jsonl 1 rows")
@@ -601,19 +601,19 @@ def test_labels_of_another_length(tmp_path: Path) -> None:
     refused("winogrande", tmp_path, "dev", "dev.jsonl:1 ", "another label")
 
 
-def test_sick_in_one_file(tmp_path: Path) -> None:
+def test_sick_splits_in_one_file(tmp_path: Path) -> None:
     write(tmp_path / "sick/SICK.txt", SICK_ONE)
     assert rows_of("sick", tmp_path)["dev"] == [pair("three", "four", label="ENTAILMENT", id="2")]
 
 
-def test_arguments_without_their_sentences(tmp_path: Path) -> None:
+def test_arguments_without_their_sentences_are_refused(tmp_path: Path) -> None:
     header = UKP.replace("sentence\t", "")
     for topic in UKP_TOPICS:
         write(tmp_path / f"argument/{topic}.tsv", f"{header}{topic}\tu\ta\th\tNoArgument\ttrain\n")
     refused("argument", tmp_path, "train", "abortion.tsv:2 ", 'no column "sentence"', "pipeline")
 
 
-def test_imdb_in_its_archive(tmp_path: Path) -> None:
+def test_imdb_is_read_from_its_archive(tmp_path: Path) -> None:
     files, expected = OTHERS["imdb"]
     write_all(tmp_path / "unpacked", files)
     with tarfile.open(tmp_path / "aclImdb_v1.tar.gz", "w:gz") as tar:
@@ -638,7 +638,7 @@ def write_newsgroups(folder: Path, *roots: str) -> set[tuple[str, str]]:
 
 def test_newsgroups_by_date(tmp_path: Path) -> None:
     rows = write_newsgroups(tmp_path / "20news-bydate", "20news-bydate-train", "20news-bydate-test")
-    assert split_rows("newsgroups", tmp_path) == rows
+    assert shard_rows("newsgroups", tmp_path) == rows
     test = rows_of("newsgroups", tmp_path)["test"]
     assert len(test) == 80
     assert all("20news-bydate-test" in row["text"] for row in test)
@@ -651,60 +651,60 @@ def test_newsgroups_without_splits(tmp_path: Path, archive: str) -> None:
         with tarfile.open(tmp_path / archive, "w:gz") as tar:
             tar.add(tmp_path / "20_newsgroups", "20_newsgroups")
         (tmp_path / "20_newsgroups").rename(tmp_path / "unpacked")
-    assert split_rows("newsgroups", tmp_path) == rows
+    assert shard_rows("newsgroups", tmp_path) == rows
 
 
 def test_sms_spam(tmp_path: Path) -> None:
     rows = [(f'"Go {number}, é', "ham") for number in range(40)]
     write(tmp_path / "smsspamcollection/SMSSpamCollection", "".join(f"{label}\t{text}\n" for text, label in rows))
-    assert split_rows("sms_spam", tmp_path) == set(rows)
+    assert shard_rows("sms_spam", tmp_path) == set(rows)
 
 
-def test_sms_spam_of_kaggle(tmp_path: Path) -> None:
+def test_sms_spam_from_kaggle(tmp_path: Path) -> None:
     rows = [("ham", f'He said "{number}", \xa3', "", "", "") for number in range(40)]
     write(tmp_path / "sms_spam/spam.csv", spreadsheet(("v1", "v2", "", "", ""), *rows, encoding="latin-1"))
-    assert split_rows("sms_spam", tmp_path) == {(text, "ham") for _, text, *_ in rows}
+    assert shard_rows("sms_spam", tmp_path) == {(text, "ham") for _, text, *_ in rows}
 
 
 def test_news_aggregator(tmp_path: Path) -> None:
     rows = [(f'Fed "official {number}', "bemt"[number % 4]) for number in range(40)]
     content = "".join(f"{n}\t{t}\thttp://x\tP\t{c}\tddUyU0\twww.x\t1394470370698\n" for n, (t, c) in enumerate(rows, 1))
     write(tmp_path / "newsCorpora.csv", content)
-    assert split_rows("news_aggregator", tmp_path) == set(rows)
+    assert shard_rows("news_aggregator", tmp_path) == set(rows)
 
 
-def test_labels_that_are_no_class(tmp_path: Path) -> None:
+def test_labels_that_are_not_a_class_are_skipped(tmp_path: Path) -> None:
     rows = [(f"tweet {number}", label) for number in range(60) for label in ("Yes", "N", "N/A")]
     path = tmp_path / "crowdflower_global_warming/1377884570_tweet_global_warming.csv"
     write(path, spreadsheet(("tweet", "existence"), *rows))
-    assert split_rows("crowdflower_global_warming", tmp_path) == {
+    assert shard_rows("crowdflower_global_warming", tmp_path) == {
         (text, label[0]) for text, label in rows if label != "N/A"
     }
 
 
-def test_cells_without_text_or_label_are_left_out(tmp_path: Path) -> None:
+def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
     rows = [(f"tweet {number}", "anger") for number in range(60)]
     content = spreadsheet(("content", "sentiment"), *rows, (" ", "fear"), ("text", ""))
     write(tmp_path / "crowdflower/text_emotion.csv", content)
     with pytest.warns(UserWarning, match=r"^2 of 62 rows have no text or no label .*text_emotion\.csv:62\.$"):
-        assert split_rows("crowdflower_emotion", tmp_path) == set(rows)
+        assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
-# What is not there, or not official.
+# Missing and unofficial files.
 
 
-def test_unknown_task(tmp_path: Path) -> None:
+def test_unknown_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r'no official task "mnlii".* Did you mean "mnli"\?$'):
         find_official("mnlii", tmp_path)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_nothing_is_there(tmp_path: Path, name: str) -> None:
+def test_missing_files_are_reported(tmp_path: Path, name: str) -> None:
     assert find_official(name, tmp_path) == find_official(name, tmp_path / "none") == {}
     refused(name, tmp_path, "test" if name == "diagnostics" else "train", name)
 
 
-def test_missing_split(tmp_path: Path) -> None:
+def test_missing_split_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "glue/RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n")
     refused("rte", tmp_path, "dev", "glue/RTE has no dev split", "dev.tsv or val.jsonl")
     refused("mnli", tmp_path, "dev", "no official data of mnli", "dev_matched.tsv", str(tmp_path / "glue/MNLI"))
@@ -712,7 +712,7 @@ def test_missing_split(tmp_path: Path) -> None:
         read_official("squad", tmp_path, "test")
 
 
-def test_files_of_our_own_are_not_official(tmp_path: Path) -> None:
+def test_files_in_our_own_format_are_not_official(tmp_path: Path) -> None:
     choice = lines({"context": "c", "choices": ["a", "b"], "label": 0})
     names = [*OFFICIAL, "RTE", "CB", "BoolQ", "SST-2", "CoLA"]
     for name in names:
@@ -725,25 +725,25 @@ def test_files_of_our_own_are_not_official(tmp_path: Path) -> None:
         (tmp_path / name / "labels.json").unlink()
         (tmp_path / name / "train.tsv").unlink()
     found = {name for name in OFFICIAL if find_official(name, tmp_path)}
-    # The folders CB, RTE and BoolQ are called as SuperGLUE's.
+    # The folders CB, RTE and BoolQ have the same names in SuperGLUE.
     assert found <= {"cb", "rte", "boolq"}
 
 
-def test_names_of_folders_are_exact(tmp_path: Path) -> None:
+def test_folder_names_are_case_sensitive(tmp_path: Path) -> None:
     write(tmp_path / "glue/rte/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n")
     assert find_official("rte", tmp_path) == {}
 
 
-# Files that are not as they are published.
+# Files that differ from the published ones.
 
 
-def test_ids_that_two_rows_have(tmp_path: Path) -> None:
+def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
     row = "0\tone\ttwo\tentailment\n"
     write(tmp_path / "RTE/dev.tsv", f"index\tsentence1\tsentence2\tlabel\n{row}{row}")
     refused("rte", tmp_path, "dev", "dev.tsv:3 ", "the id '0'")
 
 
-def test_files_without_rows(tmp_path: Path) -> None:
+def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n")
     refused("rte", tmp_path, "dev", "has no rows")
 
@@ -758,26 +758,26 @@ def test_files_without_rows(tmp_path: Path) -> None:
         (b"index\tsentence1\tsentence2\tlabel\n0\tcaf\xe9\ttwo\tx\n", (":2 ", "not UTF-8", "0xe9")),
     ],
 )
-def test_malformed_tables(tmp_path: Path, content: str | bytes, words: tuple[str, ...]) -> None:
+def test_malformed_tables_are_refused(tmp_path: Path, content: str | bytes, words: tuple[str, ...]) -> None:
     path = write(tmp_path / "glue/RTE/train.tsv", content)
     refused("rte", tmp_path, "train", str(path), *words)
 
 
-def test_malformed_lines(tmp_path: Path) -> None:
+def test_malformed_lines_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "CB/train.jsonl", lines({"premise": "p", "label": "neutral"}))
     refused("cb", tmp_path, "train", "train.jsonl:1 ", 'no "hypothesis", but premise, label')
     write(tmp_path / "CB/train.jsonl", '{"premise": "p"\n')
     refused("cb", tmp_path, "train", "train.jsonl:1 ", "is not JSON")
 
 
-def test_truncated_files(tmp_path: Path) -> None:
+def test_truncated_files_are_refused(tmp_path: Path) -> None:
     content = "".join(f"{number}\t1\t\t{number**50}\n" for number in range(300))
     path = write(tmp_path / "CoLA/train.tsv.gz", content)
     path.write_bytes(path.read_bytes()[:-300])
     refused("cola", tmp_path, "train", "in the middle of its gzip data")
 
 
-# The real files, where someone has them.
+# The real files, if available.
 
 COUNTS = {
     "mrpc": {"train": 3668, "dev": 408, "test": 1725},

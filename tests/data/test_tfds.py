@@ -1,4 +1,4 @@
-"""A prepared TFDS dataset is built and read here without TensorFlow, which is not installed for the tests."""
+"""A prepared TFDS dataset is built and read without TensorFlow, which the tests do not install."""
 
 import importlib.util
 import sys
@@ -23,7 +23,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 
 class TinyPairs(tfds.core.GeneratorBasedBuilder):
-    """GLUE's layout: test labels are -1."""
+    """GLUE's layout, in which test labels are -1."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -90,24 +90,24 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
         ({"label": "idx", "labels": ("a", "b")}, r"validation:\d has the label"),
     ],
 )
-def test_wrong_settings(prepared: Path, settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_split(TaskConfig(name="t", source=f"tfds:{prepared}", **settings), "dev")
 
 
-def test_folder_that_is_no_dataset(tmp_path: Path) -> None:
+def test_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no dataset_info\.json; give the version folder"):
         load_split(TaskConfig(name="t", source=f"tfds:{tmp_path}"), "train")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
-def test_dataset_that_needs_tensorflow() -> None:
+def test_dataset_that_needs_tensorflow_is_refused() -> None:
     with pytest.raises(UserError, match=r"afjax\[tfds\]"):
         load_split(TaskConfig(name="t", source="tfds:glue/rte"), "train")
 
 
 class TinyQuestions(tfds.core.GeneratorBasedBuilder):
-    """SQuAD's layout, with a list of choices beside."""
+    """SQuAD's layout with an additional list of choices."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -160,7 +160,7 @@ def test_answers_and_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("training")
-def test_a_prepared_dataset_is_trained_on(prepared: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_prepared_dataset_can_be_trained_on(prepared: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     task = TaskConfig(name="t", source=f"tfds:{prepared}")
     settings = TrainConfig(max_steps=2, batch_size=4, max_length=8, buckets=(8,), dropout=False)
     adapter = AdapterConfig(reduction_factor=4.0)

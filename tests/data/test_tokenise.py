@@ -1,4 +1,4 @@
-"""Token ids equal those of the tokenizer's own call, and the cache is found, told apart and never trusted blindly."""
+"""Token ids equal the tokenizer's direct output, and the cache is found, keyed correctly and validated."""
 
 import os
 import warnings
@@ -57,7 +57,7 @@ SINGLES = Rows(PAIRS.text_a, None, PAIRS.labels, PAIRS.label_names)
     types=st.booleans(),
     max_length=st.integers(4, 20),
 )
-def test_any_pair_equals_the_tokenizers_own_call(texts: list[tuple[str, str]], types: bool, max_length: int) -> None:
+def test_any_pair_equals_a_direct_tokenizer_call(texts: list[tuple[str, str]], types: bool, max_length: int) -> None:
     tokenizer = TOKENIZERS[types]
     backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_length, strategy="longest_first")
@@ -78,7 +78,7 @@ def same(one: TokenisedRows, other: TokenisedRows) -> bool:
 @pytest.mark.parametrize("rows", [PAIRS, SINGLES])
 @pytest.mark.parametrize("types", [True, False])
 @pytest.mark.parametrize("max_length", [4, 7, 64])
-def test_equals_the_tokenizers_own_call(rows: Rows, types: bool, max_length: int) -> None:
+def test_rows_equal_a_direct_tokenizer_call(rows: Rows, types: bool, max_length: int) -> None:
     tokenizer = make_tokenizer(types=types)
     before = tokenizer.backend_tokenizer.to_str()
     data = tokenise(rows, tokenizer, max_length=max_length, cache_dir=None)
@@ -96,7 +96,7 @@ def test_equals_the_tokenizers_own_call(rows: Rows, types: bool, max_length: int
     assert data.labels is rows.labels
 
 
-def test_many_chunks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_token_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None)
     monkeypatch.setattr(tokenise_module, "CHUNK", 3)
     assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=None), whole)
@@ -106,9 +106,7 @@ def refuse_to_run(*_: Any) -> None:
     raise AssertionError("tokenised again")
 
 
-def test_second_call_reads_the_cache_with_the_labels_of_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_call_reads_the_cache_and_keeps_its_own_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".npz"]
     monkeypatch.setattr(tokenise_module, "run_tokenizer", refuse_to_run)
@@ -129,7 +127,7 @@ def test_second_call_reads_the_cache_with_the_labels_of_its_rows(
         {"rows": Rows([f"{PAIRS.text_a[0]}three", "", *PAIRS.text_a[2:]], PAIRS.text_b, None, ())},
     ],
 )
-def test_all_that_token_ids_depend_on_is_in_the_key(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_cache_key_covers_everything_that_affects_token_ids(tmp_path: Path, change: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"rows": PAIRS, "tokenizer": make_tokenizer(), "max_length": 7}
     tokenise(**settings, cache_dir=tmp_path)
     changed = tokenise(**(settings | change), cache_dir=tmp_path)
@@ -138,7 +136,7 @@ def test_all_that_token_ids_depend_on_is_in_the_key(tmp_path: Path, change: dict
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other", "short"])
-def test_a_damaged_cache_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
     expected = tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     raw = path.read_bytes()
@@ -160,13 +158,13 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, damage: str) -> None:
     assert same(tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path), expected)
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be cached in .*file"):
         tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "file")
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -176,17 +174,17 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir())
 
 
-def test_no_room_for_text() -> None:
+def test_max_length_without_room_for_text_is_refused() -> None:
     with pytest.raises(UserError, match="max_length is 3, but special tokens alone take 3"):
         tokenise(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
 
 
-def test_a_slow_tokenizer() -> None:
+def test_slow_tokenizer_is_refused() -> None:
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         tokenise(PAIRS, object(), max_length=7, cache_dir=None)
 
 
-def test_nothing_warns(tmp_path: Path) -> None:
+def test_tokenising_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path)

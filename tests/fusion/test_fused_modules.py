@@ -1,4 +1,4 @@
-"""Fusion of task modules: the factored and the text-book form are chosen by what they are, and give the same."""
+"""Fusion of task modules: the factored or the textbook form is chosen by kind, and both give the same result."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +87,7 @@ def make_params(configs: tuple[BesideLayers, ...], *, value: bool = True) -> tup
 def fuse_modules(
     fusion: Tree, adapters: list[Tree], configs: tuple[BesideLayers, ...], slot: Sublayer
 ) -> tuple[jax.Array, jax.Array]:
-    """The paper's formula on the outputs of the modules, with the rest of the layer after it."""
+    """Applies the paper's formula to the outputs of the modules, followed by the rest of the layer."""
     outputs = []
     for tree, config in zip(adapters, configs, strict=True):
         output = slot_kind(config).output
@@ -141,7 +141,7 @@ def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, 
 
 
 @pytest.mark.parametrize("name", ["of other kinds", "serial", "in some layers", "nonlinear", "lhuc"])
-def test_a_fusion_of_modules_in_the_whole_model(name: str) -> None:
+def test_fusion_of_modules_in_the_full_model(name: str) -> None:
     configs, factored = CASES[name]
     fusion, adapters = make_params(configs)
     names = [str(number) for number in range(len(configs))]
@@ -182,7 +182,7 @@ def test_a_fusion_of_modules_in_the_whole_model(name: str) -> None:
         (TopLayerConfig(), TopLayerConfig(), "of the kind top_layer, which sits on top of the encoder"),
     ],
 )
-def test_modules_that_cannot_be_fused(one: Adapter, two: Adapter, message: str) -> None:
+def test_incompatible_modules_are_refused(one: Adapter, two: Adapter, message: str) -> None:
     with pytest.raises(UserError) as raised:
         check_fusible({"one": one, "two": two}, 3)
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""The factored fusion equals the text-book form, in value and gradient, in float64."""
+"""The factored fusion equals the textbook form in value and gradient, in float64."""
 
 import dataclasses
 import functools
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from afjax.adapters import bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
+from afjax.fusion.attention import ScoreOptions
 from afjax.fusion.bank import bank_layout, inner_activations, make_bank
 from afjax.fusion.cost import FOLDING_TOKENS, folding_pays
 from afjax.fusion.factored import fuse_bank
@@ -45,7 +46,7 @@ def float64() -> Iterator[None]:
         yield
 
 
-# The text-book form, of one layer and slot
+# The textbook form, for one layer and slot
 
 
 def fuse_adapters(
@@ -58,7 +59,7 @@ def fuse_adapters(
     rate: float,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The paper's formula on the outputs of bottleneck adapters."""
+    """Applies the paper's formula to the outputs of bottleneck adapters."""
     outputs = jnp.stack([textbook_adapter(*pair, z) for pair in zip(adapters, configs, strict=True)], -2)
     return textbook_fusion(fusion, outputs, z, temperature=temperature, dropout_rate=rate, key=key)
 
@@ -80,11 +81,11 @@ def as_last(vector: jax.Array, array: jax.Array) -> jax.Array:
     return vector.reshape((1,) * (array.ndim - 1) + vector.shape)
 
 
-# What both are given
+# Inputs of both forms
 
 
 def draw(tree: Tree, seed: int) -> Tree:
-    """Every leaf anew, in float64, large enough that all of them matter."""
+    """Draws new values for every leaf, in float64, large enough to matter."""
     generator = np.random.default_rng(seed)
 
     def leaf(path: str, old: jax.Array) -> np.ndarray:
@@ -97,7 +98,7 @@ def draw(tree: Tree, seed: int) -> Tree:
 def make_inputs(
     configs: Sequence[AdapterConfig], *, hidden: int = HIDDEN, layers: int = 1, value: bool = True
 ) -> tuple[Tree, list[Tree]]:
-    """The fusion's and the adapters' trees, their leaves stacked over the layers."""
+    """Makes the fusion's and the adapters' trees, with leaves stacked over the layers."""
     size = {"hidden_size": hidden, "num_layers": layers}
     trunk = TrunkConfig(
         family="bert", vocab_size=9, num_heads=1, intermediate_size=9, max_positions=9, type_vocab_size=2, **size
@@ -113,7 +114,7 @@ def make_inputs(
 
 
 def make_z(*shape: int) -> np.ndarray:
-    """Hidden states; the last two tokens of the last row are padding, which embeds to anything: here to zeros."""
+    """Makes hidden states. The last two tokens of the last row are padding, whose arbitrary embedding is zero here."""
     z = np.random.default_rng(99).normal(size=shape)
     z[-1, -2:] = 0
     return z
@@ -124,7 +125,7 @@ def first_layer(tree: Any) -> Any:
 
 
 def check_close(ours: Any, theirs: Any) -> None:
-    """Equal to LIMIT, relative to the largest value of all leaves."""
+    """Checks equality up to LIMIT, relative to the largest value of all leaves."""
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(theirs))
     for mine, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == expected.dtype == np.float64
@@ -163,7 +164,7 @@ CASES = {
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("case", "length"),
-    # Of two rows: too few to multiply anything first; enough for query and key; and for all that meets.
+    # Lengths with two rows: too short to multiply any matrices first, long enough for query and key, and for all.
     [(case, HIDDEN // 2) for case in CASES]
     + [
         (case, length)
@@ -171,7 +172,7 @@ CASES = {
         for length in (HIDDEN, FOLDING_TOKENS // 2)
     ],
 )
-def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case: str, length: int) -> None:
+def test_factored_and_folded_forms_equal_the_textbook_form(case: str, length: int) -> None:
     configs, options = CASES[case]
     rate, temperature = options.get("rate", 0.0), options.get("temperature", 1.0)
     key = jax.random.key(5) if rate else None
@@ -181,8 +182,8 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
 
     def factored(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
-        given = {"layout": layout, "temperature": temperature, "dropout_rate": rate, "key": key}
-        return fuse_bank(first_layer(fusion["ffn"]), bank, z, **given)
+        options = ScoreOptions(temperature=temperature, dropout_rate=rate, key=key)
+        return fuse_bank(first_layer(fusion["ffn"]), bank, z, layout=layout, options=options)
 
     def textbook(fusion: Tree, adapters: list[Tree], z: jax.Array) -> tuple[jax.Array, jax.Array]:
         alone = [first_layer(adapter["ffn"]) for adapter in adapters]
@@ -205,15 +206,15 @@ def test_factored_and_folded_equal_the_textbook_form_in_value_and_gradient(case:
     if key is None:
         folded = first_layer(jax.jit(fold_fusion)(fusion, *make_bank(adapters, configs))["ffn"])
         inner = inner_activations(folded["down"], inputs[2], layout)
-        given = {"sizes": layout.sizes, "temperature": temperature}
-        check_close(fuse_folded(folded["fusion"], inputs[2], inner, **given), theirs[1])
+        options = ScoreOptions(temperature=temperature)
+        check_close(fuse_folded(folded["fusion"], inputs[2], inner, sizes=layout.sizes, options=options), theirs[1])
     _, attention = ours[1]
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("value", [True, False])
-def test_the_textbook_form_is_the_papers_sum_over_adapters(value: bool) -> None:
+def test_textbook_form_equals_the_papers_sum_over_adapters(value: bool) -> None:
     fusion, _ = make_inputs([AdapterConfig(size=2)], value=value)
     params = jax.tree.map(lambda leaf: np.asarray(leaf[0]), fusion["ffn"])
     generator = np.random.default_rng(3)
@@ -237,7 +238,9 @@ def test_the_textbook_form_is_the_papers_sum_over_adapters(value: bool) -> None:
     layers=st.integers(1, 2),
 )
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_shapes(sizes: list[int], kinds: int, hidden: int, shape: tuple[int, int], layers: int) -> None:
+def test_factored_form_equals_the_textbook_form_for_any_shapes(
+    sizes: list[int], kinds: int, hidden: int, shape: tuple[int, int], layers: int
+) -> None:
     configs = [dataclasses.replace(MIXED[(kinds + index) % len(MIXED)], size=size) for index, size in enumerate(sizes)]
     fusion, adapters = make_inputs(configs, hidden=hidden, layers=layers)
     z, layout = make_z(*shape, hidden), bank_layout(configs, hidden)
@@ -264,39 +267,39 @@ def test_folding_in_training_saves_operations() -> None:
         return compiled.compile().cost_analysis()["flops"] / tokens
 
     assert flops_per_token(FOLDING_TOKENS) < 0.6 * flops_per_token(FOLDING_TOKENS - 1)
-    # Query and key alone: 3 d² multiply-adds a token less, and 3 d³ more.
+    # Folding only query and key: 3 d² fewer multiply-adds per token, and 3 d³ more in total.
     tokens = FOLDING_TOKENS - 1
     saved = 6 * hidden**2 * (1 - hidden / tokens)
     assert flops_per_token(hidden) - flops_per_token(tokens) == pytest.approx(saved, rel=0.01)
 
 
-def test_folding_pays_where_it_saves_multiply_adds() -> None:
-    # By the count of the docstring: BERT-base, 4096 tokens.
+def test_folding_pays_if_it_saves_multiply_adds() -> None:
+    # Counted as in the docstring, for BERT-base and 4096 tokens.
     for num_adapters, expected in ((4, True), (16, True), (28, True), (32, False), (200, False)):
         units = 48 * num_adapters
         factored = 4096 * (6 * 768**2 + 6 * units * 768) + 3 * 768**3
         folded = 4096 * 8 * units * 768 + 7 * 768**2 * (units + num_adapters)
         assert folding_pays(4096, [48] * num_adapters, 768) == (folded < factored) == expected
     assert not folding_pays(FOLDING_TOKENS - 1, [48], 768)
-    # Folding makes matrices of all units: those of large bottlenecks never pay.
+    # Folding makes matrices for all units, which never pays for large bottlenecks.
     assert not folding_pays(10**6, [768] * 8, 768)
 
 
-def test_dropout_off_needs_no_key_and_none_is_drawn() -> None:
+def test_fusion_without_dropout_uses_no_key() -> None:
     configs = bank_of(SAME, 3)
     fusion, adapters = make_inputs(configs)
     bank = first_layer(make_bank(adapters, configs)[0]["ffn"])
     z, params = jnp.ones((1, 2, HIDDEN)), first_layer(fusion["ffn"])
     layout = bank_layout(configs, HIDDEN)
-    without_key = fuse_bank(params, bank, z, layout=layout, dropout_rate=0.5)
-    without_rate = fuse_bank(params, bank, z, layout=layout, key=jax.random.key(0))
+    without_key = fuse_bank(params, bank, z, layout=layout, options=ScoreOptions(dropout_rate=0.5))
+    without_rate = fuse_bank(params, bank, z, layout=layout, options=ScoreOptions(key=jax.random.key(0)))
     assert all(np.array_equal(*pair) for pair in zip(without_key, without_rate, strict=True))
 
 
-# Start, penalty
+# Initialization and penalty
 
 
-def test_start_is_nearly_the_identity_on_values_and_even_attention() -> None:
+def test_initial_values_are_nearly_the_identity_with_uniform_attention() -> None:
     fusion = init_fusion(jax.random.key(0), FusionConfig(), AdapterConfig(), hidden_size=64, num_layers=2)
     value = fusion["ffn"]["value"]["kernel"]
     assert 0 < np.abs(np.asarray(value) - np.eye(64)).max() < 1e-5
@@ -306,7 +309,7 @@ def test_start_is_nearly_the_identity_on_values_and_even_attention() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
+def test_penalty_is_the_sum_over_layers_and_slots() -> None:
     config = AdapterConfig(position="both")
     fusion, _ = make_inputs([config], layers=3)
     expected = 0.0
@@ -320,7 +323,7 @@ def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
     assert float(value_penalty(static)) == 0.0
 
 
-# Sums over units, and values spread to them
+# Sums over units, and values broadcast to units
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -331,7 +334,7 @@ def test_penalty_is_the_plain_sum_over_layers_and_slots() -> None:
     )
 )
 @pytest.mark.usefixtures("float64")
-def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: tuple[int, ...]) -> None:
+def test_sum_per_adapter_and_spread_to_units_are_transposes(sizes: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)
     units, values = generator.normal(size=(2, sum(sizes))), generator.normal(size=(2, len(sizes)))
     ends = np.cumsum(sizes)
@@ -346,7 +349,7 @@ def test_units_are_summed_by_adapter_and_values_spread_to_them(sizes: tuple[int,
 
 
 @pytest.mark.parametrize(("platform", "products"), [("tpu", 2), ("cpu", 0)])
-def test_tpus_and_they_alone_sum_and_spread_by_matmul(platform: str, products: int) -> None:
+def test_only_tpus_sum_and_broadcast_by_matmul(platform: str, products: int) -> None:
     def both(units: jax.Array) -> jax.Array:
         return spread_per_adapter(sum_per_adapter(units, (3,) * 5), (3,) * 5)
 

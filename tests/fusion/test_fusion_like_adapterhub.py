@@ -1,8 +1,8 @@
-"""The same weights give a fusion the same logits and attention as in the ``adapters`` library on PyTorch.
+"""With the same weights, a fusion has the same logits and attention as in the ``adapters`` library on PyTorch.
 
-Adapters and heads are compared in ``tests/interop/test_adapterhub.py``, through the library's own files.
+Adapters and heads are compared in ``tests/interop/test_adapterhub.py``, using the library's own files.
 
-``ours_from_theirs`` is the explicit table of its names, ``adapter_config`` that of its config flags.
+``ours_from_theirs`` maps the library's parameter names to ours, and ``adapter_config`` maps its config flags.
 """
 
 import json
@@ -61,7 +61,7 @@ def ours_from_theirs(state: dict[str, np.ndarray], table: dict[str, str], prefix
 
 
 def adapter_table(name: str, config: AdapterConfig) -> dict[str, str]:
-    """Our path: their name, in one layer."""
+    """Returns the library's name for each of our paths, within one layer."""
     table = {}
     for slot in config.slots:
         module = f"{SUBLAYERS[slot]}.adapters.{name}"
@@ -92,7 +92,7 @@ def fusion_table(config: AdapterConfig, value: bool) -> dict[str, str]:
 
 
 def head_params(state: dict[str, np.ndarray], name: str, config: dict[str, Any]) -> Tree:
-    """A flex head's linear layers stand at places 1 and 4 of its torch Sequential."""
+    """Reads a flex head, whose linear layers have the indices 1 and 4 in its torch Sequential."""
     module = f"heads.{name}"
     last = 4 if config["layers"] == 2 else 1
     tree: Tree = {"output": {"kernel": state[f"{module}.{last}.weight"].T, "bias": state[f"{module}.{last}.bias"]}}
@@ -102,12 +102,12 @@ def head_params(state: dict[str, np.ndarray], name: str, config: dict[str, Any])
 
 
 def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays under a prefix, without it."""
+    """Returns the arrays under a prefix, with the prefix removed."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class Base:
-    """A family's trunk, heads and batch, and the cases of its other files."""
+    """A model family's trunk, heads and batch, and the cases in its other files."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -123,10 +123,10 @@ class Base:
             return dict(file)
 
     def case(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], Any]:
-        """A case's arrays, its state, and its config."""
+        """Returns a case's arrays, its state, and its config."""
         arrays = part(self.cases, f"{name}/")
         state = part(arrays, "state/")
-        # The library saves a LayerNorm in front of an adapter a second time, as the first of `adapter_down`.
+        # The library saves a LayerNorm before an adapter twice: the second copy is the first module of `adapter_down`.
         for twin in [key for key in state if ".adapter_norm_before." in key]:
             again = state.pop(twin.replace("adapter_norm_before", "adapter_down.0"))
             assert np.array_equal(again, state[twin])

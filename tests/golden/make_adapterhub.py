@@ -1,15 +1,15 @@
-"""Golden outputs of the `adapters` library on tiny models: ``adapterhub_*.npz`` beside this script.
+"""Golden outputs of the `adapters` library on tiny models: ``adapterhub_*.npz`` next to this script.
 
-Run by hand, in an environment of its own, and only when a case is added:
+Run by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 adapters==1.3.0
     /tmp/golden/bin/python tests/golden/make_adapterhub.py
 
 For each family (`bert`, `roberta`) there are two files. Everything is float32, in evaluation mode, on one padded
-batch of three rows of twelve tokens; state keys and configs are the library's own, as in a checkpoint it saves.
+batch of three rows of twelve tokens; state keys and configs are the library's own, as in its saved checkpoints.
 
-`adapterhub_base_<family>.npz`, the trunk and the heads that all cases share:
+`adapterhub_base_<family>.npz`, the trunk and heads shared by all cases:
     config                  config.json of the trunk, a string
     state/<torch key>       weights of the trunk
     tokens, types, mask     int32 [3, 12]
@@ -19,15 +19,15 @@ batch of three rows of twelve tokens; state keys and configs are the library's o
 
 `adapterhub_fusion_<family>.npz`, fusion `a,b,c` of three adapters with reduction factors 2, 4 and 8:
     <case>/config           {"a": BnConfig, "b": BnConfig, "c": BnConfig, "fusion": AdapterFusionConfig}, JSON
-    <case>/temperature      what the scores were divided by
+    <case>/temperature      the divisor of the scores
     <case>/state/...        weights of the three adapters and of the fusion
     <case>/logits           [3, labels]
-    <case>/regularization   the library's fusion loss term, its weight of 0.01 included; 0 without a value matrix
+    <case>/regularization   the library's fusion loss term, including its weight of 0.01; 0 without a value matrix
     <case>/attention/<layer>/<attention or ffn>    [3, 12, 3], softmax scores over a, b, c
 
-Running the script again gives equal arrays. While it runs it checks that every case is within a third of 1e-5 of
-float64, that adapters change the logits, that no two cases of a file give the same logits (so that none of
-the knobs can be mixed up unseen), and that fusion attention is far from uniform.
+Running the script again gives equal arrays. The script checks that every case is within a third of 1e-5 of float64,
+that adapters change the logits, that no two cases of a file give the same logits (so that no knobs can be swapped
+unnoticed), and that fusion attention is far from uniform.
 """
 
 import itertools
@@ -61,7 +61,7 @@ HEADS = {
 }
 SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
-# Each case is a preset of the library and what differs from it; those of adapters are for make_adapterhub_folders.py.
+# Each case is a preset of the library and its changes; make_adapterhub_folders.py uses the cases with adapters.
 Case = tuple[type[adapters.BnConfig], dict[str, Any]]
 PFEIFFER, HOULSBY = adapters.SeqBnConfig, adapters.DoubleSeqBnConfig
 BOTH = {"mh_adapter": True, "output_adapter": True}
@@ -175,7 +175,7 @@ def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dic
 
     def compute() -> dict[str, np.ndarray]:
         for fusion in fusions:
-            fusion.T = temperature  # The library's own falls from 50 with every call.
+            fusion.T = temperature  # The library's temperature decreases from 50 with every call.
         outputs = model(**inputs, output_adapter_fusion_attentions=True)
         attention = {
             f"attention/{layer}/{SLOTS[slot]}": scores
@@ -200,7 +200,7 @@ def fusion_arrays(family: str, case: Case, kind: str, temperature: float) -> dic
 
 
 def add_adapter(model: Any, name: str, config: adapters.BnConfig) -> None:
-    """Adds an adapter whose weights depend on its name, layer and slot, and on no other part of its config."""
+    """Adds an adapter whose weights depend only on its name, layer and slot, not on the rest of its config."""
     model.add_adapter(name, config=config)
     for path, module in model.named_modules():
         if path.endswith(f".adapters.{name}"):

@@ -1,20 +1,21 @@
-"""What the `adapters` library saves of tiny models: ``adapterhub_folders_*.zip`` beside this script.
+"""Folders saved by the `adapters` library for tiny models: ``adapterhub_folders_*.zip`` next to this script.
 
-Run by hand, in the environment that ``make_adapterhub.py`` tells of, and only when a case is added:
+Run by hand, in the environment described in ``make_adapterhub.py``, and only when a case is added:
 
     /tmp/golden/bin/python tests/golden/make_adapterhub_folders.py
 
-For each family (`bert`, `roberta`) there is one archive. Trunk, weights and batch are those of ``make_adapterhub.py``.
+For each family (`bert`, `roberta`) there is one archive. Trunk, weights and batch are the same as in
+``make_adapterhub.py``.
 
-    adapters/<case>/{safetensors,bin}/      of save_adapter: the adapter `a`, to be run under the head `two_layers`
-    fusion/<case>/{safetensors,bin}/        of save_adapter_setup: the fusion `a,b,c` and the head `two_layers`
-    heads/<case>/{safetensors,bin}/         of save_head, flex heads and (static_...) those of Hugging Face's models
-    old/<case>/{safetensors,bin}/           adapters and fusions as the library's predecessors saved them
-    <kind>/<case>/expected.npz              what the library computes: `logits`, and `attention/<layer>/<slot>`
+    adapters/<case>/{safetensors,bin}/      from save_adapter: the adapter `a`, used with the head `two_layers`
+    fusion/<case>/{safetensors,bin}/        from save_adapter_setup: the fusion `a,b,c` and the head `two_layers`
+    heads/<case>/{safetensors,bin}/         from save_head: flex heads and (static_...) heads of Hugging Face's models
+    old/<case>/{safetensors,bin}/           adapters and fusions in the format of the library's predecessors
+    <kind>/<case>/expected.npz              the library's outputs: `logits`, and `attention/<layer>/<slot>`
 
-Heads for multiple choice get the batch's three rows as the choices of one; logits of those for question answering are
-[3, 12, 2]. The predecessors of 2020 (v1), 2021 (v2) and 2023 (v3) do not run beside today's PyTorch: `old` rewrites the
-library's files into what they wrote, by the table of renamings that the library itself undoes when it loads them
+Heads for multiple choice use the batch's three rows as the choices of one row; question-answering logits are
+[3, 12, 2]. The predecessors of 2020 (v1), 2021 (v2) and 2023 (v3) do not run with today's PyTorch. `old` therefore
+rewrites the library's files into their format, with the renamings that the library itself undoes when it loads them
 (`loading.py`: legacy_weights_mapping, ACTIVATION_RENAME).
 """
 
@@ -72,7 +73,7 @@ STATIC_HEADS = {
 }
 OLD_ADAPTERS = ("pfeiffer", "houlsby", "gelu", "gelu_new", "ln_before")
 EXTRA_ADAPTERS = {
-    # What afjax has no setting of, but the same function.
+    # Settings that afjax does not have, but whose function it can compute.
     "factor_per_layer": (PFEIFFER, {"reduction_factor": {"0": 8, "default": 4}}),
     "scaling_learned": (PFEIFFER, {"scaling": "learned"}),
     "scaling_channel": (PFEIFFER, {"scaling": "channel"}),
@@ -104,7 +105,7 @@ def main() -> None:
                     copy_rewritten(root / "fusion" / "pfeiffer", root / "old" / f"fusion_{year}", rewrite)
             for kind in ("adapters", "fusion"):
                 cases = sorted((root / kind).glob("*/expected.npz"))
-                # `dropout` is `swish`, under the activation's other name.
+                # `dropout` equals `swish`, under the activation's other name.
                 logits = {path.parent.name: np.load(path)["logits"] for path in cases}
                 check_distinct({case: logits[case] for case in logits if case != "dropout"})
             pack(root, FOLDER / f"adapterhub_folders_{family}.zip")
@@ -157,7 +158,7 @@ def flex_head_folder(folder: Path, family: str, name: str, kind: str, options: d
         "qa": QuestionAnsweringHead,
     }
     model.add_prediction_head(head_class[kind](model, name, **options))
-    # Weights of the same numbers as in make_adapterhub.py, where the head is there.
+    # The same weights as in make_adapterhub.py, for heads that exist there.
     randomize(model, seed=0)
     computed = run_checked(model, lambda: head_outputs(model, inputs, head=name), LIMIT)
     write(folder, computed, lambda path, safe: model.save_head(str(path), name, use_safetensors=safe))
@@ -192,7 +193,8 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
     try:
         save(folder / "safetensors", True)
     except RuntimeError as error:
-        # A LayerNorm in front of an adapter has two names, which the library does not save so; its users convert files.
+        # A LayerNorm before an adapter has two names, so the library cannot save it as safetensors.
+        # Its users convert the files.
         if "share memory" not in str(error):
             raise
         shutil.rmtree(folder / "safetensors")
@@ -204,7 +206,7 @@ def write(folder: Path, computed: dict[str, np.ndarray], save: Save) -> None:
             path.unlink()
 
 
-# What a predecessor wrote for a file of today: its JSON, and its tensors' names.
+# A predecessor's version of a current file: its JSON and the names of its tensors.
 Rewrite = Callable[[dict[str, Any]], Callable[[str], str]]
 KEYS_2020 = """
 ln_after ln_before mh_adapter output_adapter adapter_residual_before_ln residual_before_ln non_linearity
@@ -215,7 +217,7 @@ num_labels layers activation_function head_type label2id
 
 
 def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
-    """v1: no version, kinds of adapters in the names, other names of GELUs, fusions without adapter_names."""
+    """v1: no version, adapter types in the names, other names for GELUs, fusions without adapter_names."""
     config = envelope["config"]
     envelope["config"] = {key: value for key, value in config.items() if key in KEYS_2020}
     envelope.pop("version")
@@ -225,7 +227,7 @@ def to_2020(envelope: dict[str, Any]) -> Callable[[str], str]:
         envelope["type"] = "text_task"
         activation = config["non_linearity"]
         envelope["config"]["non_linearity"] = {"gelu": "gelu_orig", "gelu_new": "gelu"}.get(activation, activation)
-        # Declared by every adapter of the Pfeiffer kind, and had by those of languages alone.
+        # Declared by every Pfeiffer adapter, but only present in language adapters.
         envelope["config"]["invertible_adapter"] = {
             "block_type": "nice",
             "non_linearity": "relu",
@@ -265,7 +267,7 @@ def copy_rewritten(source: Path, target: Path, rewrite: Rewrite) -> None:
 
 
 def pack(root: Path, path: Path) -> None:
-    """One archive, the same bytes for the same files."""
+    """Packs one archive; the same files give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in sorted(file for file in root.rglob("*") if file.is_file()):
             archive.writestr(zipfile.ZipInfo(str(file.relative_to(root))), file.read_bytes(), zipfile.ZIP_DEFLATED)

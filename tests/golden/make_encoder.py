@@ -1,6 +1,6 @@
-"""Golden outputs of Hugging Face's torch encoders: ``encoder_<name>.npz`` beside this script.
+"""Golden outputs of Hugging Face's torch encoders: ``encoder_<name>.npz`` next to this script.
 
-Run by hand, in an environment of its own, and only when a case is added:
+Run by hand, in a separate environment, and only when a case is added:
 
     python -m venv /tmp/golden
     /tmp/golden/bin/pip install torch==2.13.0 transformers==4.57.6
@@ -8,8 +8,8 @@ Run by hand, in an environment of its own, and only when a case is added:
     /tmp/golden/bin/python tests/golden/make_encoder.py [--minilm=FOLDER]
 
 Each file holds `config` (config.json as a string), `state/<torch key>` (float32 weights), `tokens`, `types` and `mask`
-(int32, [3, 12]), and what the model made of them in evaluation mode and float32: `last_hidden_state` [3, 12, hidden]
-and `pooled` [3, hidden]. `encoder_minilm.npz` has no `state`: its weights are those of the packaged model.
+(int32, [3, 12]), and the model's outputs in evaluation mode and float32: `last_hidden_state` [3, 12, hidden] and
+`pooled` [3, hidden]. `encoder_minilm.npz` has no `state`: its weights are the weights of the packaged model.
 Running the script again gives equal arrays.
 """
 
@@ -52,7 +52,7 @@ def packaged_minilm() -> Path:
 
 
 def golden(model: PreTrainedModel) -> dict[str, np.ndarray | str]:
-    """The model's config, a batch and what it gives."""
+    """The model's config, a batch and the model's outputs."""
     config = model.config
     config.name_or_path = ""
     batch = padded_batch(config.pad_token_id, config.type_vocab_size, config.vocab_size)

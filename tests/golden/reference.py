@@ -1,6 +1,6 @@
-"""What the two makers of golden files share: random weights, a padded batch, and the conditioning check.
+"""Shared code of the makers of golden files: random weights, a padded batch, and the conditioning check.
 
-Imported only by the ``make_*.py`` scripts beside it, which run in a virtual environment of their own.
+Imported only by the ``make_*.py`` scripts in this folder, which run in their own virtual environments.
 """
 
 import zlib
@@ -27,10 +27,10 @@ TRUNK = {
 
 
 def randomize(module: nn.Module, seed: int, scale: float = 0.2) -> None:
-    """Draws every parameter of a module anew, each from ``seed`` and its own name.
+    """Reinitializes every parameter of a module at random, each from ``seed`` and its own name.
 
     Kernels and embeddings are N(0, scale), biases N(0, 0.2), LayerNorm scales 1 + N(0, 0.3): large enough that an
-    error in any of them shows in the outputs, small enough that float32 has digits to spare. They are rounded to
+    error in any of them changes the outputs, small enough that float32 has digits to spare. They are rounded to
     float16 so that the files compress.
     """
     norms = [name for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)]
@@ -63,7 +63,7 @@ def model_inputs(batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
-    """Returns ``{"state/<torch key>": float32 array}`` for the keys that hold one of ``parts`` (none given: all)."""
+    """Returns ``{"state/<torch key>": float32 array}`` for keys that contain one of ``parts`` (default: all keys)."""
     state = module.state_dict()
     return {f"state/{key}": state[key].numpy() for key in state if not parts or any(part in key for part in parts)}
 
@@ -71,7 +71,7 @@ def state_arrays(module: nn.Module, *parts: str) -> dict[str, np.ndarray]:
 def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], limit: float) -> dict[str, np.ndarray]:
     """Returns ``compute()`` in float32, after checking it against float64.
 
-    So a test that asks for a difference of at most ``limit`` has a margin of three for our own rounding.
+    A test that allows a difference of at most ``limit`` therefore has a margin of three for our own rounding.
     """
     model.eval()
     with torch.no_grad():
@@ -87,7 +87,7 @@ def run_checked(model: nn.Module, compute: Callable[[], dict[str, np.ndarray]], 
 
 
 def save(name: str, arrays: Mapping[str, Any]) -> None:
-    """Writes ``<name>.npz`` beside this file; a string becomes a 0-d array."""
+    """Writes ``<name>.npz`` to this folder; a string becomes a 0-d array."""
     path = FOLDER / f"{name}.npz"
     np.savez_compressed(path, **{key: np.asarray(value) for key, value in arrays.items()})
     print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB, {len(arrays)} arrays")

@@ -1,4 +1,4 @@
-"""Prepares the folder that hostile cases damage: a tiny trunk, rows, a store, finished and unfinished runs, an archive.
+"""Prepares the base folder for hostile cases: a tiny trunk, rows, a store, finished and unfinished runs, an archive.
 
 All paths in it are relative to it, so a copy of the folder works like the original when it is the working directory.
 The trunk is written without afjax, and everything else by afjax's own commands, so other versions of afjax can be
@@ -58,13 +58,13 @@ def prepare(folder: Path) -> None:
     adapter ``first`` and its head.
 
     Raises:
-      RuntimeError: A command failed, with what it printed.
+      RuntimeError: A command failed; the message has its output.
     """
     write_trunk(folder / "trunk")
     for name, rows in (("data", pair_rows()), ("single", single_rows())):
         (folder / name).mkdir()
         for split in ("train", "dev", "test"):
-            # Other numbers in each split, so that no row occurs twice.
+            # The numbers differ between splits, so that no row occurs twice.
             other = {"train": "", "dev": " red", "test": " good"}[split]
             changed = [{key: value + other if key != "label" else value for key, value in row.items()} for row in rows]
             (folder / name / f"{split}.jsonl").write_bytes(jsonl(changed))
@@ -81,7 +81,7 @@ def prepare(folder: Path) -> None:
 
 
 def stop_after_first_step(workdir: Path) -> None:
-    """Takes away what a finished run of two steps wrote after its first step."""
+    """Removes everything that a finished run of two steps wrote after its first step."""
     (workdir / "target" / "result.json").unlink()
     for kind in ("adapters", "heads"):
         shutil.rmtree(workdir / "store" / kind)
@@ -160,7 +160,7 @@ def random_tensors(vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
-    """Writes an uncased WordPiece tokenizer as BERT's."""
+    """Writes an uncased WordPiece tokenizer like BERT's."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     ids = {word: index for index, word in enumerate(vocabulary)}
@@ -180,7 +180,7 @@ def write_tokenizer(folder: Path, vocabulary: list[str]) -> None:
 
 
 def quick_compilation() -> None:
-    """Settings of XLA for a script that compiles many tiny programs; to be called before JAX is imported."""
+    """Sets XLA flags for a script that compiles many tiny programs; call before JAX is imported."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     flags = (
         "--xla_backend_optimization_level=0",

@@ -1,4 +1,4 @@
-"""What a hostile case is, and the small functions that damage a copy of the base folder."""
+"""The class of a hostile case, and small functions that damage a copy of the base folder."""
 
 import dataclasses
 import hashlib
@@ -11,27 +11,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# Gets the sandbox: the copy of the base folder, which is also the working directory.
+# Called with the sandbox: the copy of the base folder, which is also the working directory.
 Damage = Callable[[Path], None]
 
-# refused: exit code 2 with one line, or a UserError. told: that, or success with a warning. clean: that, or success.
+# refused: exit code 2 with one line, or a UserError. told: refused, or success with a warning. clean: refused or
+# success.
 Wanted = Literal["refused", "told", "clean", "accepted"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One input and what must become of it.
+    """One input and its expected outcome.
 
     Attributes:
       id: ``family/name``.
-      argv: The command. Empty: ``call`` is called instead.
-      damage: What is done to the sandbox before; several are done in order.
+      argv: The command. If empty, ``call`` is called instead.
+      damage: Changes to the sandbox before the command, in order.
       call: A Python call, without arguments.
-      wanted: The outcome that is right.
-      separate: Whether the case may use up memory or hang, so that it runs in a process of its own with limits.
-      slow: Whether even a refusal takes seconds, because something has to be compiled or imported before.
-      max_file_bytes: The size at which writing to a file fails, as on a full disk; None: no limit.
-      begins: Whether the run has to begin before it can see what is wrong, so that it may have written files.
+      wanted: The expected outcome.
+      separate: Whether the case may use up memory or hang, so that it runs in its own process with limits.
+      slow: Whether even a refusal takes seconds, because something must be compiled or imported first.
+      max_file_bytes: The file size at which writing fails, as on a full disk; None for no limit.
+      begins: Whether the run must begin before it can detect the error, so that it may have written files.
     """
 
     id: str
@@ -49,7 +50,7 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs a part of the base folder: of the large ones, those that the command names."""
+        """Whether the sandbox needs a part of the base folder; large parts only if the command names them."""
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "alone"}))
 
@@ -57,7 +58,7 @@ class Case:
 # Parts of the base folder with many files.
 LARGE = ("store", "run", "alone", "half")
 
-# Commands on the base folder. Words that follow take precedence only where a flag may be repeated, so a case that
+# Commands on the base folder. A later flag overrides an earlier one only if the flag may be repeated, so a case that
 # changes a flag builds its command with `changed`.
 
 MODEL = ("--store=store", "--trunk=trunk", "--adapter=first", "--head=first")
@@ -81,11 +82,11 @@ def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
     return (*kept, *(flag for flag in flags if "=" in flag))
 
 
-# Damage. Each function returns what is to be done to a sandbox.
+# Damage. Each function returns a change to a sandbox.
 
 
 def write(path: str, contents: bytes | str) -> Damage:
-    """Writes a file in place of whatever has its name."""
+    """Writes a file in place of any existing entry."""
 
     def damage(sandbox: Path) -> None:
         target = sandbox / path
@@ -101,7 +102,7 @@ def remove(path: str) -> Damage:
 
 
 def link_loop(path: str) -> Damage:
-    """A symbolic link to itself."""
+    """Creates a symbolic link to itself."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -119,7 +120,7 @@ def link(path: str, target: str) -> Damage:
 
 
 def make_folder(path: str) -> Damage:
-    """An empty folder in place of whatever has its name."""
+    """Creates an empty folder in place of any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -129,9 +130,9 @@ def make_folder(path: str) -> Damage:
 
 
 def full_device(path: str) -> Damage:
-    """A device without room, as ``/dev/full``, in the sandbox: what replaces it does no harm to the machine.
+    """Creates a full device like ``/dev/full`` in the sandbox, so that replacing it does not harm the machine.
 
-    Where devices cannot be made, a symbolic link to ``/dev/full`` takes its place, for the same reason.
+    If devices cannot be created, a symbolic link to ``/dev/full`` is created instead, for the same reason.
     """
 
     def damage(sandbox: Path) -> None:
@@ -155,7 +156,7 @@ def cut(path: str, share: float) -> Damage:
 
 
 def flip(path: str, share: float) -> Damage:
-    """Flips a bit of the byte at ``share`` of a file, or of the next one that is a letter or a digit in a JSON file."""
+    """Flips a bit of the byte at ``share`` of a file; in a JSON file, of the next letter or digit."""
 
     def damage(sandbox: Path) -> None:
         contents = bytearray((sandbox / path).read_bytes())
@@ -177,10 +178,10 @@ def append(path: str, contents: bytes) -> Damage:
 
 
 class Drop:
-    """In place of a value: the key is removed."""
+    """Stands for a value: the key is removed."""
 
 
-# A literal text in place of a value: what json.dumps cannot write, such as NaN or a number of many digits.
+# A literal text in place of a value, for values that json.dumps cannot write, such as NaN or a number of many digits.
 @dataclasses.dataclass(frozen=True)
 class Raw:
     text: str
@@ -192,7 +193,7 @@ def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Da
     Args:
       path: The file.
       change: ``{dotted path: value}``; a value may be ``Drop`` or a ``Raw`` text.
-      seal: Whether the manifest's checksum is computed again, so that only the values give the change away.
+      seal: Whether the manifest's checksum is recomputed, so that only the values reveal the change.
     """
 
     def damage(sandbox: Path) -> None:
@@ -232,18 +233,18 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# Values that several families share.
+# Values used by several families.
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-# More levels than any file of afjax has, but few enough for Python's parser.
+# More levels than any afjax file has, but few enough for Python's parser.
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300
-# An absolute path outside of the sandbox.
+# An absolute path outside the sandbox.
 OUTSIDE = "/tmp/afjax-evil"
 
-# What a JSON file may hold in place of the object that is expected, by a name for it.
+# Named contents of a JSON file that are not the expected object.
 NOT_AN_OBJECT: Mapping[str, bytes] = {
     "empty": b"",
     "only-spaces": b" \n\n",
@@ -269,7 +270,7 @@ NOT_AN_OBJECT: Mapping[str, bytes] = {
 
 
 def plain(value: object) -> str:
-    """A value as a part of a case's id."""
+    """Formats a value as a part of a case's id."""
     if value is Drop:
         return "missing"
     if isinstance(value, Raw):

@@ -13,13 +13,13 @@ import hostile_workdirs
 from hostile_case import Case
 
 MODULES = (hostile_data, hostile_settings, hostile_trunks, hostile_stores, hostile_workdirs, hostile_commands)
-# Of what the sample is drawn with.
+# Random seed of the sample.
 SEED = 32
 
 
 @functools.cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case, bad and good, in a fixed order, each with an id of its own."""
+    """Every case, bad and good, in a fixed order, each with a unique id."""
     cases = tuple(case for module in MODULES for case in module.cases())
     ids = [case.id for case in cases]
     twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
@@ -36,9 +36,9 @@ def good_cases() -> tuple[Case, ...]:
 
 
 def sample(count: int) -> tuple[Case, ...]:
-    """So many bad cases, in turn from every family, of those that are quick and need no process of their own.
+    """Draws ``count`` quick bad cases that need no separate process, in turn from every family.
 
-    A family's choice depends on its own ids only, so that new cases change little.
+    A family's choice depends only on its own ids, so that new cases change little.
     """
     by_family: dict[str, list[Case]] = {}
     for case in bad_cases():
@@ -55,5 +55,5 @@ def sample(count: int) -> tuple[Case, ...]:
 
 
 def select(words: Sequence[str]) -> tuple[Case, ...]:
-    """The cases whose ids start with one of the words; all cases without words."""
+    """The cases whose ids start with one of the words; without words, all cases."""
     return tuple(case for case in all_cases() if not words or case.id.startswith(tuple(words)))

@@ -1,4 +1,4 @@
-"""Hostile outputs, workdirs and flags of all commands, calls from Python, and the good inputs of every kind."""
+"""Hostile outputs, workdirs and flags of all commands, calls from Python, and good inputs of every kind."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ WRITERS = {
     "table": ("table", "adapterfusion", "--runs=run", "--output=table.txt"),
     "plot": ("plot", "tradeoff", "--runs=run", "--output=figure"),
 }
-# Folders are made there, so a full device or a folder in their place means something else.
+# These commands create a folder, so a full device or an existing folder has another meaning for them.
 MAKES_A_FOLDER = ("adapterhub",)
 ENDINGS = {"pack": ".tar", "report": ".html"}
 
@@ -63,12 +63,12 @@ def outputs() -> Iterator[Case]:
             "url": (f"http://x/y{ending}", None),
         }
         for name, (output, damage) in kinds.items():
-            # A figure's three files have the name that is given, with an ending each.
+            # A figure's three files have the given name with different endings.
             if (command == "plot" and name in ("folder", "link-to-itself", "full-device")) or (
                 command in MAKES_A_FOLDER and name == "folder"
             ):
                 continue
-            # Some file systems take any bytes; a folder may be made where its parent is missing.
+            # Some file systems accept any bytes; a folder can be created even if its parent is missing.
             wanted = "clean" if name in ("half-a-surrogate", "url") else "refused"
             flag = f"--output={output}"
             slow = command not in ("pack", "adapterhub", "table")
@@ -113,7 +113,7 @@ def folders() -> Iterator[Case]:
             yield Case(f"workdirs/table-{name}", ("table", "adapterfusion", f"--runs={folder}"), damage)
 
 
-# Flags: the command, and values that each of them cannot have.
+# Flags: the command, and invalid values for each of its flags.
 NUMBERS = ("0", "-1", "x", "1.5", "", "nan", DIGITS)
 FLAGS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
     "predict": (PREDICT, {"--batch_size": NUMBERS, "--max_length": ("0", "3", "129", "-1", "x", DIGITS)}),
@@ -345,7 +345,7 @@ def _train_single(change: Mapping[str, Any]) -> object:
     return train_single(**arguments, method=Method(**method), options=RunOptions(**options))
 
 
-# What must be accepted.
+# Inputs that must be accepted.
 
 
 def good_inputs() -> Iterator[Case]:

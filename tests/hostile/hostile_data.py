@@ -1,4 +1,4 @@
-"""Hostile files of rows, labels and tasks, and sources that are none."""
+"""Hostile files of rows, labels and tasks, and invalid sources."""
 
 import functools
 import gzip
@@ -29,7 +29,7 @@ from hostile_case import (
 GOOD = jsonl(pair_rows())
 ROW = b'{"text_a": "all of the two", "text_b": "some", "label": "few"}\n'
 
-# Files of rows that no command can use: the contents, or what is appended to good rows.
+# Files of rows that no command can use: their contents, or a suffix appended to good rows.
 WHOLE = {
     "empty": b"",
     "blank-lines": b"\n\n\n",
@@ -79,7 +79,7 @@ APPENDED = {
     "deep-list-as-a-text": b'{"text_a": ' + DEEP.encode() + b', "text_b": "b", "label": "few"}',
     "many-digits-in-another-column": b'{"text_a": "a", "text_b": "b", "label": "few", "x": ' + DIGITS.encode() + b"}",
 }
-# Rows that only need to be refused where pairs of texts and labels are needed.
+# Rows that must be refused only if pairs of texts and labels are needed.
 LABELLED = {
     "no-second-text": b'{"text_a": "a", "label": "few"}',
     "label-missing": b'{"text_a": "a", "text_b": "b"}',
@@ -105,7 +105,7 @@ LABELLED = {
     "label-with-a-space": b'{"text_a": "a", "text_b": "b", "label": "few "}',
     "label-with-zero-width": b'{"text_a": "a", "text_b": "b", "label": "few\\u200b"}',
 }
-# Rows that may be read, but not without a warning.
+# Rows that may be read, but only with a warning.
 DOUBTFUL = {
     "text-empty": b'{"text_a": "", "text_b": "", "label": "few"}',
     "text-blank": b'{"text_a": " \\t", "text_b": " ", "label": "few"}',
@@ -117,13 +117,13 @@ def _with(line: bytes) -> bytes:
 
 
 def _split(name: str, contents: bytes, ending: str = "jsonl") -> tuple[Damage, ...]:
-    """Replaces the rows of a split of ``data``, or ``rows.jsonl``."""
+    """Replaces the rows of a split of ``data``, or of ``rows.jsonl``."""
     if name == "rows":
         return (write(f"rows.{ending}", contents),)
     return remove(f"data/{name}.jsonl"), write(f"data/{name}.{ending}", contents)
 
 
-# Which file each command reads.
+# The file that each command reads.
 READS = {"train": "dev", "eval": "test", "predict": "rows"}
 
 
@@ -153,7 +153,7 @@ def row_files() -> Iterator[Case]:
 
 
 def places(path: str) -> dict[str, Damage]:
-    """What may be in a file's place."""
+    """Entries that can replace a file."""
     return {
         "missing": remove(path),
         "folder": make_folder(path),
@@ -271,7 +271,7 @@ def sources() -> Iterator[Case]:
     for name, source in SOURCES.items():
         slow = source.startswith("tfds:")
         yield Case(f"sources/train-{name}", changed(TRAIN, f"--config.task.source={source!r}"), loops, slow=slow)
-        if name == "nul":  # Which no shell can pass on.
+        if name == "nul":  # A name that no shell can pass on.
             continue
         yield Case(f"sources/eval-{name}", changed(EVAL, f"--source={source}"), loops, slow=slow)
         yield Case(f"sources/show-{name}", (*SHOW, f"--source={source}"), loops, slow=slow)
@@ -310,7 +310,7 @@ def toml_tasks() -> Iterator[Case]:
             yield Case(f"toml/eval-{name}", changed(EVAL, "--source=task.toml"), damage)
 
 
-# labels.json, where the labels few and many occur.
+# labels.json contents, for data with the labels few and many.
 LABEL_FILES = {
     **{name: contents for name, contents in NOT_AN_OBJECT.items() if name not in ("list",)},
     "object": b"{}",
@@ -340,11 +340,11 @@ def label_files() -> Iterator[Case]:
             yield Case(f"labels-file/eval-{name}", EVAL, damage)
     for name in ("folder", "link-to-itself"):
         damage = (places("data/labels.json")[name],)
-        # What is no file may be taken for none.
+        # An entry that is not a file may be treated as missing.
         yield Case(f"labels-file/train-{name}", TRAIN, damage, wanted="refused" if "link" in name else "clean")
 
 
-# Labels that a reader takes for one.
+# Labels that a reader sees as equal.
 COLLIDING = {
     "space-behind": ("few", "few "),
     "space-before": ("few", " few"),
@@ -393,7 +393,7 @@ def _from_lists(*arguments: object, **settings: object) -> object:
     return rows_from_lists(*arguments, **settings)  # type: ignore[arg-type]
 
 
-# A head that was trained on pairs, and rows of single texts; and the other way round.
+# A head trained on pairs with rows of single texts, and vice versa.
 ALONE = ("--adapter=alone", "--head=alone")
 SINGLES, PAIRS = jsonl(single_rows()), GOOD
 

@@ -1,4 +1,4 @@
-"""Runs hostile cases: each in a copy of the base folder, with its output captured and its traces compared."""
+"""Runs hostile cases: each in a copy of the base folder, with captured output and compared folder contents."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from hostile_case import OUTSIDE, Case
 
-# In the order in which they are reported, the worst first.
+# In the order of the report, worst first.
 OUTCOMES = (
     "impossible",
     "timeout",
@@ -34,19 +34,19 @@ OUTCOMES = (
 )
 RIGHT = ("refused", "told", "accepted as it should be")
 TIMEOUT = 60
-# What is taken for a warning.
+# Matches a warning.
 WARNING = r"[Ww]arning: |^afjax: |^Note: |is damaged|cannot be read"
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """The outcome of a case.
 
     Attributes:
-      id: The case's.
+      id: The case's id.
       outcome: One of ``OUTCOMES``.
       detail: The message, the last lines of a traceback, or the files that were written.
-      seconds: How long it took.
+      seconds: The duration of the case.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Outcome:
 
 
 class _TimeoutError(BaseException):
-    """Not an ``Exception``, so that nothing in between catches it."""
+    """Not an ``Exception``, so that no handler in between catches it."""
 
 
 def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -> Outcome:
@@ -68,9 +68,9 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
 
     Args:
       case: The case.
-      base: What ``hostile_base.prepare`` has filled.
-      place: An empty folder. The sandbox is two levels below, so that paths that lead out of it stay within.
-      timeout: In seconds; only Python code is interrupted.
+      base: The folder filled by ``hostile_base.prepare``.
+      place: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
+      timeout: Limit in seconds; only Python code is interrupted.
     """
     sandbox, temporary = place / "outer" / "sandbox", place / "temporary"
     sandbox.mkdir(parents=True)
@@ -83,7 +83,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
     try:
         for damage in case.damage:
             damage(sandbox)
-    except (OSError, ValueError, KeyError) as error:  # This afjax writes other files than those that are damaged here.
+    except (OSError, ValueError, KeyError) as error:  # This version writes other files than the damaged ones.
         return Outcome(case.id, "impossible", f"the damage cannot be done: {type(error).__name__}: {error}", 0.0)
     before = _snapshot(place)
     started = time.monotonic()
@@ -161,7 +161,7 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
 
 
 def _last_lines(error: BaseException) -> str:
-    """The exception and the last place in afjax that it came through."""
+    """The exception and the innermost afjax frame that it passed through."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}afjax{os.sep}" in frame.filename
     ]
@@ -169,14 +169,14 @@ def _last_lines(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{place}]"
 
 
-# Traces
+# Changed files
 
 
 Snapshot = dict[str, tuple[int, ...]]
 
 
 def _snapshot(folder: Path) -> Snapshot:
-    """Kind, size, time and inode of all that is in a folder; of folders only that they are there."""
+    """Kind, size, time and inode of every file in a folder; for folders only their kind."""
     found: Snapshot = {}
     pending = [str(folder)]
     while pending:
@@ -193,14 +193,14 @@ def _snapshot(folder: Path) -> Snapshot:
 
 
 def _changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """``+name`` of what is new, ``-name`` of what is gone, ``~name`` of what has changed."""
+    """``+name`` for new, ``-name`` for removed and ``~name`` for changed files."""
     names = sorted(before.keys() | after.keys())
     signs = {name: "+" if name not in before else "-" if name not in after else "~" for name in names}
     return [f"{signs[name]}{name}" for name in names if before.get(name) != after.get(name)]
 
 
 def _strays() -> list[str]:
-    """What a case has written to the path that hostile absolute names lead to; it is removed."""
+    """Removes and returns a file that a case wrote to the absolute path in hostile names."""
     outside = Path(OUTSIDE)
     if not os.path.lexists(outside):
         return []
@@ -211,12 +211,12 @@ def _strays() -> list[str]:
     return [f"+{OUTSIDE}"]
 
 
-# Surroundings
+# Environment
 
 
 @contextlib.contextmanager
 def _temporary_folder(folder: Path) -> Iterator[None]:
-    """``tempfile`` writes to the folder, so that what is left behind there shows."""
+    """Makes ``tempfile`` use the folder, so that leftover files are detected."""
     before = tempfile.tempdir
     tempfile.tempdir = str(folder)
     try:
@@ -227,7 +227,7 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_limit(num_bytes: int | None) -> Iterator[None]:
-    """Writing more than that to a file fails, as on a full disk (with another error number)."""
+    """Makes writes beyond this file size fail, as on a full disk (with another error number)."""
     if num_bytes is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Hostile config files, ``--config.SETTING=`` values, and settings that are given from Python."""
+"""Hostile config files, ``--config.SETTING=`` values, and settings given from Python."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from hostile_case import (
 
 HUGE = "9" * 30
 
-# Values for a setting's type that it cannot have, as they are typed.
+# Invalid values for a setting of each type, as typed on the command line.
 WRONG_INTEGERS = ("word", "1.5", "'3'", "None", "[]", "True", "-5", HUGE)
 INTEGERS = (
     "seed",
@@ -43,7 +43,7 @@ INTEGERS = (
     "mesh.tensor",
 )
 MAY_BE_NONE = ("adapter.size", "adapter.layers", "fusion.subset", "fusion.dropout", "head.dropout", "fusion.kept")
-# A number so large stands for "never" or "all" there.
+# For these settings such a large number means "never" or "all".
 MAY_BE_HUGE = (
     "train.eval_every",
     "train.patience",
@@ -247,7 +247,7 @@ def files() -> Iterator[Case]:
         yield Case(f"config-file/json-{path}-{plain(value)}", argv, (damage,))
 
 
-# From Python: class, settings that make it complete, and wrong values by field.
+# From Python: class, the settings that complete it, and invalid values by field.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
         "afjax.config.tasks",

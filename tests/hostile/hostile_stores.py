@@ -94,7 +94,7 @@ def manifests() -> Iterator[Case]:
         yield Case(f"manifest/verify-{name}", VERIFY, (damage,))
 
 
-# Manifests that someone has written with care: the checksum fits, the values do not.
+# Carefully forged manifests: the checksum is correct, but the values are not.
 SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "config-kind-misspelled": (ADAPTER, {"config.kind": "bottelneck"}),
     "config-kind-missing": (ADAPTER, {"config.kind": Drop}),
@@ -155,7 +155,7 @@ SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-# Changed manifests whose predictions are the same: a default is left out, or a setting does not matter here.
+# Changed manifests that give the same predictions: a default is left out, or a setting does not matter here.
 CHANGES_NOTHING = (
     "config-kind-missing",
     "config-empty",
@@ -173,7 +173,7 @@ def sealed_manifests() -> Iterator[Case]:
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
-# Arrays. Orbax names data files at random, so they are found in the sandbox: the largest first.
+# Arrays. Orbax names data files at random, so they are found in the sandbox, largest first.
 
 
 def _data_file(sandbox: Path, folder: str) -> str:
@@ -216,7 +216,7 @@ def arrays() -> Iterator[Case]:
     yield Case("arrays/pack-data-flipped", PACK, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
 
 
-# Adapters, fusions and heads that do not belong together, and names that the store does not have.
+# Mismatched adapters, fusions and heads, and names that the store does not have.
 PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "head-of-another-adapter": ("--adapter=second",),
     "head-of-an-adapter-with-a-fusion": ("--adapter", "--fusion=target-fusion"),
@@ -276,7 +276,7 @@ def pairings() -> Iterator[Case]:
 
 
 def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tail: bytes | None = None) -> Damage:
-    """Packs ``packed.tar`` again with changed members."""
+    """Repacks ``packed.tar`` with changed members."""
 
     def damage(sandbox: Path) -> None:
         with tarfile.open(sandbox / "packed.tar") as tar:
@@ -294,7 +294,7 @@ def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tai
 
 
 def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", contents: bytes = b"evil") -> Damage:
-    """The archive with one more member."""
+    """Adds a member to the archive."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         member = tarfile.TarInfo(name)
@@ -307,7 +307,7 @@ def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", content
 
 
 def renamed(old: str, new: str) -> Damage:
-    """The archive with a part of all names replaced."""
+    """Replaces a part of all names in the archive."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -337,7 +337,7 @@ def _repeat(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 
 
 def _as_links(kind: bytes, target: str) -> Damage:
-    """The arrays' files as links."""
+    """Replaces the arrays' files by links."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -402,7 +402,7 @@ def _cut_in_the_last_member(sandbox: Path) -> None:
 
 
 def _forged_size(sandbox: Path) -> None:
-    """A header that claims 8 GiB."""
+    """Writes a header that claims 8 GiB."""
     member = tarfile.TarInfo("adapters/first/params/evil")
     member.size = 2**33
     contents = (sandbox / "packed.tar").read_bytes()
@@ -457,7 +457,7 @@ def archives() -> Iterator[Case]:
         yield Case(f"archive/into-a-{name}", changed(UNPACK, f"--store={store}"))
 
 
-# Names under which something is stored.
+# Names under which artefacts are stored.
 NAMES = {
     "dot": ".",
     "dots": "..",
@@ -489,7 +489,7 @@ def names() -> Iterator[Case]:
     for name, given in NAMES.items():
         yield Case(f"names/train-{name}", (*TRAIN, f"--config.name={given!r}"))
         yield Case(f"names/task-{name}", (*TRAIN, f"--config.task.name={given!r}"))
-        if name == "nul":  # Which no shell can pass on.
+        if name == "nul":  # A name that no shell can pass on.
             continue
         yield Case(f"names/unpack-{name}", (*UNPACK, f"--name={given}"))
         yield Case(f"names/prune-{name}", (*fused, f"--name={given}"))

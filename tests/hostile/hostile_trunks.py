@@ -1,4 +1,4 @@
-"""Hostile trunks: configs, weights and tokenizers that are damaged, and other trunks than the one of the store."""
+"""Hostile trunks: damaged configs, weights and tokenizers, and trunks other than the store's."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,7 @@ FIELDS: Mapping[str, tuple[Any, ...]] = {
     "is_decoder": (True, "yes", [1]),
     "pad_token_id": (-1, 10**9, 1.5, "0", [0], {}, True),
 }
-# Sizes that would need more memory than a machine has.
+# Sizes that would need more memory than any machine has.
 HUGE: Mapping[str, tuple[int, ...]] = {
     "vocab_size": (10**9,),
     "hidden_size": (4 * 10**6,),
@@ -69,7 +69,7 @@ SHOW = ("data", "show", "target", "--source=data", "--trunk=trunk", "--max_lengt
 def configs() -> Iterator[Case]:
     for field, wrong in FIELDS.items():
         for value in wrong:
-            # A loop over that many layers ends with the machine's memory.
+            # A loop over that many layers would exhaust the machine's memory.
             separate = field == "num_hidden_layers" and value == 10**30
             damage = edit_json(CONFIG, {field: value})
             yield Case(f"trunk-config/{field}-{plain(value)}", PREDICT, (damage,), separate=separate)
@@ -118,7 +118,7 @@ NAMES = {
 def names() -> Iterator[Case]:
     for name, trunk in NAMES.items():
         damage = (link_loop("loop"),)
-        if name != "nul":  # Which no shell can pass on.
+        if name != "nul":  # A name that no shell can pass on.
             yield Case(f"trunk-name/predict-{name}", changed(PREDICT, f"--trunk={trunk}"), damage)
         yield Case(f"trunk-name/train-{name}", (*TRAIN, f"--config.trunk={trunk!r}"), damage)
 
@@ -271,9 +271,9 @@ def tokenizers() -> Iterator[Case]:
 
 
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """Edits the tokenizer, and has transformers take it as it is written.
+    """Edits the tokenizer, and makes transformers use it exactly as written.
 
-    Of a BertTokenizer transformers takes the vocabulary alone, and makes the rest itself.
+    For a BertTokenizer, transformers only reads the vocabulary and derives the other parts itself.
     """
 
     def damage(sandbox: Path) -> None:
@@ -283,7 +283,7 @@ def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     return damage
 
 
-# Other trunks than the one that a stored adapter, or a run that was stopped, had.
+# Trunks other than the one recorded for a stored adapter or an interrupted run.
 OTHERS: Mapping[str, Damage] = {
     "vocabulary-permuted": edit_tokenizer(_permuted),
     "settings-keep-case": edit_json("trunk/tokenizer_config.json", {"do_lower_case": False}),

@@ -1,4 +1,4 @@
-"""Hostile workdirs: records that are damaged, checkpoints that are, and runs that go on with something else."""
+"""Hostile workdirs: damaged records, damaged checkpoints, and runs that resume with changed inputs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,7 +33,7 @@ TABLE = ("table", "adapterfusion", "--runs=run")
 COMPARE = ("compare", "alone", "alone", "--trunk=trunk", "--store=store")
 READERS = {"report": REPORT, "table": TABLE}
 
-# Which records each run needs when it is started again.
+# The records that each run needs when it is restarted.
 HALF = ("config.json", "inputs.json", "store.json")
 RUN = ("config.json", "inputs.json", "store.json", "target/result.json", "sources/first/result.json")
 SHORT = tuple(name for name in NOT_AN_OBJECT if name not in ("only-spaces", "true", "open-list", "single-quotes"))
@@ -61,7 +61,7 @@ def damaged_records() -> Iterator[Case]:
         for name in ("null", "list-of-an-object", "open-brace", "deep-list", "many-digits", "latin-1"):
             for command, argv in READERS.items():
                 damage = write(f"run/{file}", NOT_AN_OBJECT[name])
-                # Logs and usage only add to what is reported.
+                # Logs and usage are optional in a report.
                 wanted = "refused" if "config" in file or "result" in file else "clean"
                 yield Case(f"workdir/{command}-{_shown(file)}-{name}", argv, (damage,), wanted=wanted)
     for file in ("config.json", "target/result.json"):
@@ -70,7 +70,7 @@ def damaged_records() -> Iterator[Case]:
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):
-            # The log is opened when the run has begun.
+            # The log is opened after the run has begun.
             yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,), begins="metrics" in file)
     for file in HALF[:2]:
         yield Case(f"workdir/half-{_shown(file)}-cut-off", RESUME, (cut(f"half/{file}", 0.5),))
@@ -80,12 +80,12 @@ def damaged_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-{name}", REPEAT, (damage, remove("run/target/result.json")))
 
 
-# What a fusion's run began with; and its name in earlier versions.
+# The record that a fusion run writes at its start, and the record's name in earlier versions.
 RECORD, OLD_RECORD = "run.json", "fused.json"
 
 
 def _of_record(damage: Damage, old: Damage) -> Damage:
-    """Damages the record of the fusion's run, in the form that there is."""
+    """Damages the record of the fusion run, in whichever format exists."""
     return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
@@ -148,7 +148,7 @@ def changed_records() -> Iterator[Case]:
     for name in ("train-null", "task-null", "task-list", "adapter-text", "train-deep", "seed-many-digits"):
         damage = edit_json("run/config.json", CONFIGS[name])
         yield Case(f"workdir/table-config-{name}", TABLE, (damage,), wanted="told")
-        # A page says what it lacks.
+        # A report page lists its missing inputs.
         yield Case(f"workdir/report-config-{name}", REPORT, (damage,), wanted="clean")
     for name, store in STORES.items():
         yield Case(f"workdir/half-store-is-{name}", RESUME, (edit_json("half/store.json", {"store": store}),))
@@ -169,7 +169,7 @@ def changed_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-digest-{name}", REPEAT, (digest, remove("run/target/result.json")))
 
 
-# A run that goes on with other settings or rows.
+# A run that resumes with other settings or rows.
 SETTINGS = {
     "learning_rate": "--config.train.learning_rate=0.5",
     "batch_size": "--config.train.batch_size=8",
@@ -241,9 +241,9 @@ def checkpoints() -> Iterator[Case]:
         "target-is-a-file": write("half/target", b""),
     }
     for name, damage in kinds.items():
-        # What is no step is not looked at, and the run begins anew.
+        # An entry that is not a step is ignored, and the run starts from the beginning.
         wanted = "clean" if name in ("state-longer", "step-is-a-file") else "refused"
-        # A run reads its checkpoint when it has begun, and has reserved its names in the store.
+        # A run reads its checkpoint after it has begun and has reserved its names in the store.
         yield Case(f"checkpoint/{name}", RESUME, (damage,), wanted=wanted, begins=True)
 
 

@@ -1,12 +1,12 @@
-"""Gives afjax bad input of all kinds, and counts what becomes of it.
+"""Runs afjax on bad input of all kinds, and counts the outcomes.
 
     python tests/hostile/run_hostile.py
     python tests/hostile/run_hostile.py --only=trunk-config,manifest/predict --output=outcomes.jsonl
     PYTHONPATH=OTHER_CHECKOUT python tests/hostile/run_hostile.py --output=before.jsonl
 
-Every case runs in a folder of its own, which is removed. A case is right when it is refused: exit code 2 with one line,
-or a UserError in Python, and no file written or changed. Cases that may take all memory or never end run in a process
-with limits. The good inputs (good/...) must be accepted. The exit code is 1 if a case is not right.
+Every case runs in its own folder, which is removed afterwards. A case passes if it is refused: exit code 2 with one
+line, or a UserError in Python, and no file written or changed. Cases that may use up memory or never end run in a
+process with limits. The good inputs (good/...) must be accepted. The exit code is 1 if a case fails.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from hostile_base import prepare, quick_compilation
 from hostile_cases import all_cases, select
 from hostile_harness import OUTCOMES, Outcome, run_case
 
-# Of a case in a process of its own. JAX and its libraries take 2 GB of addresses before they have done anything.
+# Limits of a case in its own process. JAX and its libraries reserve 2 GB of address space at import.
 MAX_ADDRESSES = 8 * 2**30
 SEPARATE_TIMEOUT = 60
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(case.id for case in cases))
         return 0
-    # Before JAX and the Hugging Face libraries are imported.
+    # Set before JAX and the Hugging Face libraries are imported.
     quick_compilation()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if arguments.one:
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Counts by family, then every case that is not right with what became of it."""
+    """Counts by family, then every failed case with its outcome."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:
         counts[outcome.id.partition("/")[0]][outcome.outcome] += 1
@@ -132,14 +132,14 @@ def _in_a_process(name: str, base: Path) -> Outcome:
 
 
 def _run_one(name: str, base: Path) -> int:
-    """What runs in the process: prints the outcome as JSON."""
+    """Runs in the separate process: prints the outcome as JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESSES, MAX_ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case = next(case for case in all_cases() if case.id == name)
     with tempfile.TemporaryDirectory(prefix="afjax-hostile-") as folder:
         outcome = run_case(case, base, Path(folder) / "case", timeout=SEPARATE_TIMEOUT - 15)
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
-    # Threads of a program that is still being compiled would be waited for.
+    # A normal exit would wait for the threads of a program that is still being compiled.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A fixed sample of the hostile cases, in one process. All of them: ``python tests/hostile/run_hostile.py``."""
+"""A fixed sample of the hostile cases, in one process. ``python tests/hostile/run_hostile.py`` runs all of them."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from hostile_harness import run_case
 pytestmark = pytest.mark.slow
 
 BAD = sample(100)
-# The good inputs that need little compilation. All of them run in the script.
+# Good inputs that need little compilation. The script runs all good inputs.
 QUICK = ("lists", "store-", "table", "predict", "predict-single-texts", "predict-with-a-byte-order-mark", "eval-csv")
 GOOD = [case for case in good_cases() if case.id.removeprefix("good/").startswith(QUICK[:3]) or case.id[5:] in QUICK]
 
 
 @pytest.fixture(scope="module")
 def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder that the cases damage copies of."""
+    """The base folder; each case damages its own copy."""
     folder = tmp_path_factory.mktemp("base")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AFJAX_CACHE", str(cache_folder))
@@ -31,7 +31,7 @@ def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(autouse=True)
 def _offline(training: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Misspelled trunks are not looked for in the network."""
+    """Misspelled trunks are not looked up on the network."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
@@ -48,6 +48,6 @@ def test_good_input_is_accepted(case: Case, base: Path, tmp_path: Path) -> None:
     assert outcome.right, f"{case.id}: {outcome.outcome}: {outcome.detail}"
 
 
-def test_there_are_at_least_500_bad_inputs_of_every_family() -> None:
+def test_there_are_500_bad_inputs_and_the_sample_covers_every_family() -> None:
     assert len(bad_cases()) >= 500
     assert {case.family for case in BAD} == {case.family for case in bad_cases() if not case.slow and not case.separate}

@@ -1,4 +1,4 @@
-"""The folders that AdapterHub's own library saved, and the trunk it saved them for."""
+"""Folders saved by AdapterHub's own library, and the trunk that they belong to."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """A family's trunk and batch, and the folders that the library saved."""
+    """A model family's trunk and batch, and the folders that the library saved."""
 
     family: str
     trunk: Trunk

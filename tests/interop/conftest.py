@@ -1,4 +1,4 @@
-"""Models with random parameters that matter, and what AdapterHub's library saved."""
+"""Models with random parameters, large enough to matter, and folders saved by AdapterHub's library."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,7 +34,7 @@ def draw(tree: Tree, name: str) -> Tree:
 
 @pytest.fixture(scope="session")
 def make_model(tiny_trunk: Trunk) -> MakeModel:
-    """Makes a task model of the name of its head, with one adapter or a fusion (of that name) of several."""
+    """Makes a task model named after its head, with one adapter, or with several and a fusion of the same name."""
 
     def make(
         name: str,

@@ -1,6 +1,6 @@
-"""BERT as its first codes have it: random tensors under their names, and what they compute, in NumPy.
+"""BERT as implemented in the papers' original code: random tensors with its names, and its outputs, in NumPy.
 
-Nothing of afjax is used here. ``Weights`` reads tensors by the scopes of either code: TensorFlow's
+This module does not use afjax. ``Weights`` reads tensors by the scopes of either code base: TensorFlow's
 (``bert/encoder/layer_0/output/dense/kernel``) or PyTorch's (``bert.encoder.layer.0.output.dense.weight``).
 """
 
@@ -39,13 +39,13 @@ def write_files(folder: Path, **switches: object) -> None:
 
 
 def random_tensor(name: str, *shape: int) -> Array:
-    """Float32, and its own by its name; scales of LayerNorms around 1."""
+    """Draws a float32 tensor that only depends on its name. Scales of LayerNorms are around 1."""
     noise = 0.3 * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
     return np.float32(1 + noise if name.endswith("gamma") else noise)
 
 
 def bert_shapes(*, tensorflow: bool) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of all variables of a plain BERT."""
+    """Returns the names and shapes of all variables of a plain BERT."""
     hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
     tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -99,7 +99,7 @@ def same(x: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A BERT's tensors, and its parts as functions of scopes; ``join`` is what stands between them."""
+    """The tensors of a BERT, and its parts as functions of scopes. ``join`` separates the parts of a scope."""
 
     tensors: Mapping[str, Array]
     join: str
@@ -116,7 +116,7 @@ class Weights:
         return self.tensors[f"{scope}{self.join}gamma"] * normal + self.tensors[f"{scope}{self.join}beta"]
 
     def self_attention(self, scope: str, x: Array, mask: Array, num_heads: int) -> Array:
-        """``query``, ``key`` and ``value`` of a scope, without an output matrix."""
+        """Applies ``query``, ``key`` and ``value`` of a scope, without an output matrix."""
 
         def heads(name: str) -> Array:
             return self.dense(f"{scope}{self.join}{name}", x).reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
@@ -131,7 +131,7 @@ class Weights:
     def attention(
         self, scope: str, x: Array, mask: Array, num_heads: int, adapter: Callable[[Array], Array] = same
     ) -> Array:
-        """A block of self-attention with output matrix, residual and LayerNorm."""
+        """Applies a block of self-attention with output matrix, residual and LayerNorm."""
         output = self.join.join((scope, "output"))
         context = self.self_attention(self.join.join((scope, "self")), x, mask, num_heads)
         projected = adapter(self.dense(self.join.join((output, "dense")), context))
@@ -147,7 +147,7 @@ class Weights:
         adapters: tuple[Callable[[Array], Array], Callable[[Array], Array]] = (same, same),
         extra: Array | float = 0.0,
     ) -> Array:
-        """A layer, with an adapter behind each sub-layer, and what is added in front of its last LayerNorm."""
+        """Applies a layer, with an adapter after each sub-layer and a term added before its last LayerNorm."""
         between = self.attention(
             self.join.join((scope, "attention")), x, mask, CONFIG["num_attention_heads"], adapters[0]
         )
@@ -169,7 +169,7 @@ class Weights:
 
 
 def batch() -> dict[str, Array]:
-    """Two rows, of eight and of five tokens."""
+    """Makes two rows, with eight and with five tokens."""
     generator = np.random.default_rng(0)
     mask = np.arange(8)[None] < np.array([8, 5])[:, None]
     tokens = np.where(mask, generator.integers(5, CONFIG["vocab_size"], mask.shape), 0).astype(np.int32)
@@ -178,6 +178,6 @@ def batch() -> dict[str, Array]:
 
 
 def text_batch(text: str) -> dict[str, Array]:
-    """The one row of a text whose words are all in the vocabulary."""
+    """Makes the single row of a text whose words are all in the vocabulary."""
     tokens = np.array([[WORDS.index(word) for word in ("[CLS]", *text.split(), "[SEP]")]], np.int32)
     return {"tokens": tokens, "types": np.zeros_like(tokens), "mask": np.ones(tokens.shape, bool)}

@@ -1,4 +1,4 @@
-"""Houlsby's checkpoints: every variable at its place, what they compute, and what is refused."""
+"""Houlsby's checkpoints: the mapping of every variable, the outputs, and invalid checkpoints."""
 
 import functools
 from pathlib import Path
@@ -29,7 +29,7 @@ def pretrained() -> Variables:
 
 @pytest.fixture(scope="module")
 def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Trunk:
-    """The pretrained BERT, of the folder that ``afjax import bert`` makes."""
+    """Loads the pretrained BERT from the folder made by ``afjax import bert``."""
     folder = tmp_path_factory.mktemp("pretrained")
     write_files(folder)
     (folder / "bert_model.ckpt.index").touch()
@@ -41,7 +41,7 @@ def trunk(pretrained: Variables, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 @pytest.fixture
 def variables(pretrained: Variables) -> Variables:
-    """A checkpoint of the authors' code: two classes, trained LayerNorms, and the optimizer's state."""
+    """Makes a checkpoint like the authors' code: two classes, trained LayerNorms, and the optimizer's state."""
     shapes: dict[str, tuple[int, ...]] = {"output_weights": (2, 16), "output_bias": (2,)}
     for layer in range(2):
         for scope in SLOTS.values():
@@ -62,7 +62,7 @@ def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return str(tmp_path / "model.ckpt-343")
 
 
-def test_every_variable_is_at_its_place(variables: Variables, trunk: Trunk) -> None:
+def test_every_variable_is_mapped(variables: Variables, trunk: Trunk) -> None:
     config, adapter, head = adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
     preset = ADAPTER_PRESETS["houlsby"]
     assert isinstance(preset, AdapterConfig)
@@ -92,7 +92,7 @@ def test_every_variable_is_at_its_place(variables: Variables, trunk: Trunk) -> N
 
 
 def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
-    """``create_model`` of the authors' code, without dropout."""
+    """Computes ``create_model`` of the authors' code, without dropout."""
     theirs = Weights(variables, "/")
 
     def adapt(scope: str, x: Array) -> Array:
@@ -107,7 +107,7 @@ def their_logits(variables: Variables, rows: dict[str, Array]) -> Array:
     return theirs.pool(x) @ variables["output_weights"].T + variables["output_bias"]
 
 
-def test_the_store_has_a_model_that_computes_as_theirs(
+def test_imported_model_has_the_authors_logits(
     variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, words = tmp_path / "store", ["import", "adapter-bert", source, f"--trunk={trunk.folder}"]
@@ -162,17 +162,17 @@ def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trun
         ({"output_weights": np.zeros((16, 2))}, r"output_weights is \[16, 2\] and should be \[2, 16\]"),
     ],
 )
-def test_variables_that_do_not_fit_are_listed(
+def test_mismatched_variables_are_listed(
     change: dict[str, Array | None], sentence: str, variables: Variables, trunk: Trunk
 ) -> None:
     changed = {name: array for name, array in (variables | change).items() if array is not None}
-    # Adam's moments of what is gone would be unknown too.
+    # The Adam moments of removed variables would also be unknown variables.
     changed = {name: array for name, array in changed.items() if "adam" not in name}
     with pytest.raises(UserError, match=sentence):
         adapter_bert.from_adapter_bert(changed, trunk, where="model.ckpt")
 
 
-def test_bad_input(
+def test_bad_input_is_refused(
     variables: Variables, source: str, trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
@@ -198,7 +198,7 @@ def test_bad_input(
     assert "has 1 output; adapter-bert has classes alone" in refused("--task=stsb")
 
 
-def test_a_name_that_is_taken_stays_unless_told(source: str, trunk: Trunk, tmp_path: Path) -> None:
+def test_existing_name_is_only_replaced_with_overwrite(source: str, trunk: Trunk, tmp_path: Path) -> None:
     words = ["import", "adapter-bert", source, f"--store={tmp_path / 'store'}", f"--trunk={trunk.folder}"]
     words += ["--name=mine", "--max_length=12"]
     assert main([*words, "--labels=no,yes"]) == 0

@@ -1,4 +1,4 @@
-"""What the ``adapters`` library saved gives the library's numbers here."""
+"""Folders saved by the ``adapters`` library give the library's outputs here."""
 
 import importlib.util
 import json
@@ -96,8 +96,8 @@ def test_fusions(folders: Folders, tmp_path: Path, case: str) -> None:
         close(attention, theirs[name])
 
 
-def test_a_fusion_of_a_name_of_its_own(bert: Folders, tmp_path: Path) -> None:
-    # The library calls the folder by it, and does not write it to adapter_setup.json.
+def test_fusion_with_a_custom_name(bert: Folders, tmp_path: Path) -> None:
+    # The library names the folder after the fusion, and does not write the name to adapter_setup.json.
     setup = Path(shutil.copytree(bert.root / "fusion/pfeiffer/safetensors", tmp_path / "setup"))
     folder = (setup / "a,b,c").rename(setup / "mine")
     path = folder / "adapter_fusion_config.json"

@@ -1,4 +1,4 @@
-"""What cannot be taken over is refused in a sentence that says why, and leaves the store as it was."""
+"""Invalid or unsupported folders are refused with a one-sentence reason, and the store stays unchanged."""
 
 import importlib.util
 import json
@@ -80,20 +80,20 @@ def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **optio
         ({"loops": 3}, "does not know: loops"),
     ],
 )
-def test_settings_without_a_counterpart(
+def test_unsupported_settings_are_refused(
     bert: Folders, adapter: Path, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     change_json(adapter / "adapter_config.json", lambda values: values["config"].update(change))
     refused(bert, adapter, tmp_path / "store", "adapter_config.json", said)
 
 
-def test_other_models_and_sizes(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter_config.json"
     change_json(path, lambda values: values.update(model_type="gpt2"))
     refused(bert, adapter, tmp_path / "store", '"gpt2" model', '"bert" model')
     change_json(path, lambda values: values.update(model_type="bert", hidden_size=768))
     refused(bert, adapter, tmp_path / "store", "hidden size of 768", "the trunk's is 32")
-    # The size may be wrong in the weights alone.
+    # The size may be wrong only in the weights.
     change_json(path, lambda values: values.update(hidden_size=32))
     change_json(path, lambda values: values["config"].update(reduction_factor=8))
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [4, 32])")
@@ -109,7 +109,7 @@ def test_other_models_and_sizes(bert: Folders, adapter: Path, tmp_path: Path) ->
         refused(bert, adapter, tmp_path / "store", str(path), words)
 
 
-def test_missing_extra_and_foreign_tensors(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter.safetensors"
     prefix = "bert.encoder.layer.1.output.adapters.a."
 
@@ -126,7 +126,7 @@ def test_missing_extra_and_foreign_tensors(bert: Folders, adapter: Path, tmp_pat
     refused(bert, adapter, tmp_path / "store", 'is of "b"', "are of a")
 
 
-def test_damaged_weights(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     path = adapter / "adapter.safetensors"
     whole = path.read_bytes()
     for damaged in (b"", whole[:100], b"\xff" * 16 + whole[16:], whole[:8] + b"[" + whole[9:]):
@@ -137,7 +137,7 @@ def test_damaged_weights(bert: Folders, adapter: Path, tmp_path: Path) -> None:
 
 
 class Evil:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,7 +146,7 @@ class Evil:
         return (Path.touch, (self.path,))
 
 
-def test_a_pickle_with_code_in_it_is_not_run(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
@@ -170,18 +170,18 @@ def test_configs_by_name(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     change_json(path, lambda values: values.update(config="compacter"))
     refused(bert, adapter, tmp_path / "store", '"compacter"', "pfeiffer")
     change_json(path, lambda values: values.update(config="pfeiffer"))
-    # Of the named config's factor of 16, so of another size than these weights.
+    # The named config's reduction factor is 16, so its size differs from the size of these weights.
     refused(bert, adapter, tmp_path / "store", "adapter_down.0.weight [8, 32] (wanted: [2, 32])")
 
 
-def test_a_head_without_a_name_takes_its_adapters(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_unnamed_head_takes_the_name_of_its_adapter(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     shutil.copytree(bert.root / "heads/static_classification/safetensors", adapter, dirs_exist_ok=True)
     imported = import_adapterhub(adapter, tmp_path / "store", trunk=bert.trunk)
     assert [(artefact.kind, artefact.name) for artefact in imported] == [("adapters", "a"), ("heads", "a")]
     assert store.read_manifest(tmp_path / "store", "heads", "a").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_from_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -196,7 +196,7 @@ def test_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monkeypatch: pyte
     assert import_adapterhub("user/adapter", tmp_path / "store", trunk=bert.trunk)[0].name == "a"
 
 
-def test_two_layer_norms_that_differ(bert: Folders, tmp_path: Path) -> None:
+def test_contradicting_copies_of_a_layer_norm_are_refused(bert: Folders, tmp_path: Path) -> None:
     adapter = Path(shutil.copytree(bert.root / "adapters/ln_before/safetensors", tmp_path / "adapter"))
 
     def tamper(tensors: dict[str, np.ndarray]) -> None:
@@ -206,26 +206,26 @@ def test_two_layer_norms_that_differ(bert: Folders, tmp_path: Path) -> None:
     refused(bert, adapter, tmp_path / "store", "adapter_norm_before and adapter_down.0, which differ")
 
 
-def test_names(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
     for name in ("a/b", "..", "a,b", "../a", ".a", "a:b"):
         refused(bert, adapter, tmp_path / "store", f'"{name}" cannot be used', name=name)
     change_json(adapter / "adapter_config.json", lambda values: values.update(name=""))
     change_tensors(adapter / "adapter.safetensors", lambda tensors: None)
     refused(bert, adapter, tmp_path / "store", 'is of ""')
-    # The library calls fusions by what they fuse.
+    # The library names fusions after their adapters.
     refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "give --name")
     path = setup / "adapter_setup.json"
     change_json(path, lambda values: values["adapter_setup"]["children"][0].update(children=["../a"]))
     refused(bert, setup, tmp_path / "store", '"../a" cannot be used', name="f")
 
 
-def test_a_fusion_without_its_adapters(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_fusion_without_its_adapters_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
     refused(bert, setup / "a,b,c", tmp_path / "store", 'fuses the adapter "a"', "import its adapters first", name="f")
     shutil.rmtree(setup / "b")
     refused(bert, setup, tmp_path / "store", "b/adapter_config.json does not exist", name="f")
 
 
-def test_a_fusion_alone_takes_the_stores_adapters(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_fusion_uses_adapters_that_are_already_in_the_store(bert: Folders, setup: Path, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         import_adapterhub(setup / name, tmp_path / "store", trunk=bert.trunk)
     change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values.pop("adapter_names"))
@@ -235,8 +235,8 @@ def test_a_fusion_alone_takes_the_stores_adapters(bert: Folders, setup: Path, tm
     assert store.verify(tmp_path / "store") == []
 
 
-def test_a_file_with_other_fusions_and_heads(bert: Folders, setup: Path, tmp_path: Path) -> None:
-    # The library picks what it saves by substrings: the fusion of "a,b" comes with that of "a,b,c".
+def test_other_fusions_and_heads_in_a_file_are_ignored(bert: Folders, setup: Path, tmp_path: Path) -> None:
+    # The library selects the tensors to save by substring: the file for "a,b" also has the tensors of "a,b,c".
     for path in (setup / "a,b,c/model_adapter_fusion.safetensors", setup / "two_layers/model_head.safetensors"):
 
         def add(tensors: dict[str, np.ndarray]) -> None:
@@ -261,21 +261,21 @@ def test_a_file_with_other_fusions_and_heads(bert: Folders, setup: Path, tmp_pat
         ({"value": False}, "+layer 0 output value.weight"),
     ],
 )
-def test_fusions_without_a_counterpart(
+def test_unsupported_fusions_are_refused(
     bert: Folders, setup: Path, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(change))
     refused(bert, setup, tmp_path / "store", said, name="f")
 
 
-def test_a_temperature_is_told_of(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_temperature_setting_is_noted(bert: Folders, setup: Path, tmp_path: Path) -> None:
     change_json(setup / "a,b,c/adapter_fusion_config.json", lambda values: values["config"].update(temperature=True))
     imported = import_adapterhub(setup, tmp_path / "store", trunk=bert.trunk, name="f")
     assert ["temperature" in " ".join(artefact.notes) for artefact in imported] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("kind", ["Stack", "Parallel", "Average"])
-def test_compositions_without_a_counterpart(bert: Folders, setup: Path, tmp_path: Path, kind: str) -> None:
+def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_path: Path, kind: str) -> None:
     change_json(setup / "adapter_setup.json", lambda values: values["adapter_setup"].update(type=kind))
     refused(bert, setup, tmp_path / "store", f"composes adapters as {kind}", name="f")
 
@@ -294,20 +294,20 @@ def test_compositions_without_a_counterpart(bert: Folders, setup: Path, tmp_path
         ({"dropout_prob": "much"}, "dropout_prob='much'"),
     ],
 )
-def test_heads_without_a_counterpart(bert: Folders, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_unsupported_heads_are_refused(bert: Folders, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
     change_json(head / "head_config.json", lambda values: values["config"].update(change))
     refused(bert, head, tmp_path / "store", said)
 
 
-def test_static_heads_without_a_counterpart(bert: Folders, tmp_path: Path) -> None:
+def test_unsupported_static_heads_are_refused(bert: Folders, tmp_path: Path) -> None:
     head = Path(shutil.copytree(bert.root / "heads/static_span/safetensors", tmp_path / "head"))
     refused(bert, head, tmp_path / "store", "has no name; give --name")
     change_json(head / "head_config.json", lambda values: values.update(model_class="BertForMaskedLM"))
     refused(bert, head, tmp_path / "store", "BertForMaskedLM", name="h")
 
 
-def test_a_name_that_is_taken(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
+def test_existing_name_is_refused_without_overwrite(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     import_adapterhub(adapter, folder, trunk=bert.trunk, name="c")
     before = store.entries(folder)
@@ -318,13 +318,13 @@ def test_a_name_that_is_taken(bert: Folders, adapter: Path, setup: Path, tmp_pat
     assert store.verify(folder) == []
 
 
-def test_parts_of_one_name(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_duplicate_head_in_a_setup_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=["two_layers", "two_layers"]))
     refused(bert, setup, tmp_path / "store", "heads/two_layers twice", name="f")
 
 
 @pytest.mark.parametrize("children", [None, [], ["a", "b"], "a", {}])
-def test_a_setup_of_something_else(bert: Folders, setup: Path, tmp_path: Path, children: Any) -> None:
+def test_nested_compositions_are_refused(bert: Folders, setup: Path, tmp_path: Path, children: Any) -> None:
     change_json(
         setup / "adapter_setup.json", lambda values: values["adapter_setup"]["children"][0].update(children=children)
     )
@@ -342,7 +342,7 @@ def test_a_setup_of_something_else(bert: Folders, setup: Path, tmp_path: Path, c
     ],
 )
 @pytest.mark.parametrize("place", ["a/adapter_config.json", "a,b,c/adapter_fusion_config.json", "f/head_config.json"])
-def test_what_was_written_along_is_checked_before_anything_is_stored(
+def test_afjax_fields_are_checked_before_anything_is_stored(
     bert: Folders, setup: Path, tmp_path: Path, place: str, change: dict[str, Any], said: str
 ) -> None:
     import_adapterhub(setup, tmp_path / "first", trunk=bert.trunk, name="f")
@@ -353,7 +353,7 @@ def test_what_was_written_along_is_checked_before_anything_is_stored(
 
 
 @pytest.mark.parametrize("max_length", ["x", 0, 10**6])
-def test_lengths_of_heads(bert: Folders, tmp_path: Path, max_length: Any) -> None:
+def test_invalid_max_length_of_a_head_is_refused(bert: Folders, tmp_path: Path, max_length: Any) -> None:
     head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
     import_adapterhub(head, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "two_layers", tmp_path / "out")
@@ -361,7 +361,7 @@ def test_lengths_of_heads(bert: Folders, tmp_path: Path, max_length: Any) -> Non
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
-def test_an_interrupted_import_leaves_nothing(
+def test_interrupted_import_leaves_nothing_in_the_store(
     bert: Folders, setup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, original = tmp_path / "store", checkpoint.write
@@ -388,7 +388,7 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
     import_adapterhub(setup, folder, trunk=bert.trunk, name="f")
     assert store.verify(folder) == []
     assert [store.read_manifest(folder, "adapters", name) for name in ("a", "b")] == before
-    # Another fusion of the same adapters takes them as they are; the same one again is a name that is taken.
+    # Another fusion of the same adapters reuses them. Importing the same fusion again is refused: its name exists.
     shutil.rmtree(setup / "two_layers")
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))
     import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
@@ -396,24 +396,24 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
         import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
 
 
-def test_what_was_written_along_must_agree(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+def test_afjax_fields_must_agree_with_the_librarys_config(bert: Folders, adapter: Path, tmp_path: Path) -> None:
     import_adapterhub(adapter, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "a", tmp_path / "out")
     change_json(tmp_path / "out/adapter_config.json", lambda values: values["config"].update(non_linearity="gelu"))
     refused(bert, tmp_path / "out", tmp_path / "store", "differ in non_linearity")
 
 
-def test_no_such_folder(bert: Folders, setup: Path, tmp_path: Path) -> None:
+def test_missing_folder_or_setup_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
     refused(bert, tmp_path / "nowhere", tmp_path / "store", "is not a folder")
     (setup / "adapter_setup.json").unlink()
     refused(bert, setup, tmp_path / "store", "is no adapter itself", "a, a,b,c, b, c")
 
 
-def test_the_commands(
+def test_import_and_export_commands(
     tiny_trunk_folder: Path, bert: Folders, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "store")
-    # The file says which trunk it is of; this one of none.
+    # The file should say which trunk it belongs to; this one does not.
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
     assert "does not say which trunk" in capsys.readouterr().err
     change_json(adapter / "adapter_config.json", lambda values: values.update(model_name="/nowhere/bert"))

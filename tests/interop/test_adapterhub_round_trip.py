@@ -1,4 +1,4 @@
-"""To AdapterHub's files and back nothing changes: not a bit of a weight, not a setting."""
+"""Converting to AdapterHub's files and back is lossless: weights are bit-identical and settings are equal."""
 
 import dataclasses
 import json
@@ -93,7 +93,7 @@ TASKS = st.sampled_from(
 
 
 def drawn(shapes: dict[str, tuple[int, ...]], seed: int) -> Tree:
-    """A tree of random bits: every finite float32 may come."""
+    """Draws a tree of random bits; every finite float32 may occur."""
     random = np.random.default_rng(seed)
     bits = {path: random.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32) for path, shape in shapes.items()}
     return unflatten({path: np.where(np.isfinite(leaf), leaf, np.float32(1)) for path, leaf in bits.items()})
@@ -156,7 +156,7 @@ def test_adapters(config: AdapterConfig, seed: int) -> None:
     again, params, notes = read_adapter(part, TRUNK)
     assert (again, notes) == (config, [])
     same_bits(tree, params)
-    # Without what afjax wrote along, it is an adapter of the same function.
+    # Without afjax's own fields, the file still gives an adapter that computes the same function.
     plain = Part({key: value for key, value in part.envelope.items() if key != OWN}, part.tensors, part.where)
     theirs_alone, params, _ = read_adapter(plain, TRUNK)
     same_bits(tree, params)
@@ -193,7 +193,7 @@ def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], see
     same_bits(tree, again.params)
 
 
-def test_a_temperature_and_a_scale_go_into_the_weights() -> None:
+def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     member, config = AdapterConfig(size=2), FusionConfig(temperature=4.0)
     tree = fusion_tree(config, member, 0)
     settings, tensors = write_fusion(config, tree, "a", member, prefix="roberta", num_layers=4)
@@ -211,10 +211,10 @@ def test_a_temperature_and_a_scale_go_into_the_weights() -> None:
     np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
 
 
-def test_a_fusion_and_its_adapters_go_from_store_to_store(bert: Folders, tmp_path: Path) -> None:
+def test_round_trip_of_a_fusion_with_its_adapters(bert: Folders, tmp_path: Path) -> None:
     first, again = tmp_path / "first", tmp_path / "again"
     import_adapterhub(bert.root / "fusion/pfeiffer/safetensors", first, trunk=bert.trunk, name="abc")
-    # A head of the fusion's name goes with it.
+    # A head with the fusion's name is exported with it.
     import_adapterhub(bert.root / "heads/two_layers/safetensors", first, trunk=bert.trunk, name="abc")
     written = export_adapterhub(first, "abc", tmp_path / "setup")
     assert [what for what, _ in written] == ["adapter a", "adapter b", "adapter c", "fusion abc", "head abc"]
@@ -227,7 +227,7 @@ def test_a_fusion_and_its_adapters_go_from_store_to_store(bert: Folders, tmp_pat
             assert getattr(ours, field) == getattr(theirs, field), (kind, name, field)
 
 
-def test_what_the_library_has_no_counterpart_of(bert: Folders, tmp_path: Path) -> None:
+def test_artefacts_without_a_counterpart_in_the_library_are_refused(bert: Folders, tmp_path: Path) -> None:
     identity = bert.trunk.identity()
 
     def refused(message: str, kind: str, config: dict[str, Any], **more: Any) -> None:
@@ -251,7 +251,7 @@ def test_what_the_library_has_no_counterpart_of(bert: Folders, tmp_path: Path) -
     refused("one activation", "heads", head, task=json.loads(json.dumps(dataclasses.asdict(TaskConfig(name="t")))))
 
 
-def test_a_head_of_another_trunk_stays_at_home(bert: Folders, tmp_path: Path) -> None:
+def test_head_of_another_trunk_is_not_exported(bert: Folders, tmp_path: Path) -> None:
     other = dataclasses.replace(bert.trunk, sha256="0" * 64)
     import_adapterhub(bert.root / "adapters/pfeiffer/safetensors", tmp_path / "store", trunk=bert.trunk)
     import_adapterhub(bert.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=other, name="a")

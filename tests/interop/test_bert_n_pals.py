@@ -1,4 +1,4 @@
-"""Stickland & Murray's checkpoints: every tensor at its place, what they compute, and what is refused."""
+"""Stickland & Murray's checkpoints: the mapping of every tensor, the outputs, and invalid checkpoints."""
 
 import itertools
 import json
@@ -64,14 +64,14 @@ ADAPTERS: dict[str, Adapter | None] = {
 
 
 def state_dict(kind: str, layers: tuple[int, ...] = (0, 1)) -> State:
-    """The state dict of ``BertForMultiTask`` for two classes, one output and three classes."""
+    """Makes the state dict of ``BertForMultiTask`` for two classes, one output and three classes."""
     shapes = bert_shapes(tensorflow=False)
     for task, outputs in enumerate((2, 1, 3)):
         shapes |= dense_shapes(f"classifier.{task}", HIDDEN, outputs)
         shapes |= module_shapes(kind, task, layers)
     state = {name: random_tensor(name, *shape) for name, shape in shapes.items()}
     if kind == "pals":
-        # aug_dense and aug_dense2 of every layer are the encoder's own modules, and so in the state dict again.
+        # aug_dense and aug_dense2 of every layer are shared modules of the encoder, so the state dict repeats them.
         for layer, task, projection, leaf in itertools.product(
             layers, range(TASKS), ("aug_dense", "aug_dense2"), ("weight", "bias")
         ):
@@ -109,7 +109,7 @@ def mapped(kind: str, state: State) -> Checkpoint:
 
 
 def their_hidden(kind: str, state: State, task: int, rows: dict[str, Array]) -> Array:
-    """The last hidden state as ``BERTEncoder`` gives it."""
+    """Computes the last hidden state as ``BERTEncoder`` does."""
     theirs, encoder, mask = Weights(state, "."), "bert.encoder", rows["mask"]
     x = theirs.embed(rows["tokens"], rows["types"])
     for number in range(LAYERS):
@@ -140,7 +140,7 @@ def their_logits(kind: str, state: State, task: int, rows: dict[str, Array]) -> 
 
 
 def expected_leaves(kind: str, state: State, task: int) -> State:
-    """A task's module, written out: our leaves from their tensors."""
+    """Lists our leaves of a task's module, each built from the authors' tensors."""
     encoder = "bert.encoder"
     leaves: State = {}
 
@@ -190,7 +190,7 @@ def expected_leaves(kind: str, state: State, task: int) -> State:
 
 
 @pytest.mark.parametrize("kind", SWITCHES)
-def test_every_tensor_is_at_its_place_and_the_logits_are_theirs(kind: str) -> None:
+def test_every_tensor_is_mapped_and_logits_equal_the_authors(kind: str) -> None:
     state = state_dict(kind)
     checkpoint = mapped(kind, state)
     assert checkpoint.adapter == ADAPTERS[kind]
@@ -213,7 +213,7 @@ def test_every_tensor_is_at_its_place_and_the_logits_are_theirs(kind: str) -> No
     np.testing.assert_allclose(logits, their_logits(kind, state, task, batch()), atol=3e-5)
 
 
-def test_the_trunk_is_at_its_place() -> None:
+def test_every_trunk_tensor_is_mapped() -> None:
     state = state_dict("shared")
     leaves = flatten(mapped("shared", {f"module.{name}": tensor for name, tensor in state.items()}).trunk)
     np.testing.assert_array_equal(leaves["embeddings/word"], state["bert.embeddings.word_embeddings.weight"])
@@ -231,7 +231,7 @@ def test_the_trunk_is_at_its_place() -> None:
         np.testing.assert_array_equal(leaves[f"layers/{path}"], theirs, err_msg=path)
 
 
-def test_modules_of_some_layers() -> None:
+def test_modules_in_some_layers() -> None:
     state = state_dict("pals", layers=(1,))
     checkpoint = mapped("pals", state)
     assert checkpoint.adapter == PalConfig(size=12, num_heads=6, output_activation="gelu", layers=(1,))
@@ -248,7 +248,7 @@ def test_modules_of_some_layers() -> None:
         ({"top": True, "mult": True, "pals": True}, "mult and pals and top"),
     ],
 )
-def test_modules_without_a_counterpart_are_refused_by_name(switches: dict[str, bool], named: str) -> None:
+def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], named: str) -> None:
     with pytest.raises(UserError, match=f"switches on {named}, which afjax has no module for"):
         from_bert_n_pals(state_dict("shared"), {**CONFIG, **switches}, ARCHITECTURE, where="best_model.pth")
 
@@ -268,7 +268,7 @@ def test_modules_without_a_counterpart_are_refused_by_name(switches: dict[str, b
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_listed(change: dict[str, Array | None], sentence: str) -> None:
+def test_mismatched_tensors_are_listed(change: dict[str, Array | None], sentence: str) -> None:
     state = {name: array for name, array in (state_dict("pals") | change).items() if array is not None}
     with pytest.raises(UserError, match=sentence):
         mapped("pals", state)
@@ -276,7 +276,7 @@ def test_tensors_that_do_not_fit_are_listed(change: dict[str, Array | None], sen
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
-    """A command that imports PALs of three tasks."""
+    """Builds a command that imports the PALs of three tasks."""
     write_files(tmp_path / "bert", **SWITCHES["pals"])
     state = {name: tensor.copy() for name, tensor in state_dict("pals").items()}
     save_file(state, tmp_path / "best_model.safetensors")
@@ -285,7 +285,7 @@ def words(tmp_path: Path) -> list[str]:
     return ["import", "bert-n-pals", *files, *places, "--max_length=12"]
 
 
-def test_trunk_and_store_compute_as_theirs(
+def test_imported_trunk_and_store_have_the_authors_logits(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--tasks=cola,sts,mnli", "--name=pals"]) == 0
@@ -301,17 +301,17 @@ def test_trunk_and_store_compute_as_theirs(
     ]
     model = load_task_model(store, trunk, head="pals-stsb", adapter="pals-stsb")
     assert (model.task.kind, model.task.scale, model.labels) == ("regression", 5.0, ())
-    # Labels are learnt divided by five.
+    # The authors' code divides the labels by five.
     expected = 5.0 * their_logits("pals", state_dict("pals"), 1, text_batch("the cat sat"))
     np.testing.assert_allclose(model.predict(["the cat sat"]).logits, expected, atol=2e-4)
-    # Theirs are contradiction, entailment, neutral.
+    # The authors' label order is contradiction, entailment, neutral.
     head = artefacts.load(store, "heads", "pals-mnli").params["output"]
     np.testing.assert_array_equal(head["kernel"], state_dict("pals")["classifier.2.weight"].T[:, [1, 2, 0]])
     np.testing.assert_array_equal(head["bias"], state_dict("pals")["classifier.2.bias"][[1, 2, 0]])
     assert [artefacts.problems(store, kind, name) for kind, name in artefacts.folders(store)] == [[]] * 6
 
 
-def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*flags: str, source: str = words[2]) -> str:
         assert main([*words[:2], source, *words[3:], *flags]) == 2
         out, err = capsys.readouterr()
@@ -330,7 +330,7 @@ def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixtu
     assert '"" cannot be used' in refused("--tasks=,stsb,mnli")
     assert 'The head name "a/b-cola" cannot be used' in refused(tasks, "--name=a/b")
     assert "max_length is 13" in refused(tasks, "--max_length=13")
-    assert "best.pth is no file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
+    assert "best.pth is not a file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
     assert "vocab.txt does not exist; give --vocab" in refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}")
     assert "plain.json is a file; give --store the name" in refused(tasks, f"--store={tmp_path / 'plain.json'}")
     sentence = refused(tasks, f"--config={tmp_path / 'plain.json'}")
@@ -339,7 +339,9 @@ def test_bad_input(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cannot be read as safetensors" in refused(tasks, source=str(tmp_path / "damaged.safetensors"))
 
 
-def test_what_is_taken_stays_unless_told(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_only_replaced_with_overwrite(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 0
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 2
     assert "trunk is there already and stays as it is" in capsys.readouterr().err
@@ -354,7 +356,7 @@ def test_what_is_taken_stays_unless_told(words: list[str], tmp_path: Path, capsy
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
 
 
-def test_pickled_state_dicts_are_read_as_tensors_alone(words: list[str], tmp_path: Path) -> None:
+def test_only_tensors_are_read_from_pickled_state_dicts(words: list[str], tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     state = {name: torch.from_numpy(tensor) for name, tensor in state_dict("pals").items()}
     torch.save(state, tmp_path / "best_model.pth")

@@ -1,4 +1,4 @@
-"""Google's BERTs: every variable at its place, what they compute, and what is refused."""
+"""Google's BERT checkpoints: the mapping of every variable, the outputs, and invalid folders."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ ARCHITECTURE = trunk_config(
 
 @pytest.fixture
 def variables() -> Variables:
-    """Those of ``bert_model.ckpt``: the encoder, and the heads of both pretraining tasks."""
+    """Makes the variables of ``bert_model.ckpt``: the encoder, and the heads of both pretraining tasks."""
     shapes = bert_shapes(tensorflow=True)
     shapes |= {"cls/predictions/output_bias": (24,), "cls/predictions/transform/dense/kernel": (16, 16)}
     shapes |= {"cls/seq_relationship/output_weights": (2, 16), "cls/seq_relationship/output_bias": (2,)}
@@ -35,7 +35,7 @@ def variables() -> Variables:
 
 @pytest.fixture
 def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as Google's archives hold, but for the variables, which are read without TensorFlow."""
+    """Makes a folder like Google's archives, except for the variables, which are read without TensorFlow."""
     folder = tmp_path / "uncased"
     write_files(folder)
     (folder / "bert_model.ckpt.index").touch()
@@ -43,7 +43,7 @@ def source(variables: Variables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return folder
 
 
-def test_every_variable_is_at_its_place(variables: Variables) -> None:
+def test_every_variable_is_mapped(variables: Variables) -> None:
     leaves = flatten(google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt"))
     expected = {
         "embeddings/word": "embeddings/word_embeddings",
@@ -80,7 +80,7 @@ def test_every_variable_is_at_its_place(variables: Variables) -> None:
 
 
 @pytest.mark.parametrize("gelu", ["exact", "tanh"])
-def test_the_folder_is_a_trunk_that_computes_as_theirs(
+def test_imported_trunk_has_the_outputs_of_googles_code(
     gelu: str, variables: Variables, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = source.parent / "trunk"
@@ -104,7 +104,7 @@ def test_the_folder_is_a_trunk_that_computes_as_theirs(
     assert tokens["input_ids"] == [2, 5, 12, 6, 11, 3]  # [CLS] the cafe cat ##s [SEP]
 
 
-def test_the_tokenizer_follows_the_vocabulary_or_the_flag(source: Path) -> None:
+def test_tokenizer_case_follows_the_vocabulary_or_the_flag(source: Path) -> None:
     def first_word(output: str, *flags: str) -> int:
         assert main(["import", "bert", str(source), f"--output={source.parent / output}", *flags]) == 0
         return load_trunk(str(source.parent / output)).tokenizer()("The")["input_ids"][1]
@@ -116,7 +116,7 @@ def test_the_tokenizer_follows_the_vocabulary_or_the_flag(source: Path) -> None:
     assert first_word("seen", "--case=uncased", "--overwrite") == 5
 
 
-def test_optimizer_state_is_left_out(variables: Variables) -> None:
+def test_optimizer_state_is_ignored(variables: Variables) -> None:
     more = {"global_step": np.int64(3), "bert/pooler/dense/bias/adam_m": np.zeros(16, np.float32)}
     google_bert.from_google(variables | more, ARCHITECTURE, where="bert_model.ckpt")
     other = {"bert/pooler/dense/biases/adam_v": np.zeros(16, np.float32)}
@@ -124,7 +124,7 @@ def test_optimizer_state_is_left_out(variables: Variables) -> None:
         google_bert.from_google(variables | other, ARCHITECTURE, where="bert_model.ckpt")
 
 
-def test_variables_that_do_not_fit_are_listed(variables: Variables) -> None:
+def test_mismatched_variables_are_listed(variables: Variables) -> None:
     taken = variables.pop("bert/pooler/dense/bias")
     variables["bert/pooler/dense/bais"] = taken
     with pytest.raises(UserError, match=r"ckpt holds .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais; check"):
@@ -135,7 +135,7 @@ def test_variables_that_do_not_fit_are_listed(variables: Variables) -> None:
         google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt")
 
 
-def test_bad_input(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = source.parent / "trunk"
 
     def refused(place: Path = source, *flags: str) -> str:
@@ -178,7 +178,7 @@ def test_bad_input(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{source / 'other.json'} does not exist" in refused(source, f"--config={source / 'other.json'}")
 
 
-def test_a_folder_is_replaced_only_when_told(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_folder_is_only_replaced_with_overwrite(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = source.parent / "trunk"
     output.mkdir()
     (output / "notes").write_text("kept")

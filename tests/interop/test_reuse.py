@@ -1,4 +1,4 @@
-"""The examples of docs/reuse.md run as they are written, and give afjax's own numbers."""
+"""The examples in docs/reuse.md run as written and give afjax's own outputs."""
 
 import re
 import sys
@@ -35,10 +35,10 @@ BATCH = {
 
 
 def example(words: str) -> dict[str, Any]:
-    """Runs the example that has these words; gives its names."""
+    """Runs the example that contains these words; returns its variables."""
     (code,) = [code for code in EXAMPLES if words in code]
     names: dict[str, Any] = {}
-    with jax.numpy_rank_promotion("allow"):  # The reader's own code need not be as strict as ours.
+    with jax.numpy_rank_promotion("allow"):  # The reader's own code may promote ranks.
         exec(code, names)
     return names
 
@@ -47,7 +47,7 @@ def example(words: str) -> dict[str, Any]:
 def folder(
     make_model: Callable[..., TaskModel], tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder with a store and a trunk."""
+    """Makes a folder with a store and a trunk."""
     path = tmp_path_factory.mktemp("reuse")
     adapters = {"entail": AdapterConfig(size=4), "paraphrase": AdapterConfig(size=6, activation="gelu", scaling=0.5)}
     for name, config in adapters.items():
@@ -103,7 +103,7 @@ def test_equinox() -> None:
     stacked, _ = make_bank([member for _, member in members.values()], configs)
     params = of_layer({**stacked["ffn"], "fusion": tree["ffn"]}, 1)
     z = names["z"]
-    # In the model's own slot: LayerNorms that do nothing, no residual.
+    # As in a model's slot, with identity LayerNorms and no residual.
     at = Sublayer(
         output=z, residual=jnp.zeros_like(z), norm=lambda x: x, layer_input=z, mask=jnp.ones(z.shape[:2], bool)
     )
@@ -112,19 +112,18 @@ def test_equinox() -> None:
     check_close(names["attention"], attention)
 
 
-def test_an_encoder_by_hand(tiny_trunk: Trunk) -> None:
+def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
     names = example("def encode(")
     with jax.numpy_rank_promotion("allow"):
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
     model = load_task_model("store", tiny_trunk, head="entail", adapter="entail")
     head = model.params["heads"]["entail"]
-    logits = apply_head(
-        head, HeadConfig(), tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", dropout_rate=0.0, key=None
-    )
+    config = HeadConfig(dropout=0.0)
+    logits = apply_head(head, config, tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", key=None)
     check_close(logits, own_logits(model))
 
 
-def test_an_exported_file(tiny_trunk: Trunk) -> None:
+def test_exported_file(tiny_trunk: Trunk) -> None:
     (command,) = re.findall(r"```bash\nafjax (.*?)\n```", DOCUMENT)
     assert main(command.split()) == 0
     names = example("export.deserialize")

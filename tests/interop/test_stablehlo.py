@@ -1,4 +1,4 @@
-"""An exported file gives the model's logits in a process that has no afjax, for every kind of task and any batch."""
+"""An exported file gives the model's logits without afjax, for every kind of task and any batch."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ MAX_LENGTH = 16
 KEY = jax.random.key(0)
 TEXTS = [("All cats sleep.", "Some cats sleep."), ("No dogs", "sleep"), ("Cats", "run.")]
 
-# What a reader without afjax does: the file, arrays in, logits out.
+# The steps of a reader without afjax: load the file, pass arrays, get logits.
 READER = """
 import json, re, sys
 sys.modules["afjax"] = None
@@ -84,12 +84,12 @@ def make_batch(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     tokens = generator.integers(5, 40, shape).astype(np.int32)
     mask = np.arange(shape[-1]) < generator.integers(2, shape[-1] + 1, (*shape[:-1], 1))
     if len(shape) == 3:
-        mask[0, -1] = False  # A choice that the first row does not have.
+        mask[0, -1] = False  # The first row does not have this choice.
     return {"tokens": np.where(mask, tokens, 0), "types": (tokens % 2).astype(np.int32), "mask": mask}
 
 
 def tokenised(trunk: Trunk) -> dict[str, np.ndarray]:
-    """What the tokenizer alone gives, with no help of afjax's."""
+    """Tokenizes with the tokenizer only, without afjax."""
     first, second = zip(*TEXTS, strict=True)
     found = trunk.tokenizer()(list(first), list(second), padding=True, return_tensors="np")
     parts = (found["input_ids"], found["token_type_ids"])
@@ -115,7 +115,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
     }
     shapes = {"fusion": (5, 16), "regression": (2, 7), "choices": (2, 3, 6), "span": (3, 16)}
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
-    # Another batch size and length for the same file.
+    # The same file with another batch size and length.
     texts = "fusion/tokens-text"
     batches[texts] = tokenised(tiny_trunk)
     for name, model in models.items():
@@ -128,7 +128,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
 
     told = json.loads((tmp_path / "told.json").read_text())
     for name in models:
-        # JAX's own, gone once shapes are known: the check of shapes, and what counts RoBERTa's positions.
+        # JAX adds these calls and removes them once shapes are known: the shape check, and RoBERTa's position count.
         calls = ["shape_assertion", *(["stablehlo.dynamic_reduce_window"] if name == "regression" else [])]
         assert told[name] == {"platforms": list(PLATFORMS), "custom_calls": calls, "too long": "refused"}
     # Read into memory, so that no open file is left for the garbage collector.
@@ -138,7 +138,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         model = models[key.partition("/")[0]]
         expected = models["fusion"].predict(TEXTS).logits if key == texts else own_logits(model, batch)
         expected = expected * np.float32(model.task.scale)
-        # In bfloat16 compilers differ in what they round.
+        # In bfloat16, compilers round at different places.
         limit = 2e-2 if model.trunk.dtype == "bfloat16" else 1e-5
         assert outputs[key].dtype == expected.dtype == np.float32
         np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
     assert outputs["choices/tokens"][0, -1] == np.finfo(np.float32).min
 
 
-def test_the_command_describes_what_it_writes(
+def test_command_writes_a_description_of_its_file(
     make_model: MakeModel,
     tiny_trunk: Trunk,
     tiny_trunk_folder: Path,
@@ -170,7 +170,7 @@ def test_the_command_describes_what_it_writes(
     assert about["sha256_of_trees"] == {
         f"{root}/first": tree_digest(saved.params[root]["first"]) for root in ("adapters", "heads")
     }
-    # The lines that it gives run as they are, but for the tokens.
+    # The instructions in the description run as written, except for the tokens.
     names: dict = {}
     lines = "\n".join(about["run"]).replace("[[...]]", "[[2, 7, 3, 0]]").replace("'first.", f"'{tmp_path}/first.")
     exec(lines, names)
@@ -197,7 +197,7 @@ def test_the_command_describes_what_it_writes(
         (["--head=frist"], 'The head "frist" is not in the store'),
     ],
 )
-def test_refusals(
+def test_bad_arguments_are_refused(
     words: list[str],
     sentence: str,
     make_model: MakeModel,
@@ -224,7 +224,7 @@ def test_refusals(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_weights_that_no_file_holds_are_refused(
+def test_weights_too_large_for_one_file_are_refused(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stablehlo, "MAX_WEIGHT_BYTES", 1000)

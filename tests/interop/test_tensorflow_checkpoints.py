@@ -1,4 +1,4 @@
-"""Reading checkpoints that the saver of TensorFlow 1 wrote; what needs TensorFlow is skipped without it."""
+"""Reading checkpoints written by TensorFlow 1's saver. Tests that need TensorFlow are skipped if it is missing."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def tensorflow() -> Any:
 
 
 def save(tensorflow: Any, path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes a checkpoint as the papers' codes do: ``tf.train.Saver``, of variables in a graph."""
+    """Writes a checkpoint like the papers' code, using ``tf.train.Saver`` with variables in a graph."""
     v1 = tensorflow.compat.v1
     with tensorflow.Graph().as_default(), v1.Session() as session:
         for name, array in arrays.items():
@@ -30,7 +30,7 @@ def save(tensorflow: Any, path: Path, arrays: dict[str, np.ndarray]) -> None:
         v1.train.Saver().save(session, str(path))
 
 
-def test_variables_come_as_they_were_saved(tensorflow: Any, tmp_path: Path) -> None:
+def test_variables_are_read_as_saved(tensorflow: Any, tmp_path: Path) -> None:
     arrays = {"bert/embeddings/word_embeddings": random_tensor("words", 5, 3), "global_step": np.int64(7)}
     save(tensorflow, tmp_path / "model.ckpt-7", arrays)
     for source in (tmp_path / "model.ckpt-7", tmp_path / "model.ckpt-7.index", tmp_path):
@@ -55,7 +55,7 @@ def test_damaged_checkpoints_are_refused(tensorflow: Any, tmp_path: Path) -> Non
         read_variables(tmp_path)
 
 
-def test_a_bert_of_googles_becomes_a_trunk(tensorflow: Any, tmp_path: Path) -> None:
+def test_google_bert_becomes_a_trunk(tensorflow: Any, tmp_path: Path) -> None:
     arrays = {name: random_tensor(name, *shape) for name, shape in bert_shapes(tensorflow=True).items()}
     folder = tmp_path / "uncased"
     write_files(folder)
@@ -67,7 +67,7 @@ def test_a_bert_of_googles_becomes_a_trunk(tensorflow: Any, tmp_path: Path) -> N
     np.testing.assert_array_equal(params["layers"]["ffn"]["output"]["kernel"], output)
 
 
-def test_houlsbys_checkpoint_becomes_an_adapter_on_googles_bert(tensorflow: Any, tmp_path: Path) -> None:
+def test_houlsby_checkpoint_becomes_an_adapter_on_google_bert(tensorflow: Any, tmp_path: Path) -> None:
     pretrained = {name: random_tensor(name, *shape) for name, shape in bert_shapes(tensorflow=True).items()}
     write_files(tmp_path / "uncased")
     save(tensorflow, tmp_path / "uncased" / "bert_model.ckpt", pretrained)
@@ -94,7 +94,7 @@ def test_houlsbys_checkpoint_becomes_an_adapter_on_googles_bert(tensorflow: Any,
     np.testing.assert_array_equal(head["output"]["kernel"], trained["output_weights"].T)
 
 
-def test_a_checkpoint_is_found_by_its_name_or_alone_in_a_folder(tmp_path: Path) -> None:
+def test_checkpoint_is_found_by_name_or_as_the_only_one_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt-2.index").touch()
     (tmp_path / "model.ckpt-2.data-00000-of-00001").touch()
     for source in (tmp_path, tmp_path / "model.ckpt-2", tmp_path / "model.ckpt-2.index"):
@@ -106,7 +106,7 @@ def test_a_checkpoint_is_found_by_its_name_or_alone_in_a_folder(tmp_path: Path) 
         find_checkpoint(tmp_path)
 
 
-def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_tensorflow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.ckpt.index").touch()
     monkeypatch.setattr(tensorflow_checkpoints.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"TensorFlow is not installed; run pip install 'afjax\[tf\]'"):

@@ -1,10 +1,10 @@
-"""Stands in for gcloud: keeps one slice as a file, and runs what is sent to its workers in folders of this machine.
+"""Stands in for gcloud: keeps one slice as a file, and runs worker commands in local folders.
 
-``FAKE_CLOUD`` names the folder: ``cloud.json`` is what the cloud is like and what it will do, ``calls.jsonl`` the
-arguments of every call, ``worker-N`` the home folder of a worker and ``bin`` the commands that workers have.
+``FAKE_CLOUD`` names the folder: ``cloud.json`` has the cloud's state and its planned behaviour, ``calls.jsonl`` the
+arguments of every call, ``worker-N`` is the home folder of a worker, and ``bin`` has the workers' commands.
 """
 
-# Most calls only read: what they do not need is imported where it is needed, for the time it takes.
+# Most calls only read, so other modules are imported only in the functions that need them, to save time.
 import json
 import os
 import sys
@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
             return reach(cloud, verb, [name, *flags])
         return {"create": make, "describe": show, "delete": remove}[verb](cloud, group, name, flags)
     finally:
-        # Whole or not at all: a test may kill this.
+        # Written atomically: a test may kill this process.
         with open(f"{FOLDER}/cloud.json.part", "w") as file:
             json.dump(cloud, file)
         os.replace(f"{FOLDER}/cloud.json.part", f"{FOLDER}/cloud.json")
@@ -62,7 +62,7 @@ def show(cloud: dict, group: str, name: str, flags: list[str]) -> int:
         failed = {"failedData": {"error": {"message": "Internal\nstockout"}}} if state == "FAILED" else {}
         print(json.dumps({"name": name, "state": {"state": state, **failed}}))
         return 0
-    # A node is there from when its request is active.
+    # The node exists once its request is active.
     if not cloud["node"] or (cloud["request"] and len(cloud["request"]) > 1):
         return not_found("nodes", name)
     endpoints = [{"ipAddress": f"10.0.0.{worker}"} for worker in range(cloud["workers"])]
@@ -80,7 +80,7 @@ def remove(cloud: dict, group: str, name: str, flags: list[str]) -> int:
 
 
 def reach(cloud: dict, verb: str, words: list[str]) -> int:
-    """Runs the command of ssh on every worker that is meant, or copies the file of scp there."""
+    """Runs ssh's command on every selected worker, or copies scp's file there."""
     import shlex
     import shutil
     import subprocess
@@ -113,7 +113,7 @@ def reach(cloud: dict, verb: str, words: list[str]) -> int:
             "FAKE_CLOUD": FOLDER,
             "FAKE_WORKER": str(worker),
         }
-        # gcloud takes the command apart at spaces, ssh puts it together again, and a shell reads it.
+        # gcloud splits the command at spaces, ssh joins the parts again, and a shell parses the result.
         command = " ".join(flags["command"].split(" "))
         code = subprocess.run(["bash", "-c", command], env=environment, cwd=home, check=False).returncode or code
     return code

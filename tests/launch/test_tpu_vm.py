@@ -1,4 +1,4 @@
-"""``launch/tpu_vm.py``, run as users run it, against a stand-in for gcloud that runs the workers' commands here."""
+"""``launch/tpu_vm.py``, run as users run it, against a fake gcloud that runs the workers' commands locally."""
 
 import contextlib
 import json
@@ -31,8 +31,8 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = ("--accelerator_type=v5e-16", "--spot")
 TRAIN = ("afjax", "train", "--config=configs/quickstart.py", "--workdir=gs://bucket/run")
 
-# What workers have. The stand-in for uv makes stand-ins for Python and afjax; afjax writes its arguments down, and ends
-# with the next of the worker's exit codes, or waits for a signal.
+# The workers' commands. The fake uv creates a fake Python and a fake afjax; the fake afjax records its arguments and
+# exits with the worker's next exit code, or waits for a signal.
 STAND_INS = {
     "curl": """#!/bin/bash
 case "$*" in
@@ -76,7 +76,7 @@ while time.monotonic() < end:
 
 
 class Cloud:
-    """The stand-in for the cloud, and the user's machine."""
+    """The fake cloud and the user's machine."""
 
     def __init__(self, folder: Path, machine: Path) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Cloud:
         )
 
     def set(self, **changes: Any) -> None:
-        """Changes what the cloud is like."""
+        """Changes the state of the cloud."""
         path = self.folder / "cloud.json"
         path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **changes}))
 
@@ -104,7 +104,7 @@ class Cloud:
         return json.loads((self.folder / "cloud.json").read_text())[name]
 
     def codes(self, *codes: str) -> None:
-        """The exit codes of afjax, one text per worker."""
+        """Sets the exit codes of afjax, one text per worker."""
         for worker, text in enumerate(codes):
             (self.folder / f"codes-{worker}").write_text(text)
 
@@ -126,7 +126,7 @@ class Cloud:
         ]
 
     def run(self, *words: str, code: int = 0, answer: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs a command of tpu_vm.py on ``slice``, to the exit code it must end with."""
+        """Runs a command of tpu_vm.py on ``slice`` and checks its exit code."""
         done = subprocess.run(
             self.command(*words), env=self.environment, input=answer, capture_output=True, text=True, timeout=300
         )
@@ -134,7 +134,7 @@ class Cloud:
         return done
 
     def refused(self, *words: str) -> str:
-        """The sentence of a command that must be refused."""
+        """The message of a command that must be refused."""
         done = self.run(*words, code=2)
         lines = done.stderr.splitlines()
         assert lines[-1].startswith("tpu_vm: ")
@@ -143,7 +143,7 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """What gcloud was called for, reading left out: ``queued-resources create``, ``tpu-vm ssh start``, ..."""
+        """The gcloud calls that change something: ``queued-resources create``, ``tpu-vm ssh start``, ..."""
         found = []
         for words in self._called():
             command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
@@ -153,7 +153,7 @@ class Cloud:
         return [call for call in found if "describe" not in call and call != "--format=json"]
 
     def arguments(self, call: str) -> list[str]:
-        """The arguments of the last call for something."""
+        """The arguments of the last such call."""
         return [words for words in self._called() if " ".join(words[2:4]) == call][-1]
 
     def _called(self) -> list[list[str]]:
@@ -161,7 +161,7 @@ class Cloud:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def runs(self, worker: int) -> list[list[str]]:
-        """The arguments of every afjax that ran on a worker since it was made."""
+        """The arguments of every afjax run on a worker since the worker was created."""
         path = self.folder / f"worker-{worker}" / "runs.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -179,13 +179,13 @@ class Cloud:
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the user's machine and the workers have: gcloud, a checkout, and the commands of workers."""
+    """The tools of the user's machine and of the workers: gcloud, a checkout, and the workers' commands."""
     folder = tmp_path_factory.mktemp("machine")
     for name in ("bin", "laptop", "checkout"):
         (folder / name).mkdir()
     for name, text in STAND_INS.items():
         (folder / "bin" / name).write_text(text)
-    # Without site-packages, for the time it takes.
+    # Without site-packages, to start faster.
     gcloud = Path(__file__).with_name("fake_gcloud.py").read_text()
     (folder / "laptop" / "gcloud").write_text(f"#!{sys.executable} -SE\n{gcloud}")
     for path in (*folder.glob("bin/*"), *folder.glob("laptop/*")):
@@ -218,7 +218,7 @@ def slice_(cloud: Cloud) -> Cloud:
 
 @pytest.fixture
 def set_up(slice_: Cloud) -> Cloud:
-    """A cloud with a slice that is set up."""
+    """A cloud with a slice after setup."""
     for worker in (0, 1):
         job = slice_.folder / f"worker-{worker}" / "afjax-job"
         for name in ("source", "venv/bin"):
@@ -230,7 +230,7 @@ def set_up(slice_: Cloud) -> Cloud:
 # A slice's life
 
 
-def test_life(cloud: Cloud) -> None:
+def test_slice_life_cycle(cloud: Cloud) -> None:
     done = cloud.run("create", *SPOT)
     assert [line.split(" (waited")[0] for line in done.stderr.splitlines()][:3] == [
         "slice: queued resource WAITING_FOR_RESOURCES, no node",
@@ -285,7 +285,7 @@ def test_life(cloud: Cloud) -> None:
         ),
     ],
 )
-def test_what_is_asked_for(cloud: Cloud, given: str, flags: str) -> None:
+def test_create_requests_the_given_slice(cloud: Cloud, given: str, flags: str) -> None:
     done = cloud.run("create", *given.split(), "--no_wait")
     assert "slice is asked for, see `status`; it costs from when it is ACTIVE until `delete slice`." in done.stderr
     asked = cloud.arguments("queued-resources create")[6:-1]
@@ -293,7 +293,7 @@ def test_what_is_asked_for(cloud: Cloud, given: str, flags: str) -> None:
     assert asked == flags.split()
 
 
-def test_a_request_ends_by_itself_when_nobody_waits_for_it(cloud: Cloud) -> None:
+def test_unattended_request_expires(cloud: Cloud) -> None:
     cloud.run("create", *SPOT, "--timeout=90", "--no_wait")
     assert "--valid-until-duration=100m" in cloud.arguments("queued-resources create")
 
@@ -310,7 +310,7 @@ def test_dry_run_calls_nothing(cloud: Cloud) -> None:
         "tpu-vm ssh",
         "tpu-vm ssh",
     ]
-    # What is printed can be given to a shell: there it comes to the same.
+    # The printed command has the same effect when a shell runs it.
     cloud.set(request=["ACTIVE"], node="READY", workers=1)
     cloud.run("setup", "--zone=z")
     start = done.stdout[done.stdout.rindex("gcloud compute tpus tpu-vm ssh") :]
@@ -325,7 +325,7 @@ def test_help_has_an_example(cloud: Cloud, command: str) -> None:
     assert f"  launch/tpu_vm.py {command} my-slice" in done.stdout
 
 
-def test_what_the_document_shows(cloud: Cloud) -> None:
+def test_documented_commands_run(cloud: Cloud) -> None:
     text = (ROOT / "docs" / "launching.md").read_text(encoding="utf-8").replace("\\\n", "")
     shown = [shlex.split(line) for line in text.splitlines() if line.startswith("launch/tpu_vm.py ")]
     assert {words[1] for words in shown} == set("create setup run logs status stop delete babysit".split())
@@ -335,7 +335,7 @@ def test_what_the_document_shows(cloud: Cloud) -> None:
         assert done.stdout.startswith("gcloud compute tpus ")
 
 
-def test_the_manifest_tells_a_mistake_from_a_notice() -> None:
+def test_manifest_distinguishes_user_errors_from_preemption() -> None:
     yaml = pytest.importorskip("yaml")
     spec = yaml.safe_load((ROOT / "launch" / "gke_jobset.yaml").read_text(encoding="utf-8"))["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"]
@@ -344,7 +344,7 @@ def test_the_manifest_tells_a_mistake_from_a_notice() -> None:
     assert mistake["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
     assert notice["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [75]}
     assert taken["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    # JobSet knows the rules above by their numbers only.
+    # JobSet refers to the rules above only by number.
     fails, restarts = spec["failurePolicy"]["rules"]
     assert fails["action"] == "FailJobSet"
     assert fails["onJobFailureMessagePatterns"] == ["matching FailJob rule at index 0$"]
@@ -355,10 +355,10 @@ def test_the_manifest_tells_a_mistake_from_a_notice() -> None:
     assert job["completions"] == job["parallelism"]
 
 
-# What is refused
+# Refusals
 
 
-def test_no_gcloud(cloud: Cloud, tmp_path: Path) -> None:
+def test_missing_gcloud_is_reported(cloud: Cloud, tmp_path: Path) -> None:
     cloud.environment["PATH"] = str(tmp_path / "empty")
     assert "gcloud is not on PATH; install it" in cloud.refused("create", *SPOT)
 
@@ -377,7 +377,7 @@ def test_no_gcloud(cloud: Cloud, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_are_missing(cloud: Cloud, settings: dict, sentence: str) -> None:
+def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: str) -> None:
     cloud.set(settings=settings)
     assert cloud.refused("create", *SPOT) == f"tpu_vm: {sentence}"
     assert cloud.calls == []
@@ -401,7 +401,7 @@ def test_settings_that_are_missing(cloud: Cloud, settings: dict, sentence: str) 
         (("setup",), "slice has no queued resource, no node; make it with `create slice`."),
     ],
 )
-def test_mistakes(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
+def test_invalid_commands_are_refused(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
     assert sentence in cloud.refused(*words)
     assert cloud.calls == []
 
@@ -419,7 +419,7 @@ def test_mistakes(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
         ("--max_restarts=1.5", "argument --max_restarts: invalid whole_number value: '1.5'"),
     ],
 )
-def test_numbers_that_are_none_or_negative(cloud: Cloud, flag: str, sentence: str) -> None:
+def test_invalid_and_negative_numbers_are_refused(cloud: Cloud, flag: str, sentence: str) -> None:
     done = cloud.run("babysit", *SPOT, flag, "--", *TRAIN, code=2)
     assert done.stderr.splitlines()[-1] == f"tpu_vm.py babysit: error: {sentence}"
     assert cloud.calls == []
@@ -427,23 +427,25 @@ def test_numbers_that_are_none_or_negative(cloud: Cloud, flag: str, sentence: st
 
 @pytest.mark.parametrize("words", [("setup",), ("babysit", *SPOT, "--delete_at_end")], ids=["setup", "babysit"])
 @pytest.mark.parametrize("folder", ["", "no-such"])
-def test_a_source_that_is_no_checkout(cloud: Cloud, words: tuple[str, ...], folder: str, tmp_path: Path) -> None:
+def test_source_that_is_not_a_checkout_is_refused(
+    cloud: Cloud, words: tuple[str, ...], folder: str, tmp_path: Path
+) -> None:
     source = tmp_path / folder
     command = ("--", *TRAIN) if words[0] == "babysit" else ()
     sentence = cloud.refused(*words, f"--source={source}", *command)
     assert f"--source is {source}; give a git checkout of afjax" in sentence
-    # gcloud was not called at all.
+    # gcloud was never called.
     assert not (cloud.folder / "calls.jsonl").exists()
 
 
-def test_a_checkout_where_there_is_no_git(cloud: Cloud, tmp_path: Path) -> None:
+def test_setup_without_git_is_refused(cloud: Cloud, tmp_path: Path) -> None:
     cloud.environment["PATH"] = str(tmp_path)
     assert "There is no git here" in cloud.refused("setup", f"--source={tmp_path}")
 
 
 @pytest.mark.parametrize("call", ["config list", "queued-resources describe", "tpu-vm describe"])
 @pytest.mark.parametrize("answer", ["", "Updates are available.", "[]"], ids=["nothing", "text", "list"])
-def test_an_answer_that_is_no_json_object(cloud: Cloud, call: str, answer: str) -> None:
+def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: str, answer: str) -> None:
     cloud.set(answers={call: answer})
     sentence = cloud.refused("create", *SPOT)
     assert f"gcloud answered '{answer}\\n', which is no JSON object; see to it that `gcloud " in sentence
@@ -465,28 +467,28 @@ def test_an_answer_that_is_no_json_object(cloud: Cloud, call: str, answer: str) 
         ("crashed (ConnectionError)", "gcloud failed, try again. (ERROR: (gcloud.compute"),
     ],
 )
-def test_requests_that_the_cloud_refuses(cloud: Cloud, error: str, sentence: str) -> None:
+def test_errors_from_the_cloud_are_explained(cloud: Cloud, error: str, sentence: str) -> None:
     cloud.set(errors={"queued-resources create": [error, error]})
     assert sentence in cloud.refused("create", *SPOT)
     assert cloud.calls == ["queued-resources create"]
 
 
-def test_babysit_ends_with_the_first_request_that_is_refused(cloud: Cloud) -> None:
+def test_babysit_stops_if_the_first_request_is_refused(cloud: Cloud) -> None:
     cloud.set(errors={"queued-resources create": ["Quota limit exceeded"]})
     done = cloud.run("babysit", *SPOT, "--", *TRAIN, code=2)
     assert "there is no quota left" in done.stderr
-    # There is none that could.
+    # No slice exists that could stay.
     assert "stay" not in done.stderr
     assert cloud.calls == ["queued-resources create"]
 
 
-def test_a_login_that_has_run_out(cloud: Cloud) -> None:
+def test_expired_login_is_reported(cloud: Cloud) -> None:
     cloud.set(errors={"queued-resources describe": ["Reauthentication failed. Please run: $ gcloud auth login"]})
     assert "gcloud is not logged in; run `gcloud auth login`." in cloud.refused("create", *SPOT)
     assert cloud.calls == []
 
 
-def test_a_name_that_is_taken(slice_: Cloud) -> None:
+def test_existing_slice_name_is_refused(slice_: Cloud) -> None:
     assert "slice exists already (queued resource ACTIVE, node READY); go on with `setup`" in slice_.refused(
         "create", *SPOT
     )
@@ -494,7 +496,7 @@ def test_a_name_that_is_taken(slice_: Cloud) -> None:
 
 
 @pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "CREATING")])
-def test_a_slice_that_is_half_there(cloud: Cloud, request_: str, node: str) -> None:
+def test_partially_existing_slice_must_be_deleted(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     assert "only half there" in cloud.refused("create", *SPOT)
     assert "run `delete` and then `create`" in cloud.refused("run", "--", *TRAIN)
@@ -503,14 +505,14 @@ def test_a_slice_that_is_half_there(cloud: Cloud, request_: str, node: str) -> N
     assert (cloud.get("request"), cloud.get("node")) == ([], "")
 
 
-def test_a_request_that_fails(cloud: Cloud) -> None:
+def test_failed_request_is_reported(cloud: Cloud) -> None:
     cloud.set(given=[["PROVISIONING", "FAILED"]])
     assert "was not given (queued resource FAILED, no node: Internal stockout); run `delete" in cloud.refused(
         "create", *SPOT
     )
 
 
-def test_a_request_that_takes_too_long_is_taken_back(cloud: Cloud) -> None:
+def test_request_that_takes_too_long_is_withdrawn(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
     assert "was not given within 0 minutes, and its request was taken back" in cloud.refused(
         "create", *SPOT, "--timeout=0"
@@ -518,7 +520,7 @@ def test_a_request_that_takes_too_long_is_taken_back(cloud: Cloud) -> None:
     assert cloud.get("request") == []
 
 
-def test_deletion_asks(slice_: Cloud) -> None:
+def test_delete_asks_for_confirmation(slice_: Cloud) -> None:
     done = slice_.run("delete", code=2, answer="\n")
     assert "Delete slice (queued resource ACTIVE, node READY) and all on its disks?" in done.stderr
     assert slice_.get("node") == "READY"
@@ -530,7 +532,7 @@ def test_deletion_asks(slice_: Cloud) -> None:
 # Setting up
 
 
-def test_setup_brings_the_tracked_files_and_may_be_repeated(slice_: Cloud) -> None:
+def test_setup_copies_tracked_files_and_can_be_repeated(slice_: Cloud) -> None:
     slice_.run("setup")
     (slice_.folder / "worker-0" / "afjax-job" / "source" / "of-before").touch()
     slice_.run("setup", "--extras=tpu")
@@ -558,7 +560,7 @@ def test_setup_from_git(slice_: Cloud) -> None:
     assert slice_.calls == ["tpu-vm ssh setup"]
 
 
-def test_setup_that_fails(slice_: Cloud, tmp_path: Path) -> None:
+def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
     assert "give a git checkout of afjax" in slice_.refused("setup", f"--source={tmp_path}")
     (slice_.folder / "no-index").touch()
     done = slice_.run("setup", code=2)
@@ -571,14 +573,14 @@ def test_setup_that_fails(slice_: Cloud, tmp_path: Path) -> None:
 # Running
 
 
-def test_arguments_arrive_as_they_were(set_up: Cloud) -> None:
+def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
     words = ['--config.text=it\'s  "two"  spaces', "$HOME `x` \\ ; & |", "", "--config.list=(1, 2)", "ü\n#line", "*"]
     set_up.run("run", "--", *TRAIN, *words)
     set_up.wait_for_end()
     assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *words]]
 
 
-def test_a_job_outlives_its_caller_and_a_second_is_refused(set_up: Cloud) -> None:
+def test_job_outlives_its_caller_and_a_second_job_is_refused(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for(lambda: all((set_up.folder / f"worker-{worker}" / "waits").exists() for worker in (0, 1)))
@@ -600,7 +602,7 @@ def test_a_job_outlives_its_caller_and_a_second_is_refused(set_up: Cloud) -> Non
     assert len(set_up.runs(0)) == 2
 
 
-def test_a_worker_that_was_started_anew(set_up: Cloud) -> None:
+def test_restarted_worker_is_reported_as_lost(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
     set_up.run("run", "--", *TRAIN)
     os.killpg(int(pid_of(set_up, 0)), signal.SIGKILL)
@@ -614,14 +616,14 @@ def pid_of(cloud: Cloud, worker: int) -> str:
     return path.read_text()
 
 
-def test_ssh_that_answers_at_the_second_try(set_up: Cloud) -> None:
+def test_ssh_is_retried(set_up: Cloud) -> None:
     set_up.set(errors={"tpu-vm ssh": [None, "Connection refused"]})
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     assert set_up.calls == ["tpu-vm ssh status", "tpu-vm ssh start", "tpu-vm ssh start"]
 
 
-def test_a_start_that_reaches_one_worker_at_the_second_try(set_up: Cloud) -> None:
+def test_start_is_retried_without_starting_a_worker_twice(set_up: Cloud) -> None:
     set_up.codes("wait", "wait")
     set_up.set(deaf={"start": [1]})
     set_up.run("run", "--", *TRAIN)
@@ -630,7 +632,7 @@ def test_a_start_that_reaches_one_worker_at_the_second_try(set_up: Cloud) -> Non
     assert len(set_up.runs(0)) == 1
 
 
-def test_ssh_that_never_answers(set_up: Cloud) -> None:
+def test_unreachable_workers_are_reported(set_up: Cloud) -> None:
     set_up.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
     assert "0 of 2 workers answered over ssh; see that the network's firewall lets port 22 in" in set_up.refused(
         "status"
@@ -638,13 +640,13 @@ def test_ssh_that_never_answers(set_up: Cloud) -> None:
     assert set_up.calls == ["tpu-vm ssh status"] * 4
 
 
-def test_logs(set_up: Cloud) -> None:
+def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
     assert "worker 0 has no log yet" in set_up.refused("logs")
     assert "--worker is 2; slice has the workers 0 to 1." in set_up.refused("logs", "--worker=2")
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     assert set_up.run("logs", "--lines=1").stdout == "afjax: the sentence of worker 0\n"
-    # A shell starts what is in the background with SIGINT ignored, which processes inherit.
+    # A shell starts background processes with SIGINT ignored, which child processes inherit.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
@@ -660,7 +662,7 @@ def test_logs(set_up: Cloud) -> None:
 # Babysitting
 
 
-def test_babysit_from_nothing_to_the_end(cloud: Cloud) -> None:
+def test_babysit_creates_runs_and_deletes(cloud: Cloud) -> None:
     done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN)
     assert "slice: the command ended with exit code 0." in done.stderr
     assert [call for call in cloud.calls if call != "tpu-vm ssh status"] == [
@@ -673,7 +675,7 @@ def test_babysit_from_nothing_to_the_end(cloud: Cloud) -> None:
     assert cloud.get("node") == ""
 
 
-def test_babysit_makes_a_preempted_slice_again(cloud: Cloud) -> None:
+def test_babysit_recreates_a_preempted_slice(cloud: Cloud) -> None:
     cloud.codes("wait 0", "wait 0")
     cloud.set(preemptions=1)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
@@ -705,16 +707,16 @@ def test_babysit_makes_a_preempted_slice_again(cloud: Cloud) -> None:
     ],
     ids=["notices", "crash", "mistake", "mistake-of-another", "crashes", "crash-beside-a-notice"],
 )
-def test_babysit_goes_by_the_exit_codes(set_up: Cloud, codes: tuple[str, str], code: int, runs: int) -> None:
+def test_babysit_restarts_depending_on_exit_codes(set_up: Cloud, codes: tuple[str, str], code: int, runs: int) -> None:
     set_up.codes(*codes)
     done = set_up.run("babysit", *SPOT, "--max_restarts=1", "--", *TRAIN, code=code)
     assert len(set_up.runs(0)) == len(set_up.runs(1)) == runs
-    # Its log's end is shown, of the worker that it came from.
+    # The end of the log is shown, from the worker that caused the exit.
     guilty = {2: codes.index("2") if "2" in codes else 0, 134: 0, 9: 1}.get(code)
     assert done.stdout.splitlines()[-1:] == ([] if guilty is None else [f"afjax: the sentence of worker {guilty}"])
 
 
-def test_babysit_goes_on_with_what_runs(set_up: Cloud) -> None:
+def test_babysit_attaches_to_a_running_command(set_up: Cloud) -> None:
     set_up.codes("wait 0", "wait 0")
     words = set_up.command("babysit", *SPOT, "--", *TRAIN)
     sitting = subprocess.Popen(words, env=set_up.environment, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -729,12 +731,12 @@ def test_babysit_goes_on_with_what_runs(set_up: Cloud) -> None:
         os.killpg(int(pid_of(set_up, worker)), signal.SIGTERM)
     assert again.wait(timeout=300) == 0
     assert len(set_up.runs(0)) == 2
-    # And what is done is not done again.
+    # A finished command is not repeated.
     set_up.run("babysit", *SPOT, "--", *TRAIN)
     assert len(set_up.runs(0)) == 2
 
 
-def test_babysit_tries_again_what_failed_when_nobody_looked(set_up: Cloud) -> None:
+def test_babysit_repeats_a_command_that_failed_unattended(set_up: Cloud) -> None:
     set_up.codes("2 0", "2 0")
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
@@ -743,13 +745,13 @@ def test_babysit_tries_again_what_failed_when_nobody_looked(set_up: Cloud) -> No
 
 
 @pytest.mark.parametrize(("request_", "node"), [("FAILED", ""), ("", "PREEMPTED")])
-def test_babysit_clears_half_a_slice(cloud: Cloud, request_: str, node: str) -> None:
+def test_babysit_deletes_a_partially_existing_slice(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
     assert "it is deleted and made again" in done.stderr
 
 
-def test_babysit_waits_out_what_passes(cloud: Cloud) -> None:
+def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
     cloud.codes("wait 0", "wait 0")
     cloud.set(preemptions=1, given=[["ACTIVE"], ["FAILED"], ["ACTIVE"]])
     cloud.set(errors={"queued-resources create": [None, "Quota limit exceeded", None, "no more capacity in the zone"]})
@@ -759,7 +761,7 @@ def test_babysit_waits_out_what_passes(cloud: Cloud) -> None:
     assert cloud.runs(0) == [list(TRAIN[1:])]
 
 
-def test_babysit_stops_workers_that_others_left(set_up: Cloud) -> None:
+def test_babysit_stops_the_remaining_workers_after_a_failure(set_up: Cloud) -> None:
     set_up.codes("1 0", "wait 0")
     done = set_up.run("babysit", *SPOT, "--", *TRAIN)
     assert "some workers failed and others do not end; they are stopped" in done.stderr
@@ -770,7 +772,7 @@ STAYS = "slice stays; it costs until `delete slice`."
 
 
 @pytest.mark.parametrize("flags", [(), ("--delete_at_end",)], ids=["", "delete_at_end"])
-def test_babysit_that_never_reaches_its_slice_says_that_it_stays(cloud: Cloud, flags: tuple[str, ...]) -> None:
+def test_babysit_warns_that_an_unreachable_slice_stays(cloud: Cloud, flags: tuple[str, ...]) -> None:
     cloud.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
     done = cloud.run("babysit", *SPOT, *flags, "--", *TRAIN, code=2)
     *_, stays, sentence = done.stderr.splitlines()
@@ -780,13 +782,13 @@ def test_babysit_that_never_reaches_its_slice_says_that_it_stays(cloud: Cloud, f
     assert "queued-resources delete" not in cloud.calls
 
 
-def test_babysit_says_that_a_slice_stays_which_cannot_be_set_up(cloud: Cloud) -> None:
+def test_babysit_warns_that_a_slice_stays_after_failed_setup(cloud: Cloud) -> None:
     (cloud.folder / "no-index").touch()
     done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
     assert STAYS in done.stderr
 
 
-def test_babysit_says_that_a_slice_stays_at_an_end_that_nobody_foresaw(set_up: Cloud) -> None:
+def test_babysit_warns_that_a_slice_stays_after_an_unexpected_error(set_up: Cloud) -> None:
     job = set_up.folder / "worker-0" / "afjax-job"
     (job / "command").touch()
     (job / "exit_code").touch()
@@ -794,11 +796,11 @@ def test_babysit_says_that_a_slice_stays_at_an_end_that_nobody_foresaw(set_up: C
     assert STAYS in done.stderr
 
 
-def test_babysit_says_that_a_slice_may_stay_which_it_cannot_look_at(set_up: Cloud) -> None:
+def test_babysit_warns_that_a_slice_may_stay_if_its_state_is_unknown(set_up: Cloud) -> None:
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     login = "Reauthentication failed. Please run: $ gcloud auth login"
-    # The second look is for whether it is deleted.
+    # The second describe call checks whether the slice is deleted.
     set_up.set(errors={"tpu-vm describe": [None, login, login]})
     done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
     *_, stays, sentence = done.stderr.splitlines()
@@ -806,9 +808,9 @@ def test_babysit_says_that_a_slice_may_stay_which_it_cannot_look_at(set_up: Clou
     assert "gcloud is not logged in" in sentence
 
 
-def test_create_says_that_a_slice_may_stay_which_it_cannot_look_at(cloud: Cloud) -> None:
+def test_create_warns_that_a_slice_may_stay_if_its_state_is_unknown(cloud: Cloud) -> None:
     login = "Reauthentication failed. Please run: $ gcloud auth login"
-    # The first look is for whether there is one already.
+    # The first describe call checks whether the slice already exists.
     cloud.set(errors={"tpu-vm describe": [None, *[login] * 9]})
     done = cloud.run("create", *SPOT, code=2)
     *_, stays, sentence = done.stderr.splitlines()
@@ -816,7 +818,7 @@ def test_create_says_that_a_slice_may_stay_which_it_cannot_look_at(cloud: Cloud)
     assert "gcloud is not logged in" in sentence
 
 
-def test_babysit_ends_when_the_users_time_is_over(cloud: Cloud) -> None:
+def test_babysit_ends_after_the_timeout(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
     done = cloud.run("babysit", *SPOT, "--timeout=0", "--", *TRAIN, code=2)
     assert "was not given within 0 minutes" in done.stderr

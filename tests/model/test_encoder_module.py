@@ -1,4 +1,4 @@
-"""``afjax.Encoder`` computes what a model computes, and its parameters are the trunk's tree."""
+"""``afjax.Encoder`` equals a model's encoder, and its parameters have the trunk's tree."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ INPUTS = (BATCH["tokens"], BATCH["types"], BATCH["mask"])
 
 def made(setup: Setup) -> Tree:
     params = setup.init(jax.random.key(0), init_trunk(jax.random.key(1), TRUNK))
-    # Adapters start near zero; larger ones make a difference to the outputs.
+    # Adapters are initialized near zero; larger values affect the outputs.
     params["adapters"] = jax.tree.map(lambda leaf: leaf + 0.1, params["adapters"])
     return params
 
@@ -64,7 +64,7 @@ def test_a_fusion() -> None:
     np.testing.assert_array_equal(found, setup.model.hidden_states(params, BATCH))
 
 
-def test_its_parameters_are_a_trunks_tree_without_the_pooler() -> None:
+def test_parameters_are_the_trunk_tree_without_the_pooler() -> None:
     variables = jax.eval_shape(lambda: Encoder(TRUNK).init(jax.random.key(0), *INPUTS))
     trunk = jax.eval_shape(lambda: init_trunk(jax.random.key(0), TRUNK))
     shapes = {path: leaf.shape for path, leaf in flatten(variables["params"]).items()}
@@ -81,11 +81,11 @@ def test_gradients_reach_adapters_and_trunk() -> None:
 
     for gradients in jax.grad(loss, argnums=(0, 1))(params["trunk"], params["adapters"]):
         used = {path: leaf for path, leaf in flatten(gradients).items() if not path.startswith("pooler/")}
-        # A bias of the keys adds the same to all scores of a query.
+        # The bias of the keys adds a constant to all scores of a query, so its gradient is zero.
         assert all(np.abs(leaf).max() > 0 for path, leaf in used.items() if not path.endswith("key/bias"))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_parameters_and_layers_are_refused() -> None:
     params = init_trunk(jax.random.key(1), TRUNK)
     wrong = {**params, "embeddings": {**params["embeddings"], "word": params["embeddings"]["word"][:, :6]}}
     with pytest.raises(ScopeParamShapeError):

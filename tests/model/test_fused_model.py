@@ -1,4 +1,4 @@
-"""A fusion in the whole model: its attention, its folded form, its penalty, and what cannot be fused."""
+"""A fusion in the full model: its attention, its folded form, its penalty, and incompatible adapters."""
 
 import dataclasses
 from typing import Any
@@ -35,12 +35,12 @@ TRUNK = TrunkConfig(
 )
 
 
-# Starts that make every leaf matter.
+# Values large enough for every leaf to matter.
 FUSION = FusionConfig(init_scale=0.4, value_init_scale=0.2)
 
 
 def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
-    """A fusion of two adapters, with an adapter, a fusion and a head in the tree that it does not use."""
+    """Makes a fusion of two adapters. Its tree also has an unused adapter, fusion and head."""
     configs = {name: AdapterConfig(size=size, init_scale=0.5, **changes) for name, size in (("one", 3), ("two", 2))}
     model = Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both", fusion=FUSION)
     size = {"hidden_size": TRUNK.hidden_size, "num_layers": TRUNK.num_layers}
@@ -66,7 +66,7 @@ def make_model(**changes: Any) -> tuple[Model, Tree, dict[str, jax.Array]]:
         ({"position": "both", "pretrained_layer_norm": "after"}, ["attention", "ffn"], 3),
     ],
 )
-def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: list[str], layers: int) -> None:
+def test_attention_of_every_layer_is_returned(changes: dict[str, Any], slots: list[str], layers: int) -> None:
     model, params, batch = make_model(**changes)
     outputs = model(params, batch, fusion_attention=True)
     assert outputs.logits.shape == (2, 3)
@@ -88,7 +88,7 @@ def test_attention_of_every_layer_comes_back(changes: dict[str, Any], slots: lis
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"layers": (0, 2)}, {"position": "both"}])
-def test_adapters_side_by_side_train_a_fusion_as_those_in_the_tree_do(
+def test_banked_adapters_give_the_same_fusion_gradients_as_separate_ones(
     changes: dict[str, Any], scan_layers: bool
 ) -> None:
     model, params, batch = make_model(**changes)
@@ -108,14 +108,14 @@ def test_adapters_side_by_side_train_a_fusion_as_those_in_the_tree_do(
     for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
         assert np.abs(other).max() > 1e-4
         np.testing.assert_allclose(one, other, atol=1e-5)
-    # Folded for a look at dev, they are what adapters in the tree become.
+    # Folding for evaluation gives the same result as with separate adapters in the tree.
     folded, again = (flatten(model.fold(tree)["fusion"]["both"]) for tree in (params, with_bank))
     assert folded.keys() == again.keys()
     for path, leaf in folded.items():
         np.testing.assert_allclose(again[path], leaf, atol=1e-6)
 
 
-def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere() -> None:
+def test_padding_tokens_affect_neither_logits_nor_attention() -> None:
     model, params, batch = make_model()
     others = {**batch, "tokens": jnp.where(batch["mask"], batch["tokens"], 7)}
     one, other = (model(params, rows, fusion_attention=True) for rows in (batch, others))
@@ -126,19 +126,19 @@ def test_what_stands_at_padding_changes_neither_logits_nor_attention_elsewhere()
     )
 
 
-def test_penalty_is_weighted_and_there_is_none_without_a_fusion() -> None:
+def test_penalty_is_weighted_and_zero_without_a_fusion() -> None:
     model, params, _ = make_model()
     weighted = dataclasses.replace(model, fusion=FusionConfig(regularization=0.5))
     assert float(weighted.penalty(params)) == pytest.approx(0.5 * float(value_penalty(params["fusion"]["both"])))
     assert Model(trunk=TRUNK, head_name="task").penalty(params) == 0.0
 
 
-def test_a_model_without_a_fusion_has_nothing_to_fold() -> None:
+def test_folding_without_a_fusion_returns_the_same_tree() -> None:
     _, params, _ = make_model()
     assert Model(trunk=TRUNK, head_name="task").fold(params) is params
 
 
-def test_folding_leaves_the_given_tree_alone() -> None:
+def test_folding_does_not_modify_its_argument() -> None:
     model, params, _ = make_model()
     before = list(flatten(params))
     folded = model.fold(params)
@@ -146,7 +146,7 @@ def test_folding_leaves_the_given_tree_alone() -> None:
     assert folded["trunk"] is params["trunk"]
 
 
-# What cannot be fused
+# Incompatible adapters
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_folding_leaves_the_given_tree_alone() -> None:
         ({"layers": (0, 3)}, "adapter.layers names layer 3, but the trunk has layers 0 to 2"),
     ],
 )
-def test_adapters_that_cannot_be_fused(changes: dict[str, Any], message: str) -> None:
+def test_incompatible_adapters_are_refused(changes: dict[str, Any], message: str) -> None:
     configs = {"one": AdapterConfig(), "two": AdapterConfig(**changes)}
     with pytest.raises(UserError) as raised:
         check_fusible(configs, 3)
@@ -175,6 +175,6 @@ def test_adapters_that_cannot_be_fused(changes: dict[str, Any], message: str) ->
         Model(trunk=TRUNK, head_name="task", adapters=tuple(configs.items()), fusion_name="both")
 
 
-def test_adapters_of_one_layout_fuse_whatever_is_inside() -> None:
+def test_adapters_with_the_same_layout_can_be_fused() -> None:
     other = AdapterConfig(size=3, activation="tanh", new_layer_norm="both", scaling=2.0, layers=(0, 1, 2))
     check_fusible({"one": AdapterConfig(), "two": other}, 3)

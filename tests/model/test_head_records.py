@@ -1,4 +1,4 @@
-"""A head records what it was trained with, and is not used with anything else unless that is asked for."""
+"""A head records its adapter, fusion or trunk, and using it with another requires an explicit flag."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
 from afjax.model.loading import load_adapters, load_task_model
+from afjax.model.saving import drafts
 from afjax.model.task_model import TaskModel
 from afjax.store.manifest import to_json
 from afjax.trunk.pretrained import Trunk
@@ -25,7 +26,7 @@ CONFIG = AdapterConfig(reduction_factor=8.0)
 
 @pytest.fixture
 def models(tiny_trunk: Trunk) -> dict[str, TaskModel]:
-    """Adapters a and b with their heads, a fusion of both with its head, and a head alone."""
+    """Makes adapters a and b with their heads, a fusion of both with its head, and a head on the plain trunk."""
     fused = make(tiny_trunk, CONFIG, names=("a", "b"), fused=True).renamed("mix")
     alone = make(tiny_trunk, CONFIG)
     bare = dataclasses.replace(alone.model, adapters=())
@@ -49,7 +50,7 @@ def load(saved: Path, tiny_trunk: Trunk) -> Load:
     return lambda head, **parts: load_task_model(saved, tiny_trunk, head=head, **parts)
 
 
-def test_heads_record_what_they_were_trained_with(saved: Path, tiny_trunk: Trunk) -> None:
+def test_heads_record_their_adapter_fusion_or_trunk(saved: Path, tiny_trunk: Trunk) -> None:
     def record(name: str) -> dict:
         return store.read_manifest(saved, "heads", name).trained_with
 
@@ -59,7 +60,7 @@ def test_heads_record_what_they_were_trained_with(saved: Path, tiny_trunk: Trunk
     assert record("bare") == {"kind": "trunk", "name": tiny_trunk.name, "sha256": tiny_trunk.sha256}
 
 
-def test_what_belongs_together_loads_without_a_word(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_matching_parts_load_without_a_message(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     for head, parts in (("a", {"adapter": "a"}), ("mix", {"fusion": "mix"}), ("bare", {})):
         assert load(head, **parts).head_record is None
     assert "trained with" not in capsys.readouterr().err
@@ -76,7 +77,7 @@ def test_what_belongs_together_loads_without_a_word(load: Load, capsys: pytest.C
         ("bare", {"adapter": "a"}, "the trunk alone", 'the adapter "a"'),
     ],
 )
-def test_a_contradiction_is_refused_unless_it_is_asked_for(
+def test_mismatch_is_refused_unless_allowed(
     load: Load, head: str, parts: dict[str, str], trained: str, given: str
 ) -> None:
     with pytest.raises(UserError) as raised:
@@ -86,17 +87,17 @@ def test_a_contradiction_is_refused_unless_it_is_asked_for(
     load(head, **parts, allow_mismatch=True)
 
 
-def test_an_adapter_that_was_trained_again_is_another(
+def test_retrained_adapter_does_not_match_the_head(
     saved: Path, load: Load, models: dict[str, TaskModel], tiny_trunk: Trunk
 ) -> None:
     other = make(tiny_trunk, CONFIG, names=("b",)).renamed("a")
-    [adapter, _] = other.drafts(saved)
+    [adapter, _] = drafts(other, saved)
     store.save_all(saved, [adapter], overwrite=True)
     with pytest.raises(UserError, match='The head "a" was trained with'):
         load("a", adapter="a")
 
 
-def test_a_head_without_a_record_is_used_and_logged(
+def test_head_without_a_record_is_used_with_a_message(
     saved: Path, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = saved / "heads" / "a" / "manifest.json"
@@ -104,12 +105,12 @@ def test_a_head_without_a_record_is_used_and_logged(
     model = load("a", adapter="b")
     [line] = [line for line in capsys.readouterr().err.splitlines() if "trained with" in line]
     assert '"a"' in line
-    # Saving does not invent a record.
+    # Saving the head does not add a record.
     model.renamed("again").save(saved)
     assert store.read_manifest(saved, "heads", "again").trained_with == {}
 
 
-def test_the_same_adapter_under_another_name_is_the_same(saved: Path, load: Load, tmp_path: Path) -> None:
+def test_renamed_adapter_still_matches_the_head(saved: Path, load: Load, tmp_path: Path) -> None:
     model = load("a", adapter="a").renamed("c")
     assert [name for name, _ in model.model.adapters] == ["c"]
     model.save(saved)
@@ -130,7 +131,7 @@ def test_renaming_changes_no_logits(models: dict[str, TaskModel]) -> None:
     np.testing.assert_array_equal(models["a"].renamed("x").predict(texts).logits, expected)
 
 
-def test_changes_after_loading_are_explicit(saved: Path, load: Load, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_head_matches_a_model_changed_after_loading(saved: Path, load: Load, tiny_trunk: Trunk, tmp_path: Path) -> None:
     mix = load("mix", fusion="mix")
     assert mix.without_adapters(["b"]).with_adapters(load_adapters(saved, ["b"], tiny_trunk)).head_record is None
     fewer = load("a", adapter="a").without_layers([0]).renamed("fewer")
@@ -140,7 +141,7 @@ def test_changes_after_loading_are_explicit(saved: Path, load: Load, tiny_trunk:
         load("fewer", adapter="a")
 
 
-def test_a_mismatch_that_was_asked_for_keeps_the_head_s_own_record(saved: Path, load: Load) -> None:
+def test_allowed_mismatch_keeps_the_original_record(saved: Path, load: Load) -> None:
     model = load("a", adapter="b", allow_mismatch=True).renamed("odd")
     model.save(saved)
     assert store.read_manifest(saved, "heads", "odd").trained_with["name"] == "a"
@@ -148,12 +149,12 @@ def test_a_mismatch_that_was_asked_for_keeps_the_head_s_own_record(saved: Path, 
         load("odd", adapter="odd")
 
 
-def test_packing_takes_a_head_only_if_it_was_trained_with_the_rest(saved: Path, tmp_path: Path) -> None:
+def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     packed = share.pack(saved, "a", tmp_path / "a.tar")
     assert [manifest.kind for manifest in packed] == ["heads", "adapters"]
     share.unpack(tmp_path / "a.tar", tmp_path / "new", name="x")
     assert store.read_manifest(tmp_path / "new", "heads", "x").trained_with["name"] == "x"
-    # Another adapter takes the name; the head of that name was not trained with it.
+    # Another adapter is saved under the name; the head of that name was not trained with it.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
     store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
@@ -162,7 +163,7 @@ def test_packing_takes_a_head_only_if_it_was_trained_with_the_rest(saved: Path, 
     assert not list((tmp_path / "out").glob("head*"))
 
 
-def test_the_name_of_a_trunk_s_folder_is_not_shared(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_packing_removes_the_name_of_the_trunk_folder(saved: Path, tiny_trunk: Trunk, tmp_path: Path) -> None:
     assert tiny_trunk.name.encode() in (saved / "heads" / "bare" / "manifest.json").read_bytes()
     share.pack(saved, "bare", tmp_path / "bare.tar")
     assert tiny_trunk.name.encode() not in (tmp_path / "bare.tar").read_bytes()

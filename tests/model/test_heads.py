@@ -41,12 +41,12 @@ def params_of(trunk: Trunk, model: Model, outputs: int) -> Tree:
         ("span", "tokens", 2),
     ],
 )
-def test_outputs_of_each_kind(kind: TaskKind, reads: str, outputs: int) -> None:
+def test_outputs_per_kind_of_task(kind: TaskKind, reads: str, outputs: int) -> None:
     assert TASK_KINDS[kind].reads == reads
     assert TASK_KINDS[kind].num_outputs(("a", "b", "c") if kind != "regression" else ()) == outputs
 
 
-def test_a_head_on_tokens_has_the_logits_of_every_token(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
+def test_token_head_gives_logits_for_every_token(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens")
     params = params_of(tiny_trunk, model, 2)
     assert params["heads"]["task"].keys() == {"output"}
@@ -66,10 +66,8 @@ def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -
     assert found.fusion_attention == {}
 
 
-def test_a_module_on_top_gives_every_token_where_the_head_reads_it(
-    tiny_trunk: Trunk, batch: dict[str, jax.Array]
-) -> None:
-    # Feed-forward networks on top do not mix tokens: each row's first token is what a pooled head would get.
+def test_module_on_top_outputs_every_token_for_a_token_head(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
+    # Feed-forward networks on top do not mix tokens, so a pooled head would read the same output of the first token.
     config = TopFfnConfig(size=8, num_layers=1, hidden_sizes=(8,))
     for name, adapter in (("ffn", config), ("layer", ADAPTER_PRESETS["top_layer"])):
         model = Model(trunk=tiny_trunk.config, head_name="task", reads="tokens", adapters=((name, adapter),))
@@ -78,12 +76,12 @@ def test_a_module_on_top_gives_every_token_where_the_head_reads_it(
         assert jax.eval_shape(lambda *inputs, m=model: m(*inputs).logits, params, batch).shape == (4, 6, 2)
 
 
-def test_choices_are_rows_of_their_own(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
+def test_choices_are_computed_like_separate_rows(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     model = Model(trunk=tiny_trunk.config, head_name="task")
     params = params_of(tiny_trunk, model, 1)
     run = jax.jit(lambda *inputs: model(*inputs).logits)
     each = run(params, batch)[:, 0]
-    # Two rows of two choices, the last of which is not there.
+    # Two rows of two choices; the last choice is missing.
     mask = batch["mask"].at[3].set(False)
     choices = {name: leaf.reshape(2, 2, 6) for name, leaf in {**batch, "mask": mask}.items()}
     together = run(params, choices)
@@ -91,7 +89,7 @@ def test_choices_are_rows_of_their_own(tiny_trunk: Trunk, batch: dict[str, jax.A
     assert together[1, 1] == jnp.finfo(jnp.float32).min
 
 
-def test_a_head_on_tokens_needs_no_pooler(tiny_trunk: Trunk) -> None:
+def test_token_head_needs_no_pooler(tiny_trunk: Trunk) -> None:
     trunk = {name: tree for name, tree in tiny_trunk.params.items() if name != "pooler"}
     with pytest.raises(UserError, match="no pooler"):
         init_head(KEY, HeadConfig(pooler="trunk"), 2, trunk=trunk)

@@ -1,4 +1,4 @@
-"""Whole parameter trees, name by name, and the counts that the papers state."""
+"""Complete parameter trees, name by name, and the parameter counts stated in the papers."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from afjax.model.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.pretrained import SIZES
+from afjax.trunk.sizes import SIZES
 
 BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]
 TINY = TrunkConfig(
@@ -37,7 +37,7 @@ TINY = TrunkConfig(
 
 @functools.cache
 def trunk_shapes(config: TrunkConfig) -> Tree:
-    """Shapes alone: nothing is allocated."""
+    """Computes only shapes; nothing is allocated."""
     return jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
 
 
@@ -59,7 +59,7 @@ def shapes(tree: Tree) -> dict[str, Any]:
     return {path: leaf.shape for path, leaf in flatten(tree).items()}
 
 
-# Whole trees
+# Complete trees
 
 
 def test_tree_of_a_trunk() -> None:
@@ -240,16 +240,16 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     ("houlsby", LARGE, {"size": 8}, 835_968 + 100_352),
     ("houlsby", LARGE, {}, 6_343_680 + 100_352),
     ("houlsby", LARGE, {"size": 256}, 25_227_264 + 100_352),
-    # Each with VE 768 s + s, VD 768 s + 768 and, a layer, three matrices s² + s.
+    # VE has 768 s + s parameters, VD 768 s + 768, and each layer three matrices of s² + s.
     ("pals", BASE, {}, 1_819_836),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6))}, 1_801_116),
     ("pals", BASE, {"size": 276, "layers": tuple(range(6, 12))}, 1_801_116),
     ("pals_unshared", BASE, {}, 1_815_552),
     ("low_rank", BASE, {}, 1_853_616),
-    # VE and VD of 314 316 and, a layer, 204 * 306 + 306 and 306 * 204 + 204.
+    # VE and VD have 314 316 parameters, and each layer 204 * 306 + 306 and 306 * 204 + 204.
     ("projected_ffn", BASE, {}, 1_818_612),
     ("lhuc", BASE, {}, 12 * 768),
-    # VE and VD of 314 316 and, a layer, four matrices s² + s and a LayerNorm.
+    # VE and VD have 314 316 parameters, and each layer four matrices of s² + s and a LayerNorm.
     ("top_attention", BASE, {}, 1_320_444),
     ("top_attention", BASE, {"num_layers": 3}, 314_316 + 3 * 167_688),
     ("top_attention", BASE, {"num_layers": 12}, 314_316 + 12 * 167_688),
@@ -260,7 +260,7 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
 
 
 def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
-    """Parameters of one trunk with a module a task, over BERT-base's."""
+    """Returns the parameters of a trunk with one module per task, divided by BERT-base's."""
     return (num_tasks * count(adapter_shapes(ADAPTER_PRESETS[name], BASE)) + 109_482_240) / 109_482_240
 
 
@@ -268,8 +268,8 @@ def ratio_to_bert_base(name: str, num_tasks: int = 8) -> float:
     ("name", "expected"),
     [("pals", 1.133), ("low_rank", 1.135), ("top_attention", 1.097), ("top_layer", 1.518), ("lhuc", 1.001)],
 )
-def test_eight_tasks_parameters_over_those_of_bert_base(name: str, expected: float) -> None:
-    # BERT and PALs, table 2, of PALs, low rank and top attention.
+def test_parameter_ratio_to_bert_base_for_eight_tasks(name: str, expected: float) -> None:
+    # Table 2 of the BERT and PALs paper has PALs, low rank and top attention.
     assert ratio_to_bert_base(name) == pytest.approx(expected, abs=6e-4)
 
 
@@ -310,7 +310,7 @@ HEAD = 768 * 768 + 768 + 2 * 768 + 2
 POOLER = 768 * 768 + 768
 TRAINED = {
     "adapter": 894_528 + HEAD,
-    # The heads have poolers of their own: the trunk's is not used, and not trained.
+    # Each head has its own pooler, so the trunk's pooler is neither used nor trained.
     "adapter+trunk": 894_528 + 109_482_240 - POOLER + HEAD,
     "fusion": 21_252_096 + HEAD,
     "full": 109_482_240 - POOLER + HEAD,
@@ -321,7 +321,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("name", typing.get_args(Partition))
-def test_count_of_what_every_partition_trains(name: str) -> None:
+def test_count_of_trained_parameters_per_partition(name: str) -> None:
     adapter = {"a": ADAPTER_PRESETS["pfeiffer"]} if name in ("adapter", "adapter+trunk", "fusion") else {}
 
     def make(trunk: Tree) -> Tree:

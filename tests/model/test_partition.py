@@ -1,4 +1,4 @@
-"""What is trained and what is frozen, and that frozen leaves cost nothing and stay as they are."""
+"""Which parameters are trained, and that frozen leaves cost nothing and do not change."""
 
 import dataclasses
 import functools
@@ -120,7 +120,7 @@ def test_presets_label_every_leaf_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_label_unstacked_layers_alike(name: str) -> None:
+def test_presets_label_stacked_and_unstacked_layers_alike(name: str) -> None:
     stacked = made_params(name)
     runs = [run for run in ("layers", "top_layers") if run in stacked["trunk"]]
     trunk = {**stacked["trunk"], **{run: unstack_layers(stacked["trunk"][run]) for run in runs}}
@@ -181,7 +181,7 @@ def test_join_undoes_split_layers(top_k: int) -> None:
 
 
 @pytest.mark.parametrize("top_k", [0, 3, -1])
-def test_no_more_layers_than_there_are(top_k: int) -> None:
+def test_invalid_top_k_is_refused(top_k: int) -> None:
     with pytest.raises(UserError, match=f"top_k is {top_k}, but the trunk has 2 layers; take 1 to 2."):
         split_layers(made_params("head")["trunk"], top_k)
 
@@ -201,14 +201,14 @@ def make_batch(model: Model, rows: int, length: int) -> dict[str, jax.Array]:
 
 
 def make_step(model: Model, params: Tree, trained_paths: dict[str, bool]) -> tuple[Any, Any, Tree]:
-    """The step, its state and the frozen tree; of shapes alone where ``params`` are shapes."""
+    """Makes the step, its state and the frozen tree. If ``params`` are shapes, the results are shapes too."""
     trained, frozen = split(params, trained_paths)
     optimizer = make_optimizer(TrainConfig(), trained)
     return make_train_step(model, optimizer, "classification", dropout=False), (trained, optimizer), frozen
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str) -> None:
+def test_frozen_leaves_have_no_optimizer_state_and_are_not_returned(name: str) -> None:
     model, params = make_model(name), made_params(name)
     before = tree_digest(params)
     step, (trained, optimizer), frozen = make_step(model, params, label(params, preset(name)))
@@ -228,7 +228,7 @@ def test_frozen_leaves_own_no_optimizer_state_and_never_leave_the_step(name: str
     assert tree_digest(merge(trained, frozen)) == before
 
 
-def test_a_fusions_run_holds_its_frozen_adapters_once_and_side_by_side() -> None:
+def test_frozen_adapters_of_a_fusion_are_stored_once_in_a_bank() -> None:
     model, params = make_model("fusion"), made_params("fusion")
     trained, frozen = split_params(Setup(model=model, rules=preset("fusion"), num_outputs=2), params)
     assert (trained.keys(), frozen.keys()) == ({"fusion", "heads"}, {"trunk", "bank"})
@@ -244,7 +244,7 @@ ROWS, LENGTH, ADAPTERS = 8, 64, 3
 
 @functools.cache
 def compiled_flops(name: str, *, everything: bool = False) -> float:
-    """XLA's count for one training step; nothing is allocated or run."""
+    """Returns XLA's FLOP count for one training step; nothing is allocated or run."""
     model = make_model(name, LARGE, ADAPTERS)
     params = jax.eval_shape(lambda: init_params(model))
     params["trunk"]["layers"] = jax.eval_shape(unstack_layers, params["trunk"]["layers"])
@@ -257,35 +257,35 @@ def compiled_flops(name: str, *, everything: bool = False) -> float:
 
 
 def matmul(rows: int, *sizes: int) -> int:
-    """Of ``[rows, sizes[0]] @ [sizes[0], sizes[1]]``."""
+    """Returns the FLOPs of ``[rows, sizes[0]] @ [sizes[0], sizes[1]]``."""
     return 2 * rows * sizes[0] * sizes[1]
 
 
 def expected_flops(name: str) -> int:
-    """Matmuls alone: forward; backward towards activations where something trained lies below; backward towards
-    weights where they are trained. The last layer is that of the first token alone."""
+    """Counts only matmuls: forward; backward with respect to activations if something below is trained; backward
+    with respect to trained weights. The last layer only computes the first token."""
     hidden, inner, tokens, whole = LARGE.hidden_size, LARGE.intermediate_size, ROWS * LENGTH, LARGE.num_layers - 1
 
     def dense_layers(rows: int) -> int:
         return 4 * matmul(rows, hidden, hidden) + 2 * matmul(rows, hidden, inner)
 
     def slot(rows: int) -> tuple[int, int]:
-        """What a slot costs, and what its gradient towards its input costs besides."""
+        """Returns a slot's FLOPs, and the additional FLOPs of its gradient with respect to its input."""
         num = 1 if name == "adapter" else ADAPTERS
         down = up = matmul(rows, hidden, num * hidden // 4)
         if name == "adapter":
             return 2 * (down + up) + up, down
         biases, square = matmul(rows, hidden, num), matmul(rows, hidden, hidden)
-        # Query, key and value; of many rows the first two are multiplied with each other first.
+        # Query, key and value. With many rows, the first two are multiplied with each other first.
         matrices, joining = (2, 3 * matmul(hidden, hidden, hidden)) if rows > hidden else (3, 0)
-        forward = down + 2 * up + 2 * biases + matrices * square  # up and the biases: for scores and for outputs.
+        forward = down + 2 * up + 2 * biases + matrices * square  # up and biases: for scores and for outputs.
         weights = matrices * square + joining
         return forward + weights + 2 * up + 2 * biases + (matrices - 1) * square, down + square
 
     # Scores and mixture. Both operands are activations, so the backward pass has two products for each.
     attention = 2 * matmul(tokens, LENGTH, hidden)
     last_attention = 2 * matmul(ROWS * LARGE.num_heads, LENGTH, hidden)
-    # The lowest layer has nothing trained below.
+    # Nothing below the lowest layer is trained.
     trunk = whole * (dense_layers(tokens) + attention) + (whole - 1) * (dense_layers(tokens) + 2 * attention)
     trunk += 2 * dense_layers(ROWS) + 3 * last_attention
     slots = whole * slot(tokens)[0] + (whole - 1) * slot(tokens)[1] + sum(slot(ROWS))
@@ -294,14 +294,14 @@ def expected_flops(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["adapter", "fusion"])
-def test_step_costs_no_gradient_of_frozen_weights(name: str) -> None:
+def test_step_computes_no_gradient_of_frozen_weights(name: str) -> None:
     assert compiled_flops(name) == pytest.approx(expected_flops(name), rel=0.03)
     assert compiled_flops(name) < 0.8 * compiled_flops(name, everything=True)
 
 
 @functools.cache
 def flops_of_top(top_k: int) -> float:
-    """XLA's count for one training step of the upper layers; 0: of the head alone."""
+    """Returns XLA's FLOP count for one training step of the upper layers, or of only the head if ``top_k`` is 0."""
     name = "top_k" if top_k else "head"
     model = make_model(name, LARGE)
     params = jax.eval_shape(lambda: init_params(model))
@@ -310,7 +310,7 @@ def flops_of_top(top_k: int) -> float:
     for run in ("layers", "top_layers"):
         if run in params["trunk"]:
             params["trunk"][run] = jax.eval_shape(unstack_layers, params["trunk"][run])
-    # The trunk's embeddings are frozen, so all layers being trained is not yet full fine-tuning.
+    # The trunk's embeddings are frozen, so training all layers is not full fine-tuning.
     rules = tuple(dataclasses.replace(rule, optional=True) for rule in preset(name))
     step, (trained, optimizer), frozen = make_step(model, params, label(params, rules))
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained), optimizer))
@@ -319,17 +319,17 @@ def flops_of_top(top_k: int) -> float:
     return jax.jit(step).lower(*given).compile().cost_analysis()["flops"]
 
 
-def test_the_backward_pass_stops_at_the_lowest_trained_layer() -> None:
+def test_backward_pass_stops_at_the_lowest_trained_layer() -> None:
     tokens, hidden, inner = ROWS * LENGTH, LARGE.hidden_size, LARGE.intermediate_size
     dense_layers = 4 * matmul(tokens, hidden, hidden) + 2 * matmul(tokens, hidden, inner)
     attention = 2 * matmul(tokens, LENGTH, hidden)
     forward = (LARGE.num_layers - 1) * (dense_layers + attention)
-    # The head alone: the forward pass, and a last layer of the first token alone.
+    # Only the head: the forward pass, whose last layer only computes the first token.
     assert flops_of_top(0) == pytest.approx(forward, rel=0.1)
-    # The last layer is trained on its first token; every layer below costs its backward pass, and no more.
+    # The last layer is trained on its first token. Every additional layer costs only its backward pass.
     assert flops_of_top(1) - flops_of_top(0) < 0.1 * dense_layers
     for top_k in (2, 3, 4):
         backward = 2 * dense_layers + 2 * attention
-        # The lowest one's gradient towards its input is not computed: what the queries, keys and values need.
+        # The lowest layer's gradient with respect to its input is skipped: the products for queries, keys and values.
         unneeded = 3 * matmul(tokens, hidden, hidden) if top_k == 2 else 0
         assert flops_of_top(top_k) - flops_of_top(top_k - 1) == pytest.approx(backward - unneeded, rel=0.05), top_k

@@ -1,4 +1,4 @@
-"""What other JAX code calls: one layer's parameters out of a tree, and the functions that take them."""
+"""Functions for other JAX code: extracting one layer's parameters from a tree, and using them."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ MASK = np.array([[True] * 5, [True] * 3 + [False] * 2])
 
 
 def draw(config: Any, seed: int = 1) -> Tree:
-    """An adapter's tree, all leaves random."""
+    """Makes an adapter's tree with random leaves."""
     return drawn(init_adapter(KEY, config, TRUNK), seed)
 
 
@@ -50,7 +50,7 @@ def drawn(tree: Tree, seed: int) -> Tree:
     )
 
 
-def test_layer_params_takes_one_layer_and_what_all_share() -> None:
+def test_layer_params_returns_one_layer_and_the_shared_parameters() -> None:
     tree = draw(PalConfig(size=4, num_heads=2, layers=(0, 2)))
     params = layer_params(tree, PalConfig(size=4, num_heads=2, layers=(0, 2)), 2)
     assert params.keys() == {"encode", "decode", "attention"}
@@ -77,13 +77,13 @@ def test_layer_params_takes_one_layer_and_what_all_share() -> None:
         (TopFfnConfig(), 0, "ffn", "no slots, as it sits on top of the encoder"),
     ],
 )
-def test_layer_params_refuses(config: Any, layer: int, slot: str, sentence: str) -> None:
+def test_layer_params_refuses_missing_layers_and_slots(config: Any, layer: int, slot: str, sentence: str) -> None:
     with pytest.raises(UserError) as error:
         layer_params(draw(config), config, layer, slot)
     assert sentence in str(error.value)
 
 
-def test_fuse_is_the_textbook_form_of_the_bottlenecks() -> None:
+def test_fuse_equals_the_textbook_form() -> None:
     configs, config = (BOTTLENECK, NORMED), FusionConfig(temperature=2.0)
     trees = [draw(member, seed) for seed, member in enumerate(configs, 2)]
     fusion = drawn(init_fusion(KEY, config, BOTTLENECK, hidden_size=12, num_layers=3), 4)
@@ -102,7 +102,7 @@ def test_fuse_is_the_textbook_form_of_the_bottlenecks() -> None:
 @pytest.mark.parametrize(
     "config", [PAL, PalConfig(size=4, num_heads=1, shared_projections=False, output_activation="gelu")]
 )
-def test_pal_is_what_the_slot_adds(config: PalConfig) -> None:
+def test_pal_equals_the_output_of_the_slot(config: PalConfig) -> None:
     params = layer_params(draw(config), config, 1)
     at = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
     expected = pal_module.output(params, config, at)
@@ -125,7 +125,7 @@ def test_results_have_the_dtype_of_the_input(dtype: str) -> None:
     assert {str(output.dtype) for output in outputs} == {dtype}
 
 
-def test_mistakes_are_told_in_a_sentence() -> None:
+def test_bad_arguments_are_explained() -> None:
     tree, pal_tree = draw(BOTTLENECK), draw(PAL)
     one = layer_params(tree, BOTTLENECK, 0)
     fusion = layer_params(init_fusion(KEY, FusionConfig(), BOTTLENECK, hidden_size=12, num_layers=3), BOTTLENECK, 0)

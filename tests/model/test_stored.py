@@ -1,4 +1,4 @@
-"""Adapters and fusions come out of a store as trees with their architectures, or not at all."""
+"""Adapters and fusions are loaded from a store as trees with their architectures, or refused."""
 
 import dataclasses
 from pathlib import Path
@@ -32,7 +32,7 @@ def adapter_tree(config: Any, seed: int) -> Tree:
 
 
 def fill(folder: Path, config: Any, fusion: FusionConfig) -> dict[str, Tree]:
-    """A store with adapters a, b and c and their fusion."""
+    """Makes a store with adapters a, b and c and their fusion."""
     trees = {name: adapter_tree(config, seed) for seed, name in enumerate("abc")}
     for name, tree in trees.items():
         store.save(folder, "adapters", name, tree, config=to_dict(config), trunk=TRUNK)
@@ -48,7 +48,7 @@ def check_equal(ours: Tree, expected: Tree) -> None:
         np.testing.assert_array_equal(flatten(ours)[path], leaf)
 
 
-def test_a_fusion_comes_with_its_adapters(tmp_path: Path) -> None:
+def test_fusion_is_loaded_with_its_adapters(tmp_path: Path) -> None:
     config, fusion = AdapterConfig(size=3, activation="tanh"), FusionConfig(temperature=2.0)
     trees = fill(tmp_path, config, fusion)
     found, mixed, adapters = load_fusion(tmp_path, "mixed", trunk_sha256=TRUNK["sha256"])
@@ -60,7 +60,7 @@ def test_a_fusion_comes_with_its_adapters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [AdapterConfig(size=3), PAL])
-def test_a_pruned_fusion_comes_with_what_each_layer_keeps(config: Any, tmp_path: Path) -> None:
+def test_pruned_fusion_is_loaded_with_the_adapters_kept_per_layer(config: Any, tmp_path: Path) -> None:
     trees = fill(tmp_path, config, FusionConfig(kept=(((2, 0), (1, 2)),)))
     found, _, adapters = load_fusion(tmp_path, "mixed")
     assert (found, list(adapters)) == (FusionConfig(), ["0", "1"])
@@ -74,7 +74,7 @@ def test_a_pruned_fusion_comes_with_what_each_layer_keeps(config: Any, tmp_path:
                 )
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_invalid_artefacts_are_refused(tmp_path: Path) -> None:
     config = AdapterConfig(size=3)
     fill(tmp_path, config, FusionConfig())
     with pytest.raises(UserError, match=r'The adapter "d" is not in the store .* It has: a, b, c'):
@@ -97,7 +97,7 @@ def save_head(folder: Path, name: str, adapter: str = "") -> None:
     store.save(folder, "heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record)
 
 
-def test_the_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
+def test_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
     fill(tmp_path, AdapterConfig(), FusionConfig())
     assert recorded_trunk(tmp_path, "adapters", "a") == recorded_trunk(tmp_path, "fusion", "mixed") == "tiny"
     store.save(tmp_path, "adapters", "d", adapter_tree(PAL, 0), config=to_dict(PAL), trunk={"sha256": "0" * 64})
@@ -105,7 +105,7 @@ def test_the_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
         recorded_trunk(tmp_path, "adapters", "d")
 
 
-def test_the_head_of_an_adapter_has_its_name_or_is_the_only_one_trained_with_it(tmp_path: Path) -> None:
+def test_head_of_an_adapter_is_found_by_name_or_by_its_record(tmp_path: Path) -> None:
     fill(tmp_path, AdapterConfig(), FusionConfig())
     with pytest.raises(UserError, match="no head was trained with the adapter"):
         recorded_head(tmp_path, "adapters", "a")
@@ -118,7 +118,7 @@ def test_the_head_of_an_adapter_has_its_name_or_is_the_only_one_trained_with_it(
     save_head(tmp_path, "third", "a")
     with pytest.raises(UserError, match=r"2 heads were trained with the adapter .*other, third"):
         recorded_head(tmp_path, "adapters", "a")
-    # Nothing is known of a head of the same name without a record, as an older version saved it.
+    # A head of the same name without a record, as older versions saved it, is accepted.
     save_head(tmp_path, "c")
     assert recorded_head(tmp_path, "adapters", "c") == "c"
     with pytest.raises(UserError, match="other"):

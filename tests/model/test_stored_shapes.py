@@ -1,4 +1,4 @@
-"""An artefact whose manifest and arrays contradict each other is refused, even if all of its checksums are right."""
+"""An artefact whose manifest and arrays contradict each other is refused, even if its checksums are right."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ Save = Callable[..., None]
 
 @pytest.fixture
 def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
-    """Trains an adapter, and saves it with its head after some fields of one of both were changed."""
+    """Trains an adapter, and saves it with its head after changing fields of one of them."""
     rows = rows_from_lists(["a b", "c d", "e f", "g h"], ["no", "yes", "no", "yes"])
     data: Mapping[str, Rows] = {"train": rows, "dev": rows}  # type: ignore[dict-item]
     config = TrainConfig(max_steps=1, batch_size=4, max_length=8, buckets=(8,), eval_every=1)
@@ -62,7 +62,7 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
         ("heads", {"labels": ["no", ""]}, "labels"),
     ],
 )
-def test_a_manifest_that_contradicts_its_arrays_is_refused(
+def test_manifest_that_contradicts_its_arrays_is_refused(
     save: Save, tiny_trunk: Trunk, tmp_path: Path, kind: str, changes: dict[str, Any], named: str
 ) -> None:
     save(kind, **changes)
@@ -71,7 +71,7 @@ def test_a_manifest_that_contradicts_its_arrays_is_refused(
     assert named in str(refused.value)
 
 
-def test_an_adapter_of_another_kind_is_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_arrays_of_another_kind_of_adapter_are_refused(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
     save("adapters")
     artefact = store.load(tmp_path / "store", "adapters", "x")
     config = to_dict(PalConfig(size=4, num_heads=2))
@@ -82,6 +82,6 @@ def test_an_adapter_of_another_kind_is_refused(save: Save, tiny_trunk: Trunk, tm
     assert '"x"' in str(refused.value)
 
 
-def test_nothing_changed_is_accepted(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_unchanged_artefacts_are_accepted(save: Save, tiny_trunk: Trunk, tmp_path: Path) -> None:
     save("adapters")
     assert load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x").labels == ("no", "yes")

@@ -1,4 +1,4 @@
-"""Attention's derivative rule against JAX's own, and what it keeps."""
+"""Attention's custom derivative equals JAX's own, and the residuals it keeps are small."""
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,12 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_weighted_sums_and_their_gradients_are_jaxs(rate: float) -> None:
+def test_weighted_sum_equals_jax_in_value_and_gradient(rate: float) -> None:
     with jax.enable_x64(True):
         scores, values = normal(0, BATCH, HEADS, QUERIES, LENGTH) * 3, normal(1, BATCH, HEADS, LENGTH, SIZE)
-        # One row has padding, one is all padding.
+        # One row has padding, and one consists of padding.
         mask = jnp.ones((BATCH, 1, 1, LENGTH), bool).at[0, ..., -2:].set(False).at[2].set(False)
-        # There is a query for which dropout leaves nothing.
+        # For one query, dropout removes all weights.
         kept = (normal(2, *scores.shape) > -0.5).at[1, 0, 0].set(False) if rate else None
 
         def plain(scores: Array, values: Array) -> tuple[Array, Array]:
@@ -43,7 +43,7 @@ def test_weighted_sums_and_their_gradients_are_jaxs(rate: float) -> None:
         np.testing.assert_array_equal(to_scores[2], 0.0)
 
 
-def test_one_array_of_weights_is_kept_in_the_dtype_of_the_values() -> None:
+def test_one_weights_array_in_the_dtype_of_the_values_is_kept_for_the_gradient() -> None:
     shape = BATCH, HEADS, 8, 64
     scores = normal(0, *shape)
     values, to_sums = (normal(seed, BATCH, HEADS, rows, SIZE).astype(jnp.bfloat16) for seed, rows in ((1, 64), (2, 8)))
@@ -56,7 +56,7 @@ def test_one_array_of_weights_is_kept_in_the_dtype_of_the_values() -> None:
     assert (sums.dtype, totals.dtype) == (jnp.bfloat16, jnp.float32)
     large = [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.size >= scores.size]
     assert large == [jnp.bfloat16]
-    # Rounded once to bfloat16, of 8 bits.
+    # Rounded once to bfloat16, which has 8 bits of precision.
     to_scores, to_values = backward((to_sums, jnp.zeros_like(totals)))
     assert (to_scores.dtype, to_values.dtype) == (jnp.float32, jnp.bfloat16)
     (exact_sums, _), exact_backward = jax.vjp(attend, scores, values.astype(jnp.float32))

@@ -1,6 +1,6 @@
-"""The loop over layers equals JAX's scan, in value and gradient, and does without what is not asked for.
+"""The loop over layers equals JAX's scan in value and gradient, and skips unneeded computation.
 
-Models equal those of straight-line code with it.
+Full models with the loop equal models in straight-line code.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ PARTS = ("x", "kernel", "bias", "shared")
 
 
 def run_layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, Any]:
-    """A layer with parameters of its own and shared ones, a key, a whole number, and a part that is not there."""
+    """Applies a layer with its own and shared parameters, a key, an integer, and a missing part."""
     assert of_one["missing"] is None
     hidden = jnp.tanh(x @ of_one["kernel"] + of_one["bias"][None])
     noise = jax.random.normal(of_one["key"], hidden.shape, hidden.dtype)
@@ -95,7 +95,7 @@ def test_equals_scan_in_value_and_gradient(
                 np.testing.assert_allclose(gradient, gradients[name], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
-def test_a_batch_of_gradients_and_the_gradient_of_a_compiled_loop_are_the_same(inputs: dict[str, Any]) -> None:
+def test_vmapped_and_compiled_gradients_equal_plain_gradients(inputs: dict[str, Any]) -> None:
     of_loop = functools.partial(loss, loop_over_layers, run_layer, "x")
     parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
     trained = {name: parts.pop(name) for name in ("kernel", "shared")}
@@ -110,7 +110,9 @@ def test_a_batch_of_gradients_and_the_gradient_of_a_compiled_loop_are_the_same(i
 
 
 @pytest.mark.parametrize("first", ["x", "kernel"])
-def test_one_compiled_loop_is_differentiated_in_two_ways(inputs: dict[str, Any], first: str) -> None:
+def test_one_compiled_loop_is_differentiated_with_respect_to_different_inputs(
+    inputs: dict[str, Any], first: str
+) -> None:
     bias = jnp.zeros((DEPTH, SIZE))
 
     def layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, None]:
@@ -119,7 +121,7 @@ def test_one_compiled_loop_is_differentiated_in_two_ways(inputs: dict[str, Any],
     def both(loop: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
         run = jax.jit(lambda x, kernel: loop(layer, x, {"kernel": kernel, "bias": bias}, None)[0])
         fixed = jnp.ones_like(x)
-        # A gradient towards x goes on below the bottom layer, where the other ends.
+        # A gradient with respect to x continues below the bottom layer; a gradient with respect to the kernel does not.
         parts = [run(x, kernel).sum(), jnp.square(run(fixed, kernel)).sum()]
         return parts[0] * parts[1] if first == "x" else parts[1] * parts[0]
 
@@ -147,7 +149,7 @@ def test_shallow_loops(inputs: dict[str, Any], trained: tuple[str, ...], depth: 
         np.testing.assert_allclose(ours[name], gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_that_keep_nothing_for_their_gradient(inputs: dict[str, Any]) -> None:
+def test_layers_without_residuals(inputs: dict[str, Any]) -> None:
     def run(bias: jax.Array) -> jax.Array:
         return loop_over_layers(lambda x, bias, _: (x + bias[None], None), jnp.zeros((ROWS, SIZE)), bias, None)[0].sum()
 
@@ -157,7 +159,7 @@ def test_layers_that_keep_nothing_for_their_gradient(inputs: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("trained", "products"),
     [
-        # Forwards one a layer. Backwards one a layer towards its input and one towards its kernel.
+        # Forward: one product per layer. Backward: one per layer for its input and one for its kernel.
         (("bias",), DEPTH + DEPTH - 1),
         (("kernel",), DEPTH + DEPTH - 1 + DEPTH),
         (("shared",), DEPTH + DEPTH - 1),
@@ -165,7 +167,7 @@ def test_layers_that_keep_nothing_for_their_gradient(inputs: dict[str, Any]) -> 
         (PARTS, DEPTH + DEPTH + DEPTH),
     ],
 )
-def test_nothing_is_computed_below_the_lowest_that_is_trained(
+def test_backward_pass_computes_nothing_below_the_lowest_trained_layer(
     inputs: dict[str, Any], trained: tuple[str, ...], products: int
 ) -> None:
     parts = {name: jnp.asarray(array, jnp.float32) for name, array in inputs.items()}
@@ -175,7 +177,7 @@ def test_nothing_is_computed_below_the_lowest_that_is_trained(
     assert work.matmul_flops == products * 2 * ROWS * SIZE * SIZE
 
 
-def test_what_layers_are_given_is_not_kept_again(inputs: dict[str, Any]) -> None:
+def test_inputs_of_layers_are_not_copied_as_residuals(inputs: dict[str, Any]) -> None:
     def layer(x: jax.Array, of_one: Any, of_all: Any) -> tuple[jax.Array, None]:
         return jnp.sin(x @ of_one["kernel"] + of_one["bias"][None]), None
 
@@ -184,25 +186,25 @@ def test_what_layers_are_given_is_not_kept_again(inputs: dict[str, Any]) -> None
 
     x, kernel, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "kernel", "bias"))
     kept = jax.tree.leaves(jax.vjp(run, bias)[1])
-    # The kernels as they are, and of each layer the sine's derivative; of no bytes what says how far to go.
+    # The given kernels and each layer's derivative of the sine; a zero-byte array holds how far to differentiate.
     assert sorted(leaf.shape for leaf in kept if leaf.size) == [(DEPTH, ROWS, SIZE), (DEPTH, SIZE, SIZE)]
     assert any(leaf is kernel for leaf in kept)
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "dropout"])
-def test_no_constants_are_kept(inputs: dict[str, Any], name: str) -> None:
+def test_constants_are_not_kept_as_residuals(inputs: dict[str, Any], name: str) -> None:
     def layer(x: jax.Array, bias: jax.Array, of_all: Any) -> tuple[jax.Array, None]:
         x = x + bias[None]
         return dropout(jax.random.key(0), x, 0.5) if name == "dropout" else ACTIVATIONS[name](x), None
 
     x, bias = (jnp.asarray(inputs[name], jnp.float32) for name in ("x", "bias"))
     kept = jax.tree.leaves(jax.vjp(lambda bias: loop_over_layers(layer, x, bias, None)[0], bias)[1])
-    # Where relu's input is above 0; gelu's input; what dropout leaves.
+    # The mask of relu's positive inputs, gelu's input, or dropout's mask.
     dtype = np.dtype("float32" if name == "gelu" else "bool")
     assert [(leaf.shape, leaf.dtype) for leaf in kept if leaf.size] == [((DEPTH, ROWS, SIZE), dtype)]
 
 
-# Whole models
+# Full models
 
 TRUNK = TrunkConfig(
     family="bert",
@@ -237,7 +239,7 @@ MIXED = FusionConfig(init_scale=0.4)
         pytest.param([PAL, PAL], MIXED, ["fusion", "adapters"], id="fusion of PALs, and these"),
     ],
 )
-def test_models_train_in_a_loop_as_in_straight_line_code(
+def test_model_gradients_equal_those_of_straight_line_code(
     adapters: list[Adapter], fusion: FusionConfig | None, trained: list[str]
 ) -> None:
     key = jax.random.key(1)
@@ -264,7 +266,7 @@ def test_models_train_in_a_loop_as_in_straight_line_code(
     batch = {"tokens": tokens, "types": jnp.zeros_like(tokens), "mask": jnp.arange(6)[None] < jnp.array([[6], [4]])}
 
     with jax.enable_x64(True):
-        # Starts that make every leaf matter.
+        # Values large enough for every leaf to matter.
         wide = map_with_path(lambda _, leaf: jnp.asarray(leaf + 0.1 * generator.normal(size=leaf.shape)), params)
         part = {root: wide[root] for root in trained}
 

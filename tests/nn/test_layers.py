@@ -1,4 +1,4 @@
-"""Dense layers and activations in bfloat16, against float64."""
+"""Dense layers and activations in bfloat16, compared with float64."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
     rows = np.asarray(x, np.float64).reshape(-1, 256)
     kernel = np.asarray(params["kernel"].astype(jnp.bfloat16), np.float64)
     cotangent = np.asarray(normal(3, 4, 8, 16).astype(jnp.bfloat16), np.float64).reshape(-1, 16)
-    # One rounding to bfloat16 behind sums that are as good as exact: half a unit of its 8 bits.
+    # One rounding to bfloat16 (8 bits of precision) after nearly exact sums: an error of half a unit.
     for found, exact in ((output, rows @ kernel + np.asarray(params["bias"])), (to_x, cotangent @ kernel.T)):
         np.testing.assert_allclose(np.asarray(found, np.float64).reshape(exact.shape), exact, rtol=2**-7, atol=0.1)
     tolerance = 1e-5 if kernel_dtype == "float32" else 2**-7
@@ -48,7 +48,7 @@ def test_dense_in_bfloat16_sums_in_float32(kernel_dtype: str) -> None:
     )
 
 
-def test_gelu_is_the_exact_one_with_its_derivative() -> None:
+def test_gelu_is_exact_and_has_the_exact_derivative() -> None:
     x = jnp.linspace(-5.0, 5.0, 101)
     expected = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in x.tolist()]
     np.testing.assert_allclose(gelu(x), expected, atol=1e-6)
@@ -64,7 +64,7 @@ def plain_layer_norm(params: Tree, x: Array) -> Array:
     return jax.nn.standardize(x, epsilon=1e-5) * scale + bias
 
 
-def test_layer_norm_is_the_plain_one_with_its_derivative() -> None:
+def test_layer_norm_equals_the_plain_formula_and_its_derivative() -> None:
     with jax.enable_x64(True):
         draw = np.random.default_rng(0).normal
         x, cotangent = (jnp.asarray(draw(size=(2, 3, 8))) for _ in range(2))
@@ -79,7 +79,7 @@ def test_layer_norm_is_the_plain_one_with_its_derivative() -> None:
         np.testing.assert_allclose(normalise(x, 1e-5), jax.nn.standardize(x, epsilon=1e-5), atol=1e-14)
 
 
-def test_layer_norm_in_bfloat16_keeps_no_wider_rows() -> None:
+def test_layer_norm_in_bfloat16_keeps_no_float32_rows() -> None:
     x = normal(0, 4, 64).astype(jnp.bfloat16)
     params = {"scale": normal(1, 64), "bias": normal(2, 64)}
     output, backward = jax.vjp(lambda params, x: layer_norm(params, x, 1e-5), params, x)
@@ -95,7 +95,7 @@ def test_layer_norm_in_bfloat16_keeps_no_wider_rows() -> None:
         np.testing.assert_allclose(to_params[name], exact, rtol=1e-4, atol=1e-4)
 
 
-def test_softmax_is_jaxs_with_its_derivative() -> None:
+def test_softmax_equals_jax_in_value_and_derivative() -> None:
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)) * 4)
         cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)))
@@ -103,12 +103,12 @@ def test_softmax_is_jaxs_with_its_derivative() -> None:
         found, own_backward = jax.vjp(lambda x: softmax(x, x.dtype), x)
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_allclose(own_backward(cotangent)[0], backward(cotangent)[0], atol=1e-15)
-    # Entries that are left out have the weight 0 and no gradient.
+    # Masked entries have zero weight and no gradient.
     masked = jnp.array([1.0, -jnp.inf, 2.0])
     np.testing.assert_array_equal(jax.grad(lambda x: softmax(x, x.dtype)[0])(masked)[1], 0.0)
 
 
-def test_softmax_in_bfloat16_keeps_its_result_alone() -> None:
+def test_softmax_in_bfloat16_keeps_only_its_result() -> None:
     scores = normal(0, 8, 64)
     weights, backward = jax.vjp(lambda x: softmax(x, "bfloat16"), scores)
     assert weights.dtype == jnp.bfloat16
@@ -126,7 +126,7 @@ def test_dropout_in_bfloat16_keeps_the_mean() -> None:
     assert float((kept == 0).mean()) == pytest.approx(0.1, abs=0.005)
 
 
-def test_casting_a_trunk_leaves_its_layer_norms_and_pooler(tiny_trunk: Trunk) -> None:
+def test_casting_a_trunk_keeps_its_layer_norms_and_pooler_in_float32(tiny_trunk: Trunk) -> None:
     leaves = flatten(cast_trunk(tiny_trunk.params, "bfloat16"))
     assert {path for path, leaf in leaves.items() if leaf.dtype == np.float32} == {
         "pooler/kernel",
@@ -143,7 +143,7 @@ def test_casting_a_trunk_leaves_its_layer_norms_and_pooler(tiny_trunk: Trunk) ->
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4, 8)])
-def test_random_bits_are_jaxs(impl: str, shape: tuple[int, ...]) -> None:
+def test_random_bits_equal_jax(impl: str, shape: tuple[int, ...]) -> None:
     key = jax.random.fold_in(jax.random.key(5, impl=impl), 7)
     bits = jax.jit(random_bits, static_argnums=1)(key, shape)
     assert bits.dtype == jnp.uint32
@@ -155,7 +155,7 @@ def test_random_bits_are_jaxs(impl: str, shape: tuple[int, ...]) -> None:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=50, deadline=None)
-def test_an_entry_is_counted_in_two_words(shape: list[int], seed: int) -> None:
+def test_flat_index_is_split_into_two_words(shape: list[int], seed: int) -> None:
     entries = np.random.default_rng(seed).integers(math.prod(shape), size=5)
     entries[:2] = (0, math.prod(shape) - 1)
     indices = [jnp.asarray(index, jnp.uint32) for index in np.unravel_index(entries, shape)]
@@ -164,6 +164,6 @@ def test_an_entry_is_counted_in_two_words(shape: list[int], seed: int) -> None:
     np.testing.assert_array_equal(np.asarray(high, np.uint64) * 2**32 + np.asarray(low, np.uint64), entries)
 
 
-def test_a_pods_batch_may_have_more_entries_than_one_word_counts() -> None:
+def test_random_bits_for_more_entries_than_32_bits_can_index() -> None:
     shape = (2048, 16, 512, 512)
     assert jax.eval_shape(lambda key: random_bits(key, shape), jax.random.key(5)).shape == shape

@@ -1,4 +1,4 @@
-"""Pooling: which vector of a row a head reads."""
+"""Pooling: which vector of each row a head reads."""
 
 import dataclasses
 
@@ -54,14 +54,14 @@ def test_pool_agrees_with_a_loop_over_rows_in_value_and_gradient(pooling: Poolin
     np.testing.assert_allclose(found, gradient, rtol=1e-14)
 
 
-def test_the_mean_of_a_row_that_only_has_padding_is_zero() -> None:
+def test_mean_of_a_row_of_padding_is_zero() -> None:
     assert pool(jnp.ones((1, 4, 2)), jnp.zeros((1, 4), bool), "mean").tolist() == [[0.0, 0.0]]
 
 
 def params_of(trunk: Trunk, model: Model) -> Tree:
     head = init_head(KEY, model.head, 3, trunk=trunk.params, reads=model.reads, init_scale=0.5)
     adapters = {name: init_adapter(KEY, config, trunk.config) for name, config in model.adapters}
-    # An adapter starts as nearly the identity; larger weights make its outputs matter.
+    # An adapter is initialized as nearly the identity; larger weights make its outputs matter.
     adapters = jax.tree.map(lambda leaf: leaf * 20, adapters)
     trunk_params = jax.tree.map(jnp.asarray, trunk.params)
     return {"trunk": trunk_params, "adapters": adapters, "fusion": {}, "heads": {"task": head}}
@@ -69,7 +69,7 @@ def params_of(trunk: Trunk, model: Model) -> Tree:
 
 @pytest.mark.parametrize("preset", ["", "pfeiffer", "top_attention", "pals"])
 @pytest.mark.parametrize("pooler", ["none", "head", "trunk"])
-def test_a_head_that_pools_the_mean_reads_all_tokens_except_padding(
+def test_mean_pooling_reads_all_tokens_except_padding(
     preset: str, pooler: str, tiny_trunk: Trunk, batch: dict[str, jax.Array]
 ) -> None:
     adapters = (("own", ADAPTER_PRESETS[preset]),) if preset else ()
@@ -79,7 +79,7 @@ def test_a_head_that_pools_the_mean_reads_all_tokens_except_padding(
     logits = model(params, batch).logits
     hidden = model.hidden_states(params, batch)
     if not preset:
-        np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, *batch.values())[0])
+        np.testing.assert_array_equal(hidden, encode(params["trunk"], tiny_trunk.config, batch)[0])
     rows = np.stack([np.asarray(hidden[row, :length]).mean(0) for row, length in enumerate(LENGTHS)])
     if pooler != "none":
         own = (params["heads"]["task"] if pooler == "head" else params["trunk"])["pooler"]
@@ -93,9 +93,7 @@ def test_a_head_that_pools_the_mean_reads_all_tokens_except_padding(
     assert np.abs(model(params, changed).logits - logits)[1].max() > 1e-6
 
 
-def test_masks_over_layers_give_the_logits_of_each_mask_with_mean_pooling(
-    tiny_trunk: Trunk, batch: dict[str, jax.Array]
-) -> None:
+def test_masked_layers_with_mean_pooling_equal_separate_models(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:
     adapters = (("own", ADAPTER_PRESETS["pfeiffer"]),)
     model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling="mean"), adapters=adapters)
     params = params_of(tiny_trunk, model)
@@ -106,7 +104,7 @@ def test_masks_over_layers_give_the_logits_of_each_mask_with_mean_pooling(
     assert np.abs(both[:, 0] - both[:, 1]).max() > 1e-3
 
 
-def test_a_fusion_of_the_first_token_still_skips_the_last_layers_other_tokens(tiny_trunk: Trunk) -> None:
+def test_first_token_pooling_skips_the_other_tokens_of_the_last_layer(tiny_trunk: Trunk) -> None:
     def flops(pooling: Pooling) -> int:
         model = Model(trunk=tiny_trunk.config, head_name="task", head=HeadConfig(pooling=pooling))
         return minimum_flops(model, "nothing", batch_size=2, length=8)
@@ -123,21 +121,21 @@ def test_apply_head_ignores_pooling_if_the_head_reads_tokens(tiny_trunk: Trunk) 
     hidden, mask = jnp.ones((1, 3, tiny_trunk.config.hidden_size)), jnp.array([[True, True, False]])
     logits = []
     for pooling in ("first", "mean"):
-        config = HeadConfig(pooling=pooling)  # type: ignore[arg-type]
+        config = HeadConfig(pooling=pooling, dropout=0.0)  # type: ignore[arg-type]
         head = init_head(KEY, config, 2, trunk=tiny_trunk.params, reads="tokens")
-        arguments = {"reads": "tokens", "dropout_rate": 0.0, "key": None}
+        arguments = {"reads": "tokens", "key": None}
         logits.append(apply_head(head, config, tiny_trunk.params, hidden, mask, **arguments))  # type: ignore[arg-type]
     assert logits[0].shape == (1, 3, 2)
     np.testing.assert_array_equal(*logits)
 
 
-def test_adapterhub_has_no_head_that_pools_the_mean(tiny_trunk: Trunk) -> None:
+def test_mean_pooling_cannot_be_exported_to_adapterhub(tiny_trunk: Trunk) -> None:
     config = HeadConfig(pooling="mean")
     head = init_head(KEY, config, 2, trunk=tiny_trunk.params)
     with pytest.raises(UserError, match=r"head\.pooling"):
         write_head(config, head, "task", TaskConfig(name="task"), ("no", "yes"), None)
 
 
-def test_an_unknown_pooling_is_refused() -> None:
+def test_unknown_pooling_is_refused() -> None:
     with pytest.raises(UserError, match="first"):
         HeadConfig(pooling="max")  # type: ignore[arg-type]

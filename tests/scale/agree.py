@@ -8,7 +8,7 @@ from afjax.errors import UserError
 
 address, number, digest, fails = sys.argv[1:]
 with hosts.Job(address, 2, int(number), explain=explain):
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         if fails == number:
             raise UserError("The trunk is not there.")
     hosts.check_same({"the config": digest, "the code": "same"})

@@ -179,11 +179,11 @@ import os, sys
 from afjax.distributed import hosts
 from afjax.cli.explain import explain
 with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain):
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         pass
     if sys.argv[3] == sys.argv[4]:
         os.abort()
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         pass
 """
 
@@ -293,9 +293,9 @@ def test_what_one_host_lacks_is_said_by_all(
 
 
 def test_one_host_waits_for_nobody() -> None:
-    with hosts.together():
+    with hosts.all_hosts_or_raise():
         pass
     hosts.check_same({"the config": "abc"})
-    with pytest.raises(UserError, match="not there"), hosts.together():
+    with pytest.raises(UserError, match="not there"), hosts.all_hosts_or_raise():
         raise UserError("not there")
     assert hosts.is_first_host()

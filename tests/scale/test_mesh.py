@@ -12,7 +12,7 @@ from jobs import Job, result
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import MeshConfig, TrainConfig
-from afjax.data.batches import eval_batches, train_batches
+from afjax.data.batches import Batching, eval_batches, train_batches
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import AXES, check_batch, leaf_sharding, make_mesh, tree_sharding
 from afjax.errors import UserError
@@ -83,10 +83,10 @@ def test_hosts_build_their_parts_of_the_same_batches() -> None:
     tokens = np.arange(offsets[-1], dtype=np.int32)
     labels = np.arange(45, dtype=np.int32)
     data = TokenisedRows(tokens, np.zeros_like(tokens, np.int8), offsets, labels, 0)
-    given: dict[str, Any] = {"batch_size": 8, "lengths": (4, 8, 16), "pad_id": 0}
+    batching = Batching(batch_size=8, lengths=(4, 8, 16), pad_id=0)
     for make in (
-        lambda **part: train_batches(data, seed=1, epoch=0, **given, **part),
-        lambda **part: eval_batches(data, **given, **part),
+        lambda **part: train_batches(data, batching, seed=1, epoch=0, **part),
+        lambda **part: eval_batches(data, batching, **part),
     ):
         parts = [list(make(part=slice(first, first + 4))) for first in (0, 4)]
         for whole, *of_hosts in zip(make(), *parts, strict=True):

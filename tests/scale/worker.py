@@ -124,9 +124,9 @@ def inject(fault: str, process_id: int | None) -> None:
     elif kind == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
     signals = {"interrupt": signal.SIGINT, "term": signal.SIGTERM, "kill": signal.SIGKILL}
-    original, steps = SingleRun.note, itertools.count(1)
+    original, steps = SingleRun.extra_metrics, itertools.count(1)
 
-    def note(self: SingleRun, batch: Any) -> dict[str, float]:
+    def extra_metrics(self: SingleRun, batch: Any) -> dict[str, float]:
         if next(steps) == int(number):
             if kind == "refuse":
                 raise UserError("This row cannot be read.")
@@ -136,7 +136,7 @@ def inject(fault: str, process_id: int | None) -> None:
                 os.kill(os.getpid(), signals[kind])
         return original(self, batch)
 
-    SingleRun.note = note  # type: ignore[method-assign]
+    SingleRun.extra_metrics = extra_metrics  # type: ignore[method-assign]
 
 
 def main(words: list[str]) -> int:

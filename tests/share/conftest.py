@@ -1,4 +1,4 @@
-"""A store to share from, and what refused imports must look like."""
+"""A store to share from, and the checks that every refused import must pass."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from afjax.errors import UserError
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_waiting() -> Iterator[None]:
-    """Nobody pulls the plug here; to wait for the disk takes most of the time."""
+    """Skips syncing to disk: no test simulates a power failure, and the wait would take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -22,7 +22,7 @@ def _no_waiting() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adapters rte and mnli, of which rte has a head, and their fusion both with a head. Not to be changed."""
+    """Adapters rte (with a head) and mnli, and their fusion both (with a head). Tests must not change it."""
     path = tmp_path_factory.mktemp("made") / "store"
     members = [save(path, "adapters", name, seed) for seed, name in enumerate(("rte", "mnli"))]
     save(path, "heads", "rte", 2)
@@ -34,13 +34,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """A copy of the store, to be changed."""
+    """A copy of the store that tests may change."""
     return shutil.copytree(made, tmp_path / "source")
 
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """A block that must be refused with a sentence, and leave the disk as it was."""
+    """A block that must be refused with a message and must leave the disk unchanged."""
 
     @contextlib.contextmanager
     def run(words: str = "") -> Iterator[None]:

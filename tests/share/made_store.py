@@ -1,4 +1,4 @@
-"""Tiny artefacts by somebody whose folders are nobody's business, and what is in a folder."""
+"""Tiny artefacts whose manifests contain private folders, and helpers that list a folder's contents."""
 
 from pathlib import Path
 
@@ -40,6 +40,6 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """``{kind/name: digest}`` of a store that is sound."""
+    """``{kind/name: digest}`` of a valid store."""
     assert store.verify(path) == []
     return {f"{entry.kind}/{entry.name}": entry.digest for entry in store.entries(path)}

@@ -1,4 +1,4 @@
-"""Archives: what goes together, what of the packer stays at home, and what strangers' archives may not do."""
+"""Archives: which artefacts are packed together, what stays private, and what untrusted archives may not do."""
 
 import contextlib
 import functools
@@ -60,11 +60,11 @@ def named(manifests: tuple[store.Manifest, ...]) -> list[str]:
     return [f"{part.kind}/{part.name}" for part in manifests]
 
 
-# What goes together
+# Artefacts that are packed together
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_what_is_packed_comes_back_with_all_that_belongs_to_it(made: Path, tmp_path: Path, name: str) -> None:
+def test_packed_artefacts_round_trip_with_their_dependencies(made: Path, tmp_path: Path, name: str) -> None:
     assert named(share.pack(made, name, tmp_path / "x.tar")) == PARTS[name]
     assert named(share.unpack(tmp_path / "x.tar", tmp_path / "new")) == PARTS[name]
     before = digests(made)
@@ -72,7 +72,7 @@ def test_what_is_packed_comes_back_with_all_that_belongs_to_it(made: Path, tmp_p
     for part in PARTS[name]:
         kind, other = part.split("/")
         assert store.read_manifest(tmp_path / "new", kind, other) == shareable(store.read_manifest(made, kind, other))
-    # Packed again it is the same to the byte, whoever packs it.
+    # Packing again gives a byte-identical archive, whoever packs it.
     share.pack(tmp_path / "new", name, tmp_path / "y.tar")
     assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(
@@ -80,7 +80,7 @@ def test_what_is_packed_comes_back_with_all_that_belongs_to_it(made: Path, tmp_p
     )
 
 
-def test_an_unpacked_archive_is_a_store(fusion: Path, made: Path, tmp_path: Path) -> None:
+def test_extracted_archive_is_a_store(fusion: Path, made: Path, tmp_path: Path) -> None:
     with tarfile.open(fusion) as tar:
         tar.extractall(tmp_path / "by-hand", filter="data")
         names, owners = tar.getnames(), {(member.uid, member.uname, member.mtime) for member in tar.getmembers()}
@@ -92,7 +92,7 @@ def test_an_unpacked_archive_is_a_store(fusion: Path, made: Path, tmp_path: Path
     assert digests(tmp_path / "by-hand") == before
 
 
-def test_nothing_tells_of_the_packers_folders(made: Path) -> None:
+def test_archives_do_not_contain_private_folders(made: Path) -> None:
     for name in PARTS:
         assert HOME.encode() not in packed(made, name)
         assert str(made.parent).encode() not in packed(made, name)
@@ -102,13 +102,13 @@ def test_nothing_tells_of_the_packers_folders(made: Path) -> None:
     assert (told["task"]["source"], told["task"]["dev"], told["task"]["train"]) == ("./rte", "./dev.jsonl", "")
 
 
-def test_a_head_of_another_trunk_only_has_the_same_name(source: Path, tmp_path: Path) -> None:
+def test_head_of_another_trunk_is_not_packed_with_the_adapter(source: Path, tmp_path: Path) -> None:
     save(source, "heads", "mnli", trunk={**TRUNK, "sha256": "cd" * 32})
     assert named(share.pack(source, "mnli", tmp_path / "x.tar")) == ["adapters/mnli"]
     assert named(share.pack(source, "mnli", tmp_path / "x.tar", kind="heads")) == ["heads/mnli"]
 
 
-def test_a_head_alone_and_a_name_of_two_kinds(source: Path, tmp_path: Path, refused: Refused) -> None:
+def test_head_without_adapter_and_ambiguous_name(source: Path, tmp_path: Path, refused: Refused) -> None:
     shutil.rmtree(source / "adapters" / "rte")
     assert named(share.pack(source, "rte", tmp_path / "x.tar")) == ["heads/rte"]
     save(source, "adapters", "both", 9)
@@ -117,7 +117,7 @@ def test_a_head_alone_and_a_name_of_two_kinds(source: Path, tmp_path: Path, refu
     assert named(share.pack(source, "both", tmp_path / "y.tar", kind="adapters")) == ["heads/both", "adapters/both"]
 
 
-def test_what_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
+def test_invalid_artefacts_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -> None:
     file = tmp_path / "x.tar"
     with refused('Did you mean "rte"?'):
         share.pack(source, "rtee", file)
@@ -147,7 +147,7 @@ def test_what_cannot_be_packed(source: Path, tmp_path: Path, refused: Refused) -
         share.pack(source, "rte", file)
 
 
-def test_an_archive_that_is_there_is_replaced_whole_or_not_at_all(
+def test_existing_archive_is_replaced_atomically(
     made: Path, archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -164,7 +164,7 @@ def test_an_archive_that_is_there_is_replaced_whole_or_not_at_all(
 # Names in the store
 
 
-def test_a_taken_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
+def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new = tmp_path / "new"
     save(new, "heads", "rte", 8)
     with refused("has heads/rte already, and nothing was changed; give --overwrite"):
@@ -175,7 +175,7 @@ def test_a_taken_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, 
     assert list(digests(new)) == ["adapters/rte", "heads/rte"]
 
 
-def test_a_new_name_is_that_of_the_head_too(archive: Path, fusion: Path, made: Path, tmp_path: Path) -> None:
+def test_new_name_also_applies_to_the_head(archive: Path, fusion: Path, made: Path, tmp_path: Path) -> None:
     new, before = tmp_path / "new", digests(made)
     assert named(share.unpack(archive, new, name="mine")) == ["heads/mine", "adapters/mine"]
     assert named(share.unpack(fusion, new, name="mixed")) == [
@@ -189,10 +189,10 @@ def test_a_new_name_is_that_of_the_head_too(archive: Path, fusion: Path, made: P
     share.pack(new, "mixed", tmp_path / "again.tar")
 
 
-def test_adapters_of_a_fusion_that_are_there_already(
+def test_fusion_with_adapters_already_in_the_store(
     archive: Path, fusion: Path, source: Path, tmp_path: Path, refused: Refused
 ) -> None:
-    """The same ones stay as they are, also those that never left; others need another store."""
+    """Identical adapters stay unchanged, even if they were never removed; different ones need another store."""
     shutil.rmtree(source / "fusion")
     shutil.rmtree(source / "heads" / "both")
     before = contents(source)
@@ -210,7 +210,7 @@ def test_adapters_of_a_fusion_that_are_there_already(
 
 
 @pytest.mark.parametrize("stop", range(4))
-def test_an_interrupted_unpack_leaves_nothing(
+def test_interrupted_unpack_leaves_no_files(
     fusion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     new, copied = tmp_path / "new", []
@@ -228,7 +228,7 @@ def test_an_interrupted_unpack_leaves_nothing(
     assert [path.name for path in new.rglob("*")] == [".lock"]
 
 
-def test_unpacking_again_adds_what_is_missing(fusion: Path, tmp_path: Path) -> None:
+def test_unpacking_again_adds_missing_artefacts(fusion: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     share.unpack(fusion, new)
     shutil.rmtree(new / "fusion")
@@ -237,7 +237,9 @@ def test_unpacking_again_adds_what_is_missing(fusion: Path, tmp_path: Path) -> N
     assert len(digests(new)) == 4
 
 
-def test_a_disk_that_is_full(archive: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(
+    archive: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -249,7 +251,9 @@ def test_a_disk_that_is_full(archive: Path, tmp_path: Path, refused: Refused, mo
             share.unpack(archive, tmp_path / "new")
 
 
-def test_into_an_object_store(archive: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_into_an_object_store(
+    archive: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "is_remote", lambda path: True)
     share.unpack(archive, tmp_path / "new")
     share.unpack(archive, tmp_path / "new", overwrite=True)
@@ -261,7 +265,7 @@ def test_into_an_object_store(archive: Path, tmp_path: Path, made: Path, monkeyp
 
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
-def test_a_changed_byte_is_found_or_changes_nothing(
+def test_changed_byte_is_detected_or_harmless(
     made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     whole = packed(made, "rte")
@@ -273,7 +277,7 @@ def test_a_changed_byte_is_found_or_changes_nothing(
 
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_a_truncated_archive_is_found_or_lacks_nothing(
+def test_truncated_archive_is_refused_or_complete(
     made: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     whole = packed(made, "rte")
@@ -294,7 +298,7 @@ def check_damaged(archive: bytes, made: Path, folder: Path) -> None:
         assert digests(folder / "new") == {part: before[part] for part in sorted(PARTS["rte"])}
 
 
-def test_what_is_no_archive(archive: Path, tmp_path: Path, refused: Refused) -> None:
+def test_files_that_are_not_archives_are_refused(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new, file = tmp_path / "new", tmp_path / "x"
     with refused("No such file"):
         share.unpack(tmp_path / "nothing.tar", new)
@@ -369,7 +373,7 @@ RTE = "adapters/rte"
     ],
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )
-def test_members_that_no_archive_has(
+def test_unexpected_members_are_refused(
     archive: Path, tmp_path: Path, refused: Refused, more: tarfile.TarInfo, words: str
 ):
     write(archive, members_of(archive), more)
@@ -377,7 +381,7 @@ def test_members_that_no_archive_has(
         share.unpack(archive, tmp_path / "new")
 
 
-def test_members_that_are_missing(archive: Path, fusion: Path, tmp_path: Path, refused: Refused) -> None:
+def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path, refused: Refused) -> None:
     def without(file: Path, start: str) -> None:
         write(file, {name: contents for name, contents in members_of(file).items() if not name.startswith(start)})
 
@@ -396,13 +400,13 @@ def test_members_that_are_missing(archive: Path, fusion: Path, tmp_path: Path, r
         share.unpack(fusion, tmp_path / "new")
 
 
-def test_artefacts_that_do_not_belong_together(archive: Path, made: Path, source: Path, refused: Refused) -> None:
+def test_unrelated_artefacts_are_refused(archive: Path, made: Path, source: Path, refused: Refused) -> None:
     mnli = source.parent / "mnli.tar"
     mnli.write_bytes(packed(made, "mnli"))
     write(archive, {**members_of(archive), **members_of(mnli)})
     with refused("holds adapters/mnli, adapters/rte, heads/rte, which is not one"):
         share.unpack(archive, source.parent / "new")
-    # A fusion over adapters of the right names that are others.
+    # A fusion whose adapters have the right names but other weights.
     save(source, "adapters", "rte", 9, overwrite=True)
     share.pack(source, "rte", archive)
     both = source.parent / "both.tar"
@@ -415,7 +419,7 @@ def test_artefacts_that_do_not_belong_together(archive: Path, made: Path, source
 
 
 def forged(archive: Path, edit: Callable[[dict, Members], None]) -> None:
-    """Edits the adapter's manifest, and perhaps its files, as somebody who knows how to make checksums would."""
+    """Edits the adapter's manifest, and optionally its files, and recomputes the checksums."""
     members = members_of(archive)
     values = json.loads(members[f"{RTE}/manifest.json"])
     edit(values, members)
@@ -480,7 +484,7 @@ def add_bytes(values: dict, members: Members) -> None:
 
 
 def set_chunks(values: dict, members: Members) -> None:
-    """A checkpoint that says of itself that it is of 32 TB."""
+    """Makes a checkpoint claim a size of 32 TB."""
     path = f"{RTE}/params/output.kernel/.zarray"
     about = json.loads(members[path])
     about["shape"] = about["chunks"] = [2**40, 8]
@@ -508,7 +512,9 @@ def set_chunks(values: dict, members: Members) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_forged_manifests(archive: Path, tmp_path: Path, refused: Refused, edit: Callable, words: str) -> None:
+def test_forged_manifests_are_refused(
+    archive: Path, tmp_path: Path, refused: Refused, edit: Callable, words: str
+) -> None:
     forged(archive, edit)
     with refused(words):
         share.unpack(archive, tmp_path / "new")
@@ -519,13 +525,13 @@ def test_forged_manifests(archive: Path, tmp_path: Path, refused: Refused, edit:
     [b"\xff", b"[" * 100_000, b"1" * 10_000, b"{}", b"null", b" " * (2**24 + 1)],
     ids=range(6),
 )
-def test_manifests_that_are_none(archive: Path, tmp_path: Path, refused: Refused, contents: bytes) -> None:
+def test_invalid_manifests_are_refused(archive: Path, tmp_path: Path, refused: Refused, contents: bytes) -> None:
     write(archive, {**members_of(archive), f"{RTE}/manifest.json": contents})
     with refused("get it again from where it was shared"):
         share.unpack(archive, tmp_path / "new")
 
 
-def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tmp_path: Path) -> None:
+def test_messages_name_the_archive_not_temporary_folders(archive: Path, tmp_path: Path) -> None:
     members = members_of(archive)
     members[f"{RTE}/params/output.bias/0"] = b"damaged"
     write(archive, members)
@@ -535,14 +541,14 @@ def test_sentences_name_the_archive_and_no_folder_that_is_gone(archive: Path, tm
     assert ".afjax-" not in str(raised.value)
 
 
-def test_heads_that_could_not_predict(source: Path, tmp_path: Path, refused: Refused) -> None:
+def test_unusable_heads_are_refused(source: Path, tmp_path: Path, refused: Refused) -> None:
     save(source, "heads", "rte", overwrite=True, config={"max_length": 32})
     share.pack(source, "rte", tmp_path / "x.tar")
     with refused("has values that afjax does not write"):
         share.unpack(tmp_path / "x.tar", tmp_path / "new")
 
 
-def test_long_and_foreign_names(tmp_path: Path) -> None:
+def test_long_and_non_ascii_names_round_trip(tmp_path: Path) -> None:
     for name in ("ü" * 60, "x" * 200, "a b'c\"[d]`"):
         saved = save(tmp_path / "source", "adapters", name)
         share.pack(tmp_path / "source", name, tmp_path / "x.tar")

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, as a fake that takes the arguments its real client takes, and its errors."""
+"""The Hugging Face hub, replaced by a fake with the real client's arguments and errors."""
 
 import contextlib
 import fnmatch
@@ -71,19 +71,19 @@ class Hub:
             if any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns):
                 (local_dir / path).parent.mkdir(parents=True, exist_ok=True)
                 (local_dir / path).write_bytes(contents)
-        # What the real client keeps beside them.
+        # Metadata that the real client stores next to the files.
         (local_dir / ".cache" / "huggingface").mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """What the hub has."""
+    """The fake hub."""
     found = Hub()
     monkeypatch.setattr(hub, "_client", lambda: found)
     return found
 
 
-def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) -> None:
+def test_pushed_artefacts_can_be_pulled(made: Path, tmp_path: Path, there: Hub) -> None:
     assert share.push(made, "both", "me/both", license="mit", private=True) == "https://huggingface.co/me/both"
     files = there.commits["me/both"][-1]
     assert there.private["me/both"]
@@ -105,7 +105,7 @@ def test_what_is_pushed_can_be_pulled(made: Path, tmp_path: Path, there: Hub) ->
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [".lock", "adapters", "fusion", "heads"]
 
 
-def test_pushed_again_it_is_replaced(source: Path, tmp_path: Path, there: Hub) -> None:
+def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, there: Hub) -> None:
     share.push(source, "rte", "me/rte")
     there.commits["me/rte"][-1]["picture.png"] = b""
     (source / "heads" / "rte").rename(source / "heads" / "other")
@@ -119,7 +119,7 @@ def test_pushed_again_it_is_replaced(source: Path, tmp_path: Path, there: Hub) -
     assert older.digest != newest.digest
 
 
-def test_a_repository_of_something_else_stays_as_it_is(made: Path, there: Hub, refused: Refused) -> None:
+def test_unrelated_repository_is_not_changed(made: Path, there: Hub, refused: Refused) -> None:
     share.push(made, "both", "me/x")
     for name in ("rte", "mnli"):
         with refused("The repository me/x holds something else (adapters/mnli/manifest.json"):
@@ -133,7 +133,7 @@ def test_a_repository_of_something_else_stays_as_it_is(made: Path, there: Hub, r
     assert (len(there.commits["me/x"]), len(there.commits["me/bert"])) == (2, 1)
 
 
-def test_nothing_is_made_of_what_cannot_be_packed(source: Path, there: Hub, refused: Refused) -> None:
+def test_unpackable_artefact_makes_no_hub_calls(source: Path, there: Hub, refused: Refused) -> None:
     (source / "adapters" / "mnli" / "manifest.json").unlink()
     with refused('needs the adapter "mnli"'):
         share.push(source, "both", "me/both")
@@ -143,7 +143,9 @@ def test_nothing_is_made_of_what_cannot_be_packed(source: Path, there: Hub, refu
 
 
 @pytest.mark.parametrize("name", ["rte", "me/rte/x", "me/", "/rte", "me/r te", "../rte", "me/--rte", "https://hf.co/x"])
-def test_what_is_no_repository(made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str) -> None:
+def test_invalid_repository_names_are_refused(
+    made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str
+) -> None:
     with refused("is no USER/REPO of the Hugging Face hub"):
         share.push(made, "rte", name)
     with refused("is no USER/REPO of the Hugging Face hub"):
@@ -160,7 +162,7 @@ def test_what_is_no_repository(made: Path, tmp_path: Path, there: Hub, refused: 
         ("heads/more/params/x", "but not its manifest.json"),
     ],
 )
-def test_listings_are_looked_at_before_anything_is_fetched(
+def test_listing_is_checked_before_anything_is_downloaded(
     made: Path, tmp_path: Path, there: Hub, refused: Refused, path: str, words: str
 ) -> None:
     share.push(made, "rte", "me/rte")
@@ -171,7 +173,7 @@ def test_listings_are_looked_at_before_anything_is_fetched(
     assert there.calls == ["repo_info"]
 
 
-def test_manifests_are_looked_at_before_the_rest_is_fetched(
+def test_manifests_are_checked_before_the_rest_is_downloaded(
     made: Path, tmp_path: Path, there: Hub, refused: Refused
 ) -> None:
     share.push(made, "rte", "me/rte")
@@ -217,7 +219,7 @@ def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_what_the_hub_refuses(
+def test_hub_errors_are_explained(
     made: Path, tmp_path: Path, there: Hub, refused: Refused, error: Exception, words: str
 ) -> None:
     there.error = error
@@ -227,6 +229,6 @@ def test_what_the_hub_refuses(
         share.push(made, "rte", "me/rte")
 
 
-def test_the_real_client_knows_the_library() -> None:
+def test_real_client_sets_the_library_name() -> None:
     assert isinstance(hub._client(), huggingface_hub.HfApi)
     assert hub._client().library_name == "afjax"

@@ -1,4 +1,4 @@
-"""The hub's real client, against as much of the hub as it asks for, on the loopback."""
+"""The hub's real client, against a local server that implements the endpoints it calls."""
 
 import base64
 import hashlib
@@ -18,13 +18,13 @@ from afjax.share import hub
 
 
 class Repository(http.server.BaseHTTPRequestHandler):
-    """One repository; a commit is called by the SHA-1 of its number."""
+    """One repository; a commit's name is the SHA-1 of its number."""
 
     protocol_version = "HTTP/1.1"
     commits: list[dict[str, bytes]]
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def _answer(self, contents: bytes, **headers: str) -> None:
         self.send_response(200)
@@ -79,7 +79,7 @@ class Repository(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, bytes]]]:
-    """What the repository holds, commit by commit, while the hub runs."""
+    """The repository's contents by commit, while the server runs."""
     found: list[dict[str, bytes]] = [{".gitattributes": b"* text=auto\n"}]
     handler = type("Handler", (Repository,), {"commits": found})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -92,7 +92,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, bytes]]]
         thread.join()
 
 
-def test_push_and_pull(made: Path, tmp_path: Path, commits: list[dict[str, bytes]]) -> None:
+def test_push_and_pull_with_the_real_client(made: Path, tmp_path: Path, commits: list[dict[str, bytes]]) -> None:
     assert share.push(made, "rte", "me/rte", license="mit").endswith("/me/rte")
     assert len(commits) == 2
     commits[-1]["weights.bin"] = b"of nobody's business"

@@ -42,13 +42,13 @@ def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "No such file" in refused(capsys, "unpack", str(tmp_path / "no.tar"), f"--store={new}")
 
 
-def test_strangers_words_are_only_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_labels_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "store", "adapters", "rte", labels=("fine", "\x1b[2J\nadapters/all: ok"))
     text = run(capsys, "show", "rte", f"--store={tmp_path / 'store'}")
     assert "labels      fine, \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}adapters/all: ok" in text
 
 
-def test_push_and_pull_take_their_flags(
+def test_push_and_pull_pass_their_flags(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple] = []
@@ -73,7 +73,7 @@ def test_push_and_pull_take_their_flags(
     ]
 
 
-def test_a_bad_repository_needs_no_network(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_repository_is_refused_without_network(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is no USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
     assert "is no USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
 
@@ -86,18 +86,18 @@ def test_help_shows_an_example(action: str, capsys: pytest.CaptureFixture[str]) 
     assert f"afjax store {action} " in capsys.readouterr().out.split("example", 1)[1]
 
 
-def test_an_unknown_action_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_action_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'Did you mean "store pack"' in refused(capsys, "pck")
 
 
 @pytest.mark.parametrize("words", [["pack", "rte", "--store=x"], ["unpack", "--store=x"], ["push", "rte", "--store=x"]])
-def test_flags_that_are_missing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_flags_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["store", *words])
     assert raised.value.code == 2
 
 
-def test_a_store_that_cannot_be_written(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_store_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     share.pack(made, "rte", tmp_path / "x.tar")
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(capsys, "unpack", str(tmp_path / "x.tar"), f"--store={tmp_path / 'file'}")

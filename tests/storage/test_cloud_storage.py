@@ -1,6 +1,6 @@
-"""Workdirs, stores, trunks and data on ``gs://``, against an emulator of Google Cloud Storage on the loopback.
+"""Workdirs, stores, trunks and data on ``gs://``, against a local emulator of Google Cloud Storage.
 
-gcsfs and TensorStore's own driver both talk to it, as they do to Google's.
+gcsfs and TensorStore's own driver both talk to the emulator as they talk to Google's servers.
 """
 
 import functools
@@ -56,18 +56,18 @@ ROWS = [
     for number in ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     for word in ("all", "some")
 ]
-# Buckets that refuse: any request; or one for the bucket itself, as for roles on objects alone.
+# Buckets that refuse every request, or only requests for the bucket itself (as with roles on objects only).
 FORBIDDEN, PRIVATE, OBJECTS_ONLY = "forbidden", "private", "objects-only"
 
 
 class Bucket(Storage):
-    """The emulator's, in memory alone."""
+    """The emulator's storage, kept only in memory."""
 
     def _write_config_to_file(self) -> None:
-        """Would write about every object anew with each that is written."""
+        """Does nothing; the original rewrites almost every object whenever one is written."""
 
     def generation(self, path: str) -> str:
-        """Of the object that a request is about; 0: there is none."""
+        """The generation of the object that a request is about, or 0 if it does not exist."""
         parts = urllib.parse.urlsplit(path)
         bucket, _, name = parts.path.partition("/b/")[2].partition("/o")
         name = urllib.parse.unquote(name[1:]) or urllib.parse.parse_qs(parts.query).get("name", [""])[0]
@@ -75,7 +75,7 @@ class Bucket(Storage):
 
 
 class Handler(RequestHandler):
-    """The emulator's, with what it lacks: buckets that refuse, objects' generations in answers, and preconditions.
+    """The emulator's handler plus refusing buckets, object generations in responses, and preconditions.
 
     TensorStore uses the latter two to replace its manifests safely.
     """
@@ -86,7 +86,7 @@ class Handler(RequestHandler):
         status = self._refusal()
         if status is None:
             return True
-        # A client that is still sending would not see the answer.
+        # A client that is still sending would not see the response.
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = json.dumps({"error": {"code": status, "message": f"no access to {self.path}"}}).encode()
         self.send_response(status)
@@ -117,12 +117,12 @@ class Handler(RequestHandler):
 
 class Server(http.server.HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: clients, killed ones too, hang up when they please."""
+        """Logs nothing: clients, including killed ones, disconnect at any time."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """What the emulator holds, while it runs; the environment sends this process and its children to it."""
+    """The emulator's contents while it runs; the environment directs this process and its children to it."""
     storage = Bucket(use_memory_fs=True)
     for name in ("bucket", FORBIDDEN, PRIVATE, OBJECTS_ONLY):
         create_bucket(name, storage)
@@ -130,12 +130,12 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         address = f"http://127.0.0.1:{server.server_port}"
         patch.setenv("STORAGE_EMULATOR_HOST", address)
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", address)
-        # No credentials of the machine's own, and no look for any in its network.
+        # Do not use this machine's credentials, and do not search its network for any.
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("NO_GCE_CHECK", "true")
         patch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
         patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-        # The emulator has no gRPC service that tells kinds of buckets.
+        # The emulator has no gRPC service that reports a bucket's kind.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -146,12 +146,12 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Commands train, or compile what training compiled."""
+    """Commands train, or compile the programs that training compiled."""
 
 
 @pytest.fixture(scope="module")
 def config(tiny_trunk_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config file over a folder of data beside it."""
+    """A config file next to its data folder."""
     folder = tmp_path_factory.mktemp("experiment")
     for split in ("train", "dev"):
         write_rows(folder / "data" / f"{split}.jsonl")
@@ -192,13 +192,13 @@ def trained(config: Path, cloud: Bucket, cache_folder: Path, tmp_path_factory: p
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        # The names are reserved, and nothing is saved.
+        # The names are reserved, but nothing is saved.
         assert {name.split("/")[1] for name in names_in(cloud, "store/")} == {".runs"}
         assert main(words) == 0
     return local
 
 
-def test_a_killed_run_ends_with_the_bits_of_a_local_one(trained: Path, cloud: Bucket) -> None:
+def test_killed_run_resumes_bit_identical_to_a_local_run(trained: Path, cloud: Bucket) -> None:
     found, expected = store.entries("gs://bucket/store"), store.entries(trained / "store")
     assert [(entry.kind, entry.name, entry.digest, entry.metrics) for entry in found] == [
         (entry.kind, entry.name, entry.digest, entry.metrics) for entry in expected
@@ -209,14 +209,14 @@ def test_a_killed_run_ends_with_the_bits_of_a_local_one(trained: Path, cloud: Bu
     assert (remote / "result.json").read_text() == (local / "result.json").read_text()
     steps = [line["step"] for line in map(json.loads, (local / "metrics.jsonl").read_text().splitlines())]
     assert sorted(set(steps)) == list(range(1, 13))
-    # The killed process's, up to its last checkpoint, and the second's.
+    # One file from the killed process, up to its last checkpoint, and one from the second process.
     boards = [name for name in names_in(cloud, "run/target/tensorboard/") if name.rpartition(".")[2] != "0"]
     assert len(boards) == 1
     assert len(names_in(cloud, "run/target/tensorboard/")) == 2
     assert not [name for name in names_in(cloud, "") if name.endswith(".part") or ".afjax-" in name]
 
 
-def test_the_same_command_again_trains_nothing(
+def test_repeating_a_finished_run_does_not_train(
     trained: Path, config: Path, cloud: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {name: cloud.objects["bucket"][name]["generation"] for name in names_in(cloud, "run/target/")}
@@ -225,12 +225,12 @@ def test_the_same_command_again_trains_nothing(
     assert before == {name: cloud.objects["bucket"][name]["generation"] for name in names_in(cloud, "run/target/")}
 
 
-def test_another_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
+def test_different_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
     words = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
     assert "The workdir gs://bucket/run holds a run with another config (seed: 0 there" in refused("train", *words)
 
 
-def test_commands_on_a_store(
+def test_store_commands_work_on_a_bucket(
     trained: Path, config: Path, tiny_trunk_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = []
@@ -243,7 +243,7 @@ def test_commands_on_a_store(
         output = tmp_path / "predictions.jsonl"
         assert main(["predict", *model, f"--input={config.parent / 'data' / 'dev.jsonl'}", f"--output={output}"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        # Runs have identifiers and times of their own.
+        # Runs have their own identifiers and times.
         told = [re.sub(r"20\d\d-[\d-]+[ T][\d:.+]+", "", line) for line in lines if not line.startswith("  run ")]
         printed.append((told, output.read_text()))
     assert printed[0] == printed[1]
@@ -254,7 +254,7 @@ def save(value: float, *, overwrite: bool = False) -> None:
     store.save("gs://bucket/own", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
 
 
-def test_overwriting_and_half_written_artefacts(cloud: Bucket) -> None:
+def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
     save(1.0)
     with pytest.raises(UserError, match="is there already"):
         save(2.0)
@@ -262,7 +262,7 @@ def test_overwriting_and_half_written_artefacts(cloud: Bucket) -> None:
     assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
     assert store.names("gs://bucket/own", "adapters") == ["a"]
     assert not [name for name in names_in(cloud, "own/") if "," in name]
-    # What a writer leaves that is killed before its last file, and before one of the others.
+    # The files of a writer that was killed before its last file, and before another file.
     (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
     assert store.names("gs://bucket/own", "adapters") == []
     with pytest.raises(UserError, match=r"has no manifest\.json, so it is no artefact"):
@@ -274,7 +274,7 @@ def test_overwriting_and_half_written_artefacts(cloud: Bucket) -> None:
     assert "missing (-) or too many (+): -up/kernel" in problem
 
 
-def test_the_old_artefact_counts_until_the_new_is_whole(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     from afjax.store import checkpoint
 
     save(1.0, overwrite=True)
@@ -291,7 +291,7 @@ def test_the_old_artefact_counts_until_the_new_is_whole(cloud: Bucket, monkeypat
     assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
 
 
-def test_what_another_process_writes_is_seen(cloud: Bucket) -> None:
+def test_artefacts_written_by_another_process_are_visible(cloud: Bucket) -> None:
     save(1.0, overwrite=True)
     assert store.names("gs://bucket/own", "adapters") == ["a"]
     for name in names_in(cloud, "own/adapters/a/"):
@@ -302,7 +302,7 @@ def test_what_another_process_writes_is_seen(cloud: Bucket) -> None:
     assert store.names("gs://bucket/own", "adapters") == ["a", "b"]
 
 
-def test_sharing_from_a_bucket_and_to_one(cloud: Bucket, tmp_path: Path) -> None:
+def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None:
     params = {"up": {"kernel": np.ones((3, 4), np.float32)}}
     trunk = {"name": "gs://bucket/trunk", "sha256": "ab" * 32}
     saved = store.save("gs://bucket/shared", "adapters", "a", params, config={}, trunk=trunk)
@@ -338,7 +338,7 @@ def test_trunk_and_data_on_a_bucket(
     assert runs[0] == runs[1]
 
 
-def test_a_folder_is_fetched_once_and_again_when_it_changed(
+def test_folder_is_fetched_once_and_again_after_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AFJAX_CACHE", str(tmp_path))
@@ -350,9 +350,13 @@ def test_a_folder_is_fetched_once_and_again_when_it_changed(
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:2])
     assert len(load_split(task, "train")) == 2
     for setting in ("train", "source"):
-        chosen = TaskConfig(name="t", dev_share=0, **{setting: "gs://bucket/rows/train.jsonl"})  # type: ignore[arg-type]
+        chosen = TaskConfig(
+            name="t",
+            dev_share=0,
+            **{setting: "gs://bucket/rows/train.jsonl"},  # type: ignore[arg-type]
+        )
         assert len(load_split(chosen, "train")) == 2
-    # Whole or not at all.
+    # The folder is fetched completely or not at all.
     write_rows(epath.Path("gs://bucket/rows/train.jsonl"), ROWS[:4])
     before = sorted(tmp_path.rglob("*"))
     with monkeypatch.context() as patch:
@@ -363,7 +367,7 @@ def test_a_folder_is_fetched_once_and_again_when_it_changed(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("array_record") is None, reason="array_record is not installed")
-def test_a_prepared_tfds_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepared_tfds_dataset_is_read_from_a_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import tensorflow_datasets as tfds
 
     class Quantity(tfds.core.GeneratorBasedBuilder):
@@ -395,7 +399,7 @@ def test_a_prepared_tfds_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must be refused and returns its sentence: exit code 2, one line, nothing written."""
+    """Runs a command that must be refused and returns its message: exit code 2, one line, nothing written."""
 
     def run(*words: str) -> str:
         before = {bucket: set(objects) for bucket, objects in cloud.objects.items() if objects}
@@ -420,7 +424,7 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         ("s3://bucket/x", "no object store that afjax knows; give a local path or gs://BUCKET/PATH"),
     ],
 )
-def test_places_that_cannot_be_used(
+def test_unusable_paths_are_refused(
     place: str, words: str, config: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     assert words in refused("train", f"--config={config}", f"--workdir={place}")
@@ -433,25 +437,25 @@ def test_places_that_cannot_be_used(
     assert words in refused("eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source)
 
 
-def test_a_bucket_whose_kind_may_not_be_asked_for(config: Path, refused: Callable[..., str]) -> None:
+def test_bucket_without_get_permission_is_refused(config: Path, refused: Callable[..., str]) -> None:
     sentence = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
     assert f"storage.buckets.get is not allowed on gs://{OBJECTS_ONLY}, which checkpoints need" in sentence
 
 
-def test_places_that_must_be_local(config: Path, refused: Callable[..., str]) -> None:
+def test_remote_paths_are_refused_if_they_must_be_local(config: Path, refused: Callable[..., str]) -> None:
     sentence = refused("sweep", f"--config={config}", "--workdir=gs://bucket/sweep")
     assert sentence.startswith("A sweep's --workdir is gs://bucket/sweep, which is on an object store; copy it")
     assert "data_dir is gs://bucket/glue, which is on" in refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
 
 
-def test_without_gcsfs(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     sentence = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
     assert sentence.endswith("is on Google Cloud Storage, which needs gcsfs; run pip install 'afjax[gcs]'.")
     assert "pip install 'afjax[gcs]'" in refused("store", "ls", "--store=gs://bucket/store")
 
 
-def test_a_bucket_that_fails_in_the_midst(
+def test_bucket_error_during_a_run_is_reported(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gcsfs.retry import HttpError
@@ -465,7 +469,7 @@ def test_a_bucket_that_fails_in_the_midst(
     assert "(Invalid Credentials, 401); try again." in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_local_paths_stay_as_they_are(tmp_path: Path) -> None:
+def test_local_paths_are_unchanged(tmp_path: Path) -> None:
     assert paths.fetched(tmp_path / "x") == tmp_path / "x"
     assert not paths.is_remote("tfds:gs://bucket/x")
     assert os.fspath(paths.open_path("runs/x")) == "runs/x"

@@ -26,25 +26,25 @@ from afjax.storage.json_files import MAX_DEPTH, parse_json, read_json
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_bad_documents_are_refused_with_the_name_of_the_file(text: str | bytes) -> None:
+def test_bad_documents_are_refused_and_the_file_named(text: str | bytes) -> None:
     with pytest.raises(UserError) as refused:
         parse_json(text, "trunk/config.json")
     assert "trunk/config.json" in str(refused.value)
 
 
-def test_the_deepest_allowed_document_is_read() -> None:
+def test_deepest_allowed_document_is_read() -> None:
     text = '{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH
     assert set(parse_json(text, "x")) == {"a"}
 
 
-def test_a_missing_file_is_none_and_a_folder_is_refused(tmp_path: Path) -> None:
+def test_missing_file_gives_none_and_folder_is_refused(tmp_path: Path) -> None:
     assert read_json(tmp_path / "missing.json") is None
     with pytest.raises(UserError) as refused:
         read_json(tmp_path)
     assert str(tmp_path) in str(refused.value)
 
 
-def test_a_byte_order_mark_and_other_top_level_types(tmp_path: Path) -> None:
+def test_byte_order_mark_and_top_level_types(tmp_path: Path) -> None:
     (tmp_path / "labels.json").write_bytes(b'\xef\xbb\xbf["no", "yes"]')
     assert read_json(tmp_path / "labels.json", expected=list) == ["no", "yes"]
     with pytest.raises(UserError):

@@ -1,4 +1,4 @@
-"""Files appear complete or not at all, and devices and pipes survive being written to."""
+"""Files are written atomically, and devices and pipes are not replaced."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ import pytest
 from afjax.storage.writing import replacing, write_json, write_text
 
 
-def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_file_is_replaced_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     write_text(path, "old")
 
@@ -27,14 +27,14 @@ def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path) -> None:
     assert path.read_text() == '{\n "a": 1\n}\n'
 
 
-def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
+def test_symlink_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     write_text(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_text() == "text"
 
 
-def test_a_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
+def test_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     pipe, received = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
@@ -46,12 +46,12 @@ def test_a_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_device_is_an_error_and_stays_a_device() -> None:
+def test_full_device_is_an_error_and_not_replaced() -> None:
     with pytest.raises(OSError, match="No space left"):
         write_text("/dev/full", "text")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_text(tmp_path, "text")

@@ -1,4 +1,4 @@
-"""The adapter store: round trips, damage, full disks, killed writers, readers beside a writer."""
+"""The adapter store: round trips, damage, full disks, killed writers, and concurrent readers and writers."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ TRUNK = {"name": "minilm", "sha256": "ab" * 32, "hidden_size": 4, "num_layers": 
 
 
 def make_params(seed: int = 0) -> trees.Tree:
-    """A tree with a leaf of every dtype that matters, whose keys sort differently as paths."""
+    """A tree with a leaf of every relevant dtype, whose keys sort differently as paths."""
     draw = np.random.default_rng(seed)
     return {
         "ffn": {
@@ -74,7 +74,7 @@ def load_error(path: pathlib.Path, *, kind: str = "adapters", name: str = "rte",
 # Round trip
 
 
-def test_round_trip_keeps_every_bit_and_all_that_was_said(tmp_path: pathlib.Path) -> None:
+def test_round_trip_keeps_every_bit_and_the_metadata(tmp_path: pathlib.Path) -> None:
     params = make_params()
     manifest = save(
         tmp_path,
@@ -98,13 +98,13 @@ def test_round_trip_keeps_every_bit_and_all_that_was_said(tmp_path: pathlib.Path
         assert leaf.tobytes() == np.asarray(expected[path]).tobytes()
 
 
-def test_a_folder_holds_the_manifest_and_the_checkpoint_only(folder: pathlib.Path) -> None:
+def test_folder_contains_only_manifest_and_checkpoint(folder: pathlib.Path) -> None:
     assert sorted(os.listdir(folder)) == ["manifest.json", "params"]
     assert os.listdir(folder.parent) == ["rte"]
     assert json.loads((folder / "manifest.json").read_text())["trunk"] == TRUNK
 
 
-def test_orbax_alone_restores_on_another_number_of_devices(folder: pathlib.Path) -> None:
+def test_orbax_restores_without_afjax_on_another_device_count(folder: pathlib.Path) -> None:
     script = """
 import sys
 sys.modules["afjax"] = None  # From here on "import afjax" fails.
@@ -131,7 +131,7 @@ def test_nothing_is_printed(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
 # Names
 
 
-def test_names_and_entries(saved: pathlib.Path) -> None:
+def test_names_and_entries_ignore_incomplete_artefacts(saved: pathlib.Path) -> None:
     save(saved, make_params(1), name="cb.v2")
     save(saved, make_params(2), kind="heads")
     (saved / "adapters" / ".mrpc,new").mkdir()
@@ -147,7 +147,7 @@ def test_names_and_entries(saved: pathlib.Path) -> None:
     ]
 
 
-def test_a_name_that_is_not_there_gives_the_nearest(saved: pathlib.Path) -> None:
+def test_missing_name_gets_a_suggestion(saved: pathlib.Path) -> None:
     assert 'Did you mean "rte"?' in load_error(saved, name="rtee")
 
 
@@ -159,11 +159,11 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path: pathlib.Path, na
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unknown_kind_is_refused(saved: pathlib.Path) -> None:
+def test_unknown_kind_is_refused(saved: pathlib.Path) -> None:
     assert 'Did you mean "adapters"?' in load_error(saved, kind="adapter")
 
 
-def test_an_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
+def test_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> None:
     with pytest.raises(UserError, match="is there already"):
         save(saved, make_params(1))
     assert same(store.load(saved, "adapters", "rte").params, make_params())
@@ -172,17 +172,17 @@ def test_an_existing_name_is_kept_unless_overwritten(saved: pathlib.Path) -> Non
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-# What does not fit
+# Mismatches
 
 
-def test_another_trunk_names_both(saved: pathlib.Path) -> None:
+def test_mismatched_trunk_error_names_both_trunks(saved: pathlib.Path) -> None:
     message = load_error(saved, trunk={"sha256": "ef" * 32})
     assert "minilm" in message
     assert TRUNK["sha256"] in message
     assert "ef" * 32 in message
 
 
-def test_shapes_of_another_model_name_the_leaves(saved: pathlib.Path) -> None:
+def test_mismatched_shapes_error_names_the_leaves(saved: pathlib.Path) -> None:
     shapes = {path: leaf.shape for path, leaf in trees.flatten(make_params()).items()}
     store.load(saved, "adapters", "rte", shapes=shapes)
     assert '"ffn/down/kernel" is (2, 4, 3), in the model (2, 4, 5)' in load_error(
@@ -194,7 +194,7 @@ def test_shapes_of_another_model_name_the_leaves(saved: pathlib.Path) -> None:
     assert "+layers" in message
 
 
-def test_a_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_folder_moved_to_another_kind_or_name_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.copytree(folder, saved / "heads" / "rte")
     shutil.copytree(folder, saved / "adapters" / "cb")
     assert 'holds "rte" of adapters' in load_error(saved, kind="heads")
@@ -208,7 +208,7 @@ def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return [path for path in sorted((folder / "params").rglob("*")) if path.is_file()]
 
 
-def test_a_flipped_bit_in_any_file_is_found_and_the_leaf_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_flipped_bit_in_any_file_is_detected_and_the_leaf_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
     paths = {path.replace("/", "."): path for path in trees.flatten(make_params())}
     damaged = leaf_files(folder)
     assert len(damaged) > 2 * len(paths)
@@ -224,7 +224,7 @@ def test_a_flipped_bit_in_any_file_is_found_and_the_leaf_named(saved: pathlib.Pa
     store.load(saved, "adapters", "rte")
 
 
-def test_a_flipped_bit_anywhere_in_the_manifest_is_found(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_flipped_bit_anywhere_in_the_manifest_is_detected(saved: pathlib.Path, folder: pathlib.Path) -> None:
     file = folder / "manifest.json"
     contents = file.read_bytes()
     intact = store.load(saved, "adapters", "rte")
@@ -237,11 +237,11 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_found(saved: pathlib.Path, fo
             artefact = store.load(saved, "adapters", "rte")
         except UserError:
             continue
-        assert artefact.manifest == intact.manifest  # White space.
+        assert artefact.manifest == intact.manifest  # Only white space changed.
         assert same(artefact.params, intact.params)
 
 
-def test_a_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
     paths = {path.replace("/", "."): path for path in trees.flatten(make_params())}
     for file in leaf_files(folder):
         contents = file.read_bytes()
@@ -252,12 +252,12 @@ def test_a_deleted_file_or_leaf_is_named(saved: pathlib.Path, folder: pathlib.Pa
     assert "-layers" in load_error(saved)
 
 
-def test_an_extra_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_extra_leaf_is_named(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.copytree(folder / "params" / "layers", folder / "params" / "more")
     assert "+more" in load_error(saved)
 
 
-def test_a_missing_manifest_or_checkpoint(saved: pathlib.Path, folder: pathlib.Path) -> None:
+def test_missing_manifest_or_checkpoint_is_refused(saved: pathlib.Path, folder: pathlib.Path) -> None:
     shutil.move(folder / "params", saved / "params")
     assert "cannot be read" in load_error(saved)
     shutil.move(saved / "params", folder / "params")
@@ -268,7 +268,7 @@ def test_a_missing_manifest_or_checkpoint(saved: pathlib.Path, folder: pathlib.P
 
 
 @pytest.mark.parametrize("contents", ["", "[]", "null", '{"kind": "adapters"}', b"\xff\xfe", "half"])
-def test_a_malformed_manifest(saved: pathlib.Path, folder: pathlib.Path, contents: str | bytes) -> None:
+def test_malformed_manifest_is_refused(saved: pathlib.Path, folder: pathlib.Path, contents: str | bytes) -> None:
     file = folder / "manifest.json"
     whole = file.read_bytes()
     contents = contents.encode() if isinstance(contents, str) else contents
@@ -319,7 +319,7 @@ def swap_labels(values: dict) -> None:
     values["labels"] = ["b", "a"]
 
 
-# A value of a wrong type, by the path to it, and what the message names.
+# A value of the wrong type, by its path, and the name that the message must contain.
 WRONG_TYPES = {
     ("trunk", "sha256"): (["ab"], "trunk.sha256"),
     ("trunk", "name"): ({}, "trunk.name"),
@@ -345,7 +345,7 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("keys", WRONG_TYPES, ids=lambda keys: ".".join(map(str, keys)))
-def test_a_manifest_with_a_value_of_a_wrong_type(tmp_path: pathlib.Path, keys: tuple) -> None:
+def test_manifest_value_of_the_wrong_type_is_refused(tmp_path: pathlib.Path, keys: tuple) -> None:
     save(tmp_path, make_params(), adapters=[{"name": "mnli", "sha256": "cd" * 32}])
     value, expected = WRONG_TYPES[keys]
     file = tmp_path / "adapters" / "rte" / "manifest.json"
@@ -354,7 +354,7 @@ def test_a_manifest_with_a_value_of_a_wrong_type(tmp_path: pathlib.Path, keys: t
     for key in keys[:-1]:
         place = place[key]
     place[keys[-1]] = value
-    # Whether or not its checksum was adapted.
+    # Refused whether or not its checksum was updated.
     del values["manifest_sha256"]
     for checksum in ("0" * 64, hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()):
         file.write_text(json.dumps({**values, "manifest_sha256": checksum}))
@@ -368,7 +368,7 @@ def test_a_manifest_with_a_value_of_a_wrong_type(tmp_path: pathlib.Path, keys: t
 @pytest.mark.parametrize(
     "text", ['{"leaves": ' * 100_000, '{"seed": ' + "9" * 5000 + "}", '{"metrics": NaN}', '"a"', "1"]
 )
-def test_a_manifest_that_no_json_reader_should_accept(saved: pathlib.Path, folder: pathlib.Path, text: str) -> None:
+def test_invalid_json_manifest_is_refused(saved: pathlib.Path, folder: pathlib.Path, text: str) -> None:
     (folder / "manifest.json").write_text(text)
     assert str(folder / "manifest.json") in load_error(saved)
     assert len(store.verify(saved)) == 1
@@ -389,7 +389,7 @@ def test_a_manifest_that_no_json_reader_should_accept(saved: pathlib.Path, folde
         (swap_labels, "was changed after it was written"),
     ],
 )
-def test_an_edited_manifest(
+def test_edited_manifest_is_refused(
     saved: pathlib.Path, folder: pathlib.Path, edit: Callable[[dict], None], expected: str
 ) -> None:
     file = folder / "manifest.json"
@@ -399,10 +399,10 @@ def test_an_edited_manifest(
     assert expected in load_error(saved)
 
 
-# Disks that fail
+# Failing disks
 
 
-def test_a_full_disk_loses_nothing(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_loses_no_data(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -416,7 +416,7 @@ def test_a_full_disk_loses_nothing(saved: pathlib.Path, monkeypatch: pytest.Monk
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 
 
-def test_a_swap_that_fails_is_undone(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_swap_is_undone(saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = os.rename
 
     def failing(source: os.PathLike[str], target: os.PathLike[str]) -> None:
@@ -432,14 +432,14 @@ def test_a_swap_that_fails_is_undone(saved: pathlib.Path, monkeypatch: pytest.Mo
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 
 
-def test_a_file_where_the_store_should_be(tmp_path: pathlib.Path) -> None:
+def test_file_in_place_of_the_store_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "store").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         save(tmp_path / "store", make_params())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_read_only_store_is_readable_and_refuses_writers(saved: pathlib.Path) -> None:
+def test_read_only_store_can_be_read_but_not_written(saved: pathlib.Path) -> None:
     (saved / "adapters").chmod(0o555)
     try:
         with pytest.raises(UserError, match="Permission denied"):
@@ -449,8 +449,8 @@ def test_a_read_only_store_is_readable_and_refuses_writers(saved: pathlib.Path) 
         (saved / "adapters").chmod(0o755)
 
 
-# Processes: writers that are killed or run out of space, readers beside a writer. They start from a
-# server that has done the imports, which takes milliseconds where a fresh interpreter takes seconds.
+# Processes: killed writers, writers that run out of space, and concurrent readers. They are forked from a server
+# that has already imported everything, which takes milliseconds instead of seconds for a new interpreter.
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +462,7 @@ def processes() -> multiprocessing.context.ForkServerContext:
 def running(
     processes: multiprocessing.context.ForkServerContext, target: Callable[..., None], *arguments: object
 ) -> Iterator[multiprocessing.process.BaseProcess]:
-    """A process with SIGKILL at the end of the block."""
+    """A process that gets SIGKILL at the end of the block."""
     process = processes.Process(target=target, args=arguments)
     process.start()
     try:
@@ -502,14 +502,14 @@ def write_with_little_space(path: pathlib.Path, messages: "multiprocessing.Queue
 
 
 def whole(path: pathlib.Path) -> int:
-    """The seed of the artefact that is there; fails unless it is whole."""
+    """The seed of the stored artefact; fails unless the artefact is complete."""
     params = store.load(path, "adapters", "rte").params
     seed = int(params["layers"][2])
     assert same(params, make_params(seed))
     return seed
 
 
-def test_killed_at_any_step_of_the_swap(
+def test_writer_killed_at_any_step_of_the_swap(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     seeds = []
@@ -524,11 +524,13 @@ def test_killed_at_any_step_of_the_swap(
         assert os.listdir(saved / "adapters") == ["rte"]
     assert writer.exitcode == 0
     assert seeds == sorted(seeds)
-    assert seeds.count(0) >= 2  # Before the old one is moved aside and after; then the new one is there.
+    assert seeds.count(0) >= 2  # Before and after the old artefact is moved aside; then the new artefact is visible.
     assert seeds.count(1) >= 2
 
 
-def test_killed_at_random_moments(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+def test_writer_killed_at_random_times(
+    saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
+) -> None:
     draw = random.Random(0)
     for _ in range(10):
         before = store.read_manifest(saved, "adapters", "rte")
@@ -541,7 +543,9 @@ def test_killed_at_random_moments(saved: pathlib.Path, processes: multiprocessin
     assert os.listdir(saved / "adapters") == ["rte"]
 
 
-def test_readers_beside_a_writer(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+def test_concurrent_readers_see_complete_artefacts(
+    saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
+) -> None:
     seeds = []
     with running(processes, write_again_and_again, saved):
         deadline = time.monotonic() + 300
@@ -551,7 +555,9 @@ def test_readers_beside_a_writer(saved: pathlib.Path, processes: multiprocessing
     assert set(seeds) == {0, 1}
 
 
-def test_two_writers_take_turns(saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext) -> None:
+def test_concurrent_writers_take_turns(
+    saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
+) -> None:
     with running(processes, write_again_and_again, saved) as writer:
         for seed in range(2, 8):
             save(saved, make_params(seed), overwrite=True)
@@ -559,7 +565,7 @@ def test_two_writers_take_turns(saved: pathlib.Path, processes: multiprocessing.
     whole(saved)
 
 
-def test_a_disk_that_fills_up_under_the_checkpoint(
+def test_disk_that_fills_up_during_the_checkpoint(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
     messages = processes.Queue()
@@ -569,7 +575,7 @@ def test_a_disk_that_fills_up_under_the_checkpoint(
     assert same(store.load(saved, "adapters", "rte").params, make_params())
 
 
-# Object stores, where no folder can be renamed
+# Object stores, which cannot rename folders
 
 
 @pytest.fixture
@@ -588,7 +594,7 @@ def test_object_store_round_trip_and_overwrite(object_store: pathlib.Path) -> No
     assert os.listdir(object_store / "adapters") == ["rte"]
 
 
-def test_object_store_gives_the_old_one_until_the_new_is_whole(
+def test_object_store_keeps_the_old_artefact_until_the_new_is_complete(
     object_store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(object_store, make_params())
@@ -625,12 +631,12 @@ def fused(saved: pathlib.Path) -> pathlib.Path:
     return saved
 
 
-def test_verify_finds_nothing_in_a_sound_store(fused: pathlib.Path) -> None:
+def test_verify_accepts_a_valid_store(fused: pathlib.Path) -> None:
     assert store.verify(fused) == []
     assert verify_lines(fused) == (["adapters/rte: ok", "fusion/cb: ok"], True)
 
 
-def test_verify_names_a_fusion_whose_adapter_is_gone_or_another(fused: pathlib.Path) -> None:
+def test_verify_names_a_fusion_whose_adapter_is_missing_or_changed(fused: pathlib.Path) -> None:
     save(fused, make_params(5), overwrite=True)
     (problem,) = store.verify(fused)
     assert 'fusion "cb" needs the adapter "rte"' in problem
@@ -658,7 +664,7 @@ def test_list_shows_one_line_per_artefact(fused: pathlib.Path) -> None:
     assert store.read_manifest(fused, "fusion", "cb").digest[:12] in fusion
 
 
-def test_show_prints_the_manifest_of_every_kind_of_that_name(fused: pathlib.Path) -> None:
+def test_show_prints_the_manifests_of_every_kind_with_that_name(fused: pathlib.Path) -> None:
     save(fused, make_params(2), kind="heads", name="cb", labels=("yes", "no"))
     text = "\n".join(show_lines(fused, "cb"))
     for part in ("fusion/cb", "heads/cb", "yes, no", "minilm", "ffn/down/kernel", "bfloat16", "f1 0.7500"):
@@ -668,6 +674,6 @@ def test_show_prints_the_manifest_of_every_kind_of_that_name(fused: pathlib.Path
 
 
 @pytest.mark.parametrize("command", [list_lines, verify_lines])
-def test_commands_refuse_a_store_that_is_not_there(tmp_path: pathlib.Path, command: Callable[..., object]) -> None:
+def test_commands_refuse_a_missing_store(tmp_path: pathlib.Path, command: Callable[..., object]) -> None:
     with pytest.raises(UserError, match="There is no store"):
         command(tmp_path / "nowhere")

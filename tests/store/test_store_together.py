@@ -1,4 +1,4 @@
-"""Artefacts that belong together: saved together or not at all, by one run at a time; older formats stay readable."""
+"""Related artefacts are saved together or not at all, by one run at a time; older formats stay readable."""
 
 import errno
 import hashlib
@@ -62,10 +62,10 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
     return arrange
 
 
-# Together or not at all
+# All or nothing
 
 
-def test_if_one_name_is_taken_nothing_is_saved(tmp_path: Path) -> None:
+def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
     store.save_all(tmp_path, [draft("heads", 1)])
     with pytest.raises(UserError, match=r'"rte" is there already, in heads'):
         store.save_all(tmp_path, pair(2))
@@ -73,7 +73,7 @@ def test_if_one_name_is_taken_nothing_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
-def test_an_error_while_writing_leaves_all_of_the_old(
+def test_error_while_writing_keeps_all_old_artefacts(
     tmp_path: Path, fail_at_second: Callable[[BaseException], None], error: BaseException
 ) -> None:
     store.save_all(tmp_path, pair(1))
@@ -83,7 +83,7 @@ def test_an_error_while_writing_leaves_all_of_the_old(
     assert seeds(tmp_path) == {"adapters/rte": 1, "heads/rte": 1}
 
 
-def test_an_error_between_the_renames_leaves_all_of_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_between_renames_keeps_all_old_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save_all(tmp_path, pair(1))
     rename = os.rename
 
@@ -101,7 +101,7 @@ def test_an_error_between_the_renames_leaves_all_of_the_old(tmp_path: Path, monk
     assert seeds(tmp_path) == {"adapters/rte": 3, "heads/rte": 3}
 
 
-def test_two_drafts_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_drafts_with_the_same_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="same kind and name"):
         store.save_all(tmp_path / "store", [draft("heads", 1), draft("heads", 2)])
     assert not (tmp_path / "store").exists()
@@ -119,7 +119,7 @@ def save_in_turn(folder: Path, seed: int, barrier: Any, won: Any) -> None:
     won.put((seed, names))
 
 
-def test_of_processes_that_save_at_the_same_time_one_wins_as_a_whole(tmp_path: Path) -> None:
+def test_concurrent_saves_are_not_mixed(tmp_path: Path) -> None:
     context = fork_server()
     barrier, won = context.Barrier(3), context.Queue()
     processes = [
@@ -138,10 +138,8 @@ def test_of_processes_that_save_at_the_same_time_one_wins_as_a_whole(tmp_path: P
     assert seeds(tmp_path) == expected
 
 
-def test_on_an_object_store_a_writer_that_was_overwritten_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Another writer finds the names free too, and writes the head just before this one has finished.
+def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another writer also finds the names free, and writes the head just before this writer finishes.
     monkeypatch.setattr("afjax.store.artefacts.is_remote", lambda path: True)
     release = store.artefacts.reservations.release
 
@@ -158,7 +156,7 @@ def test_on_an_object_store_a_writer_that_was_overwritten_is_told(
 
 
 class unlocked:  # noqa: N801
-    """The lock of a store that has none."""
+    """The lock of a store without locks."""
 
     def __init__(self, store: Path) -> None:
         pass
@@ -173,7 +171,7 @@ class unlocked:  # noqa: N801
 # Runs
 
 
-def test_a_run_replaces_only_what_it_saved_itself(tmp_path: Path) -> None:
+def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(2), run="one")
     assert {entry.run for entry in store.entries(tmp_path)} == {"one"}
@@ -184,7 +182,7 @@ def test_a_run_replaces_only_what_it_saved_itself(tmp_path: Path) -> None:
     assert seeds(tmp_path) == {"adapters/rte": 2, "heads/rte": 2}
 
 
-def test_what_an_earlier_version_saved_of_the_run_is_replaced_if_it_is_the_same(tmp_path: Path) -> None:
+def test_artefact_without_run_is_replaced_only_if_identical(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1)[:1])
     store.save_all(tmp_path, pair(1), run="one")
     store.save_all(tmp_path, pair(1, "other")[:1])
@@ -196,7 +194,7 @@ def test_what_an_earlier_version_saved_of_the_run_is_replaced_if_it_is_the_same(
 NAMES = [("adapters", "rte"), ("heads", "rte")]
 
 
-def test_a_second_run_of_reserved_names_is_refused_by_name(tmp_path: Path) -> None:
+def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
     one, two = (make_workdir(tmp_path / run, run) for run in ("one", "two"))
     folder = tmp_path / "store"
     store.reserve(folder, NAMES, run="one", workdir=one)
@@ -216,7 +214,7 @@ def test_a_second_run_of_reserved_names_is_refused_by_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("change", ["deleted", "another run", "damaged"])
-def test_a_workdir_that_no_longer_holds_the_run_frees_its_names(tmp_path: Path, change: str) -> None:
+def test_workdir_without_the_run_frees_its_names(tmp_path: Path, change: str) -> None:
     one, two = (make_workdir(tmp_path / run, run) for run in ("one", "two"))
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
     file = one / WORKDIR_FILE
@@ -229,7 +227,7 @@ def test_a_workdir_that_no_longer_holds_the_run_frees_its_names(tmp_path: Path, 
     assert seeds(tmp_path / "store") == {"adapters/rte": 2, "heads/rte": 2}
 
 
-def test_a_damaged_reservation_names_the_file(tmp_path: Path) -> None:
+def test_damaged_reservation_is_refused_and_the_file_named(tmp_path: Path) -> None:
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
     [path] = (tmp_path / "store" / ".runs").glob("heads-*")
@@ -251,7 +249,7 @@ def test_reservations_are_not_artefacts_and_are_not_shared(tmp_path: Path) -> No
         store.reserve(tmp_path / "store", [("adapters", "again"), ("heads", "other")], run="two", workdir=tmp_path)
 
 
-def test_the_workdir_and_the_store_mean_the_same_file() -> None:
+def test_workdirs_and_store_agree_on_the_file_name() -> None:
     assert WORKDIR_FILE == workdirs.STORE
 
 
@@ -267,7 +265,7 @@ def as_format_1(manifest: Path) -> None:
     manifest.write_text(json.dumps({**values, CHECKSUM: checksum}, indent=2) + "\n")
 
 
-def test_a_store_of_format_1_is_read_packed_and_unpacked(tmp_path: Path) -> None:
+def test_format_1_store_can_be_read_packed_and_unpacked(tmp_path: Path) -> None:
     store.save_all(tmp_path / "old", pair(1)[:1])
     path = tmp_path / "old" / "adapters" / "rte" / "manifest.json"
     as_format_1(path)
@@ -286,7 +284,7 @@ def test_a_store_of_format_1_is_read_packed_and_unpacked(tmp_path: Path) -> None
             store.read_manifest(tmp_path / "old", "adapters", "rte")
 
 
-def test_manifests_that_nest_deeply_or_have_other_types_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_or_mistyped_manifests_are_refused(tmp_path: Path) -> None:
     store.save_all(tmp_path, pair(1)[:1])
     path = tmp_path / "adapters" / "rte" / "manifest.json"
     good = json.loads(path.read_text())
@@ -306,7 +304,7 @@ def test_manifests_that_nest_deeply_or_have_other_types_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "ä" * 130, "x" * (MAX_NAME_BYTES + 1)])
-def test_names_that_are_too_long_for_a_file_system_write_nothing(tmp_path: Path, name: str) -> None:
+def test_too_long_names_are_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     store.save_all(tmp_path / "store", pair(1)[:1])
     share.pack(tmp_path / "store", "rte", tmp_path / "rte.tar")
     attempts: list[Callable[[], Any]] = [
@@ -322,7 +320,7 @@ def test_names_that_are_too_long_for_a_file_system_write_nothing(tmp_path: Path,
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_longest_name_works_everywhere(tmp_path: Path) -> None:
+def test_longest_name_works_everywhere(tmp_path: Path) -> None:
     name = "x" * MAX_NAME_BYTES
     check_name(name, "artefact")
     one = make_workdir(tmp_path / "one", "one")
@@ -334,7 +332,7 @@ def test_the_longest_name_works_everywhere(tmp_path: Path) -> None:
     assert seeds(tmp_path / "new") == {f"adapters/{name}": 1}
 
 
-def test_a_name_with_its_task_must_fit_too() -> None:
+def test_name_combined_with_its_task_must_fit() -> None:
     task = TaskConfig(name="t" * 100)
     with pytest.raises(UserError, match="bytes"):
         ExperimentConfig(recipe="multitask", tasks=(task,), name="n" * 200)

@@ -1,4 +1,4 @@
-"""The best answers over windows equal a search through all spans."""
+"""The best answers over windows equal an exhaustive search over all spans."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CHARACTERS = [(0, 3), (4, 7), (8, 13), (14, 18), (19, 23)]
 
 
 def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None = None) -> TokenisedSpans:
-    """For each (row, its tokens' characters): a window of one special token, those tokens, and another special one."""
+    """For each (row, token range): a window of a special token, the tokens in the range, and a special token."""
     row_of = [row for row, row_pieces in enumerate(pieces) for _ in row_pieces]
     bounds = [piece for row_pieces in pieces for piece in row_pieces]
     characters = [np.array([(-1, -1), *CHARACTERS[begin:end], (-1, -1)], np.int32) for begin, end in bounds]
@@ -35,14 +35,14 @@ def make_windows(pieces: list[list[tuple[int, int]]], contexts: list[str] | None
 
 def logits_of(*windows: tuple[list[float], list[float]]) -> np.ndarray:
     length = max(len(starts) for starts, _ in windows)
-    # What stands behind a window's end must not be read.
+    # Logits after the end of a window must not be read.
     logits = np.full((len(windows), length, 2), 99.0, np.float32)
     for number, (starts, ends) in enumerate(windows):
         logits[number, : len(starts)] = np.stack([starts, ends], -1)
     return logits
 
 
-def test_the_best_span_and_its_characters() -> None:
+def test_best_span_and_its_characters() -> None:
     data = make_windows([[(0, 5)]])
     logits = logits_of(([9, 0, 5, 0, 0, 0, 9], [9, 0, 0, 0, 4, 0, 9]))
     best = best_answers(logits, data, SpanConfig())[0]
@@ -50,12 +50,12 @@ def test_the_best_span_and_its_characters() -> None:
     assert sum(answer.probability for answer in best) == pytest.approx(1)
     assert best[0].probability > best[1].probability
     assert all(answer.text for answer in best)
-    # Within two tokens the best is another.
+    # With at most two tokens another span is best.
     assert best_answers(logits, data, SpanConfig(max_answer_length=2))[0][0].text == "two"
     assert len(best_answers(logits, data, SpanConfig(num_best=3))[0]) == 3
 
 
-def test_a_span_of_several_windows_is_listed_once_with_its_best_score() -> None:
+def test_span_in_several_windows_is_listed_once_with_its_best_score() -> None:
     data = make_windows([[(0, 4), (2, 5)]])
     logits = logits_of(([0, 0, 0, 3, 0, 0], [0, 0, 0, 3, 0, 0]), ([0, 4, 0, 0, 0], [0, 4, 0, 0, 0]))
     best = best_answers(logits, data, SpanConfig())[0]
@@ -64,9 +64,9 @@ def test_a_span_of_several_windows_is_listed_once_with_its_best_score() -> None:
 
 
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (3.9, ""), (4.0, "two"), (5.0, "two")])
-def test_no_answer(threshold: float, text: str) -> None:
+def test_no_answer_threshold(threshold: float, text: str) -> None:
     data = make_windows([[(0, 5), (0, 5)]])
-    # "No answer" scores 12 and 10, of which the lower counts; the best span 6.
+    # "No answer" scores 12 and 10, and the lower score counts; the best span scores 6.
     two = ([6, 0, 3, 0, 0, 0, 0], [6, 0, 3, 0, 0, 0, 0])
     logits = logits_of(two, ([5, *two[0][1:]], [5, *two[1][1:]]))
     best = best_answers(logits, data, SpanConfig(no_answer=True, no_answer_threshold=threshold))[0]
@@ -75,7 +75,7 @@ def test_no_answer(threshold: float, text: str) -> None:
     assert all(answer.text for answer in best_answers(logits, data, SpanConfig())[0])
 
 
-def test_no_answer_stands_where_its_score_puts_it() -> None:
+def test_no_answer_is_ranked_by_its_score() -> None:
     data = make_windows([[(0, 3)]])
     logits = logits_of(([1, 3, 2, 0, 0], [1, 3, 2, 0, 0]))
     best = best_answers(logits, data, SpanConfig(no_answer=True))[0]
@@ -83,7 +83,7 @@ def test_no_answer_stands_where_its_score_puts_it() -> None:
     assert best[5].text == ""
 
 
-def test_a_context_without_tokens_has_no_answer() -> None:
+def test_context_without_tokens_has_no_answer() -> None:
     best = best_answers(logits_of(([1, 0], [1, 0])), make_windows([[(0, 0)]], [""]), SpanConfig())
     assert [(answer.text, answer.probability) for answer in best[0]] == [("", 1.0)]
 
@@ -91,7 +91,7 @@ def test_a_context_without_tokens_has_no_answer() -> None:
 def search(
     logits: np.ndarray, windows: list[tuple[int, int]], longest: int, count: int
 ) -> list[tuple[float, tuple[int, int]]]:
-    """Every span of every window, written as loops."""
+    """Searches every span of every window with plain loops."""
     found: dict[tuple[int, int], float] = {}
     for number, (begin, end) in enumerate(windows):
         for first in range(begin, end):
@@ -109,7 +109,9 @@ def search(
     count=st.integers(1, 12),
     seed=st.integers(0, 2**31),
 )
-def test_equals_a_search_through_all_spans(windows: list[tuple[int, int]], longest: int, count: int, seed: int) -> None:
+def test_best_answers_equal_an_exhaustive_search(
+    windows: list[tuple[int, int]], longest: int, count: int, seed: int
+) -> None:
     windows = [(begin, min(5, begin + size)) for begin, size in windows]
     logits = np.random.default_rng(seed).normal(size=(len(windows), 7, 2)).astype(np.float32)
     config = SpanConfig(max_answer_length=longest, num_best=count)

@@ -1,9 +1,11 @@
-"""Multiple-choice rows: columns, labels, and one sentence for every row that is not as it must be."""
+"""Multiple-choice rows: columns, labels, and a clear message for every malformed row."""
 
 from typing import Any
 
 import pytest
 
+from afjax.config.tasks import TaskConfig
+from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
 from afjax.tasks.choices import pick_choices
 
@@ -11,10 +13,12 @@ ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
 
 
 def pick(*rows: dict[str, Any], **settings: Any) -> Any:
-    return pick_choices("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)], **settings)
+    source = SplitSource("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)])
+    given = {name: settings.pop(name) for name in ("label_names", "labelled") if name in settings}
+    return pick_choices(TaskConfig(name="choices", kind="multiple_choice", **settings), source, **given)
 
 
-def test_rows_may_have_different_numbers_of_choices() -> None:
+def test_rows_can_have_different_numbers_of_choices() -> None:
     rows = pick(ROW, {**ROW, "choices": ["a", "b", "c"], "label": 2})
     assert rows.contexts == ["grass", "grass"]
     assert rows.choices == [("red", "green"), ("a", "b", "c")]
@@ -25,8 +29,8 @@ def test_rows_may_have_different_numbers_of_choices() -> None:
     assert rows.texts_digest() != pick({**ROW, "choices": ["red", "gree", "n"]}).texts_digest()
 
 
-def test_a_question_stands_behind_the_context() -> None:
-    for name, settings in (("q", {"question": "q"}), ("question", {})):
+def test_question_is_appended_to_the_context() -> None:
+    for name, settings in (("q", {"text_b": "q"}), ("question", {})):
         assert pick({**ROW, name: "Which?"}, **settings).contexts == ["grass Which?"]
 
 
@@ -37,8 +41,8 @@ def test_choices_in_columns_and_named_labels() -> None:
     assert rows.labels.tolist() == [1]
 
 
-def test_names_that_are_numbers() -> None:
-    # A string is a name, a whole number counts from 0.
+def test_numeric_label_names() -> None:
+    # A string is a name; an integer is an index from 0.
     rows = pick({**ROW, "label": "1"}, {**ROW, "label": 1}, label_names=("1", "2"))
     assert rows.labels.tolist() == [0, 1]
     assert pick({**ROW, "label": "1"}).labels.tolist() == [1]
@@ -63,7 +67,7 @@ def test_names_that_are_numbers() -> None:
         ({"id": "x"}, {}, "file:2 has the id 'x', which file:1 has already"),
     ],
 )
-def test_rows_that_are_not_as_they_must_be(changes: dict[str, Any], settings: dict[str, Any], words: str) -> None:
+def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str, Any], words: str) -> None:
     first = {**ROW, "id": "x"} if "id" in changes else ROW
     first = {**first, "label": "A"} if "label_names" in settings else first
     with pytest.raises(UserError, match=words):
@@ -71,7 +75,7 @@ def test_rows_that_are_not_as_they_must_be(changes: dict[str, Any], settings: di
 
 
 @pytest.mark.parametrize("label", [-1, None, "", "-1"])
-def test_labels_that_are_none(label: Any) -> None:
+def test_missing_labels(label: Any) -> None:
     assert pick({**ROW, "label": label}, {**ROW, "label": label}).labels is None
     with pytest.raises(UserError, match="file:1 has the label"):
         pick({**ROW, "label": label}, {**ROW, "label": label}, labelled=True)
@@ -79,7 +83,7 @@ def test_labels_that_are_none(label: Any) -> None:
         pick(ROW, {**ROW, "label": label})
 
 
-def test_missing_columns() -> None:
+def test_missing_columns_are_refused() -> None:
     with pytest.raises(UserError, match='file:1 has no column "choices"'):
         pick({"context": "grass", "label": 0})
     with pytest.raises(UserError, match=r'file:1 has no column "label".*context, choices'):

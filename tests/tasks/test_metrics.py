@@ -1,4 +1,4 @@
-"""Scores against cases worked by hand, degenerate ones included."""
+"""Scores of hand-computed cases, including degenerate ones."""
 
 import re
 import string
@@ -18,7 +18,7 @@ def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
     return np.eye(num_labels, dtype=np.float32)[predictions]
 
 
-def test_two_labels() -> None:
+def test_scores_of_two_labels() -> None:
     # 2 true positives, 1 false positive, 1 false negative, 1 true negative.
     found = scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]), "classification")
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
@@ -38,19 +38,19 @@ def test_three_labels_have_no_f1() -> None:
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("prediction", [0, 1])
-def test_constant_classes(label: int, prediction: int) -> None:
+def test_constant_predictions_and_labels(label: int, prediction: int) -> None:
     found = scores(logits_of([prediction] * 3, 2), np.array([label] * 3), "classification")
     assert found["accuracy"] == float(label == prediction)
     assert found["f1"] == float(label == prediction == 1)
     assert found["matthews"] == 0.0
 
 
-def test_one_label_only() -> None:
+def test_single_label() -> None:
     assert scores(logits_of([0, 0], 1), np.array([0, 0]), "classification")["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_regression(shape: tuple[int, ...]) -> None:
+def test_regression_scores(shape: tuple[int, ...]) -> None:
     predictions = np.array([1.0, 2.0, 3.0, 10.0], np.float32).reshape(shape)
     found = scores(predictions, np.array([0.0, 1.0, 2.0, 3.0], np.float32), "regression")
     assert found["spearman"] == pytest.approx(1.0)
@@ -84,7 +84,7 @@ def test_regression_on_degenerate_input(predictions: list[float], labels: list[f
         ("spearman", "regression", 0),
     ],
 )
-def test_metrics_that_fit(metric: str, kind: str, num_labels: int) -> None:
+def test_supported_metrics_are_accepted(metric: str, kind: str, num_labels: int) -> None:
     check_metric(metric, kind, num_labels)
 
 
@@ -98,12 +98,12 @@ def test_metrics_that_fit(metric: str, kind: str, num_labels: int) -> None:
         ("acuracy", "classification", 2, 'Did you mean "accuracy"'),
     ],
 )
-def test_metrics_that_do_not_fit(metric: str, kind: str, num_labels: int, words: str) -> None:
+def test_unsupported_metrics_are_refused(metric: str, kind: str, num_labels: int, words: str) -> None:
     with pytest.raises(UserError, match=words):
         check_metric(metric, kind, num_labels)
 
 
-def test_multiple_choice() -> None:
+def test_multiple_choice_accuracy() -> None:
     logits = np.array([[0.5, 0.1, -3e38], [0.2, 0.9, 0.3], [1.0, 2.0, 3.0]], np.float32)
     assert scores(logits, np.array([0, 1, 0]), "multiple_choice") == {"accuracy": pytest.approx(2 / 3)}
 
@@ -116,18 +116,18 @@ def test_multiple_choice() -> None:
         ("  denver\tBRONCOS ", ["Denver Broncos"], 1, 1),  # case and white space
         ("Beyoncé", ["Beyonce"], 0, 0),  # an accent is a letter
         ("Beyoncé", ["beyoncé"], 1, 1),
-        ("20–30", ["20-30"], 0, 0),  # only ASCII punctuation goes, so "20–30" keeps its dash
+        ("20–30", ["20-30"], 0, 0),  # only ASCII punctuation is removed, so "20–30" keeps its dash
         ("theatre", ["a theatre"], 1, 1),  # "the" is an article only as a word
         ("Broncos", ["Denver Broncos"], 0, 2 / 3),
-        ("the the Broncos Broncos", ["Broncos"], 0, 2 / 3),  # words count as often as they stand there
+        ("the the Broncos Broncos", ["Broncos"], 0, 2 / 3),  # repeated words are counted
         ("Broncos", ["Carolina", "Denver Broncos", "Broncos"], 1, 1),  # the best of several
         ("red blue", ["blue red"], 0, 1),  # in any order
         ("Paris", ["London"], 0, 0),
         ("", ["London"], 0, 0),
-        ("the", ["the"], 1, 0),  # nothing is left of it: version 1.1's script finds no word in common
+        ("the", ["the"], 1, 0),  # empty after normalization: version 1.1's script finds no common word
     ],
 )
-def test_squad_by_hand(prediction: str, answers: list[str], exact: float, f1: float) -> None:
+def test_squad_scores_of_hand_computed_cases(prediction: str, answers: list[str], exact: float, f1: float) -> None:
     assert span_scores([prediction], [answers]) == {"exact_match": exact, "f1": pytest.approx(f1)}
 
 
@@ -138,12 +138,12 @@ def test_squad_by_hand(prediction: str, answers: list[str], exact: float, f1: fl
         ("Paris", [], 0, 0),
         ("the", [], 1, 1),
         ("", ["Paris"], 0, 0),
-        ("", ["the"], 1, 1),  # an answer of which nothing is left is no answer
+        ("", ["the"], 1, 1),  # an answer that is empty after normalization counts as no answer
         ("Paris", ["the", "Paris"], 1, 1),
         ("", ["the", "Paris"], 0, 0),
     ],
 )
-def test_squad_with_questions_without_answers(prediction: str, answers: list[str], exact: float, f1: float) -> None:
+def test_squad_scores_of_unanswerable_questions(prediction: str, answers: list[str], exact: float, f1: float) -> None:
     assert span_scores([prediction], [answers], no_answer=True) == {"exact_match": exact, "f1": f1}
 
 
@@ -153,7 +153,7 @@ def test_squad_scores_are_means_over_questions() -> None:
 
 
 def official_f1(prediction: str, answer: str) -> float:
-    """SQuAD 1.1's definition, written a second time: in steps over the lower-case text."""
+    """A second implementation of SQuAD 1.1's definition, in steps over the lower-case text."""
 
     def words(text: str) -> list[str]:
         kept = "".join(character for character in text.lower() if character not in set(string.punctuation))
@@ -168,7 +168,7 @@ def official_f1(prediction: str, answer: str) -> float:
 
 @settings(deadline=None)
 @given(st.text("aAn theé,.-–1 ", max_size=20), st.lists(st.text("aAn theé,.-–1 ", max_size=20), min_size=1, max_size=3))
-def test_squad_equals_the_definition(prediction: str, answers: list[str]) -> None:
+def test_squad_f1_equals_the_definition(prediction: str, answers: list[str]) -> None:
     found = span_scores([prediction], [answers])
     assert found["f1"] == pytest.approx(max(official_f1(prediction, answer) for answer in answers))
     assert found["exact_match"] == any(normalise_answer(prediction) == normalise_answer(answer) for answer in answers)

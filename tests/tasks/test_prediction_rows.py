@@ -1,4 +1,4 @@
-"""Rows to predict on: formats, the training task's columns, and fields that are kept for the output."""
+"""Rows for prediction: formats, the training task's columns, and input fields that are copied to the output."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def refused(*args: Any, **settings: Any) -> str:
     ],
     ids=["csv", "tsv", "jsonl", "byte order mark"],
 )
-def test_every_format_with_the_columns_of_the_task(
+def test_every_format_with_the_task_columns(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / name, text)
@@ -61,32 +61,32 @@ def test_every_format_with_the_columns_of_the_task(
         assert len(found) == 2
 
 
-def test_the_standard_input_is_jsonl_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_jsonl_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"review\npoor\n")))
     assert "standard input" in refused("-", REVIEWS)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
     assert "no rows" in refused("-", REVIEWS)
 
 
-def test_the_usual_columns_are_read_as_well(tmp_path: Path) -> None:
+def test_default_columns_are_also_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "x"}\n{"review": "y", "text": "z"}\n')
     ((_, rows),) = read_prediction_rows(path, REVIEWS, 1).forms
     assert isinstance(rows, Rows)
     assert rows.text_a == ["x", "y"]
-    # A span task's columns are read in the model's order, not in the order of the settings.
+    # A span task's columns are read in the order of the model's inputs, not of the settings.
     spans = TaskConfig(name="t", kind="span", text_a="passage", text_b="query")
     row = {"query": "what", "passage": "this"}
     ((_, found),) = read_prediction_rows(write(tmp_path / "a.jsonl", json.dumps(row)), spans).forms
     assert isinstance(found, SpanRows)
     assert (found.questions, found.contexts) == (["what"], ["this"])
-    # A dataset of TFDS names its columns itself.
+    # A TFDS dataset defines its own column names.
     tfds = TaskConfig(name="t", source="tfds:glue/sst2")
     ((_, rows),) = read_prediction_rows(write(tmp_path / "a.csv", "sentence\nfine\n"), tfds, 1).forms
     assert isinstance(rows, Rows)
     assert rows.text_a == ["fine"]
 
 
-def test_choices_in_columns_of_their_own(tmp_path: Path) -> None:
+def test_choices_in_separate_columns(tmp_path: Path) -> None:
     task = TaskConfig(name="t", kind="multiple_choice", text_a="scene", choices=("one", "two"))
     path = write(tmp_path / "a.csv", "scene,one,two\ngrass,red,green\n")
     for form in (None, 1):
@@ -96,15 +96,15 @@ def test_choices_in_columns_of_their_own(tmp_path: Path) -> None:
     assert '["scene", "question", "one", "two"]' in refused(path, task, 2)
 
 
-def test_other_columns_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_unknown_columns_are_refused_with_the_existing_columns(tmp_path: Path) -> None:
     message = refused(write(tmp_path / "a.csv", "comment,stars\nx,1\n"), REVIEWS, 1)
     for fact in (f"{tmp_path / 'a.csv'}:2", "comment, stars", '["review"]', '["text"]'):
         assert fact in message
-    # A pair cannot be made of the one column.
+    # A single column cannot form a pair.
     assert '"text_b"' in refused(write(tmp_path / "a.csv", "text\nx\n"), TaskConfig(name="t"), 2)
 
 
-def test_columns_to_keep(tmp_path: Path) -> None:
+def test_kept_columns_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"review": "x", "stars": 1}\n{"review": "y", "star": [2]}\n')
     assert read_prediction_rows(path, REVIEWS, keep={"review": "text"}).kept == [{"text": "x"}, {"text": "y"}]
     message = refused(path, REVIEWS, keep={"stars": "stars"})
@@ -114,12 +114,12 @@ def test_columns_to_keep(tmp_path: Path) -> None:
     assert "nan" in refused(path, REVIEWS, keep={"score": "score"})
 
 
-def test_what_keep_means() -> None:
+def test_keep_flag_is_parsed() -> None:
     assert parse_keep("", OUTPUTS) == {}
     assert parse_keep("text,label:gold", OUTPUTS) == {"text": "text", "label": "gold"}
 
 
 @pytest.mark.parametrize("text", ["label", "text:label", "text,", ":x", "x:", "text,text", "a:x,b:x"])
-def test_names_that_cannot_be_kept(text: str) -> None:
+def test_invalid_keep_flags_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=f"--keep={text} "):
         parse_keep(text, OUTPUTS)

@@ -1,4 +1,4 @@
-"""Splits from folders and lists: columns, labels, and one sentence for every row that is not as it must be."""
+"""Splits from folders and lists: columns, labels, and a clear message for every malformed row."""
 
 import json
 import warnings
@@ -58,7 +58,7 @@ def test_pairs_with_label_indices(tmp_path: Path) -> None:
     assert len(splits["dev"]) == 2
 
 
-def test_label_names_are_found_in_train_and_sorted(tmp_path: Path) -> None:
+def test_label_names_come_from_train_and_are_sorted(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("b", "c", "a"), dev=texts("b", "a"))
     splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
     assert splits["train"].label_names == splits["dev"].label_names == ("a", "b", "c")
@@ -84,7 +84,7 @@ def test_integer_names_are_names_not_indices(tmp_path: Path) -> None:
     refused(TaskConfig(name="t", source=str(tmp_path), labels=("3", "2", "1")), "train", ":2 ", "'0'", "3, 2, 1")
 
 
-def test_tsv_takes_names_and_indices(tmp_path: Path) -> None:
+def test_tsv_labels_can_be_names_or_indices(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\none\tyes\ntwo\t0\n")
     rows = load_split(TaskConfig(name="t", source=str(tmp_path), labels=("no", "yes")), "train")
     assert rows.labels is not None
@@ -105,7 +105,7 @@ def test_named_columns_and_files(tmp_path: Path) -> None:
     assert load_split(task, "train").text_b is None
 
 
-def test_regression(tmp_path: Path) -> None:
+def test_regression_labels(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts(1, 2.5, "3"))
     rows = load_split(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train")
     assert rows.labels is not None
@@ -115,35 +115,35 @@ def test_regression(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [float("nan"), float("inf"), 1e39, "", None, "high", True, [1]])
-def test_regression_labels_that_are_no_numbers(tmp_path: Path, label: Any) -> None:
+def test_non_numeric_regression_labels_are_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts(1.0, label))
     refused(TaskConfig(name="t", source=str(tmp_path), kind="regression"), "train", "train.jsonl:2 ", "finite number")
 
 
 @pytest.mark.parametrize("label", [float("nan"), 1.5, [1], {}])
-def test_class_labels_that_are_no_labels(tmp_path: Path, label: Any) -> None:
+def test_invalid_class_labels_are_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b", label))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "name or an integer")
 
 
 @pytest.mark.parametrize("label", [None, ""])
-def test_empty_label(tmp_path: Path, label: Any) -> None:
+def test_empty_label_is_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b", label))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "has no label")
 
 
 @pytest.mark.parametrize("label", [2, -1, "yess"])
-def test_unknown_label(tmp_path: Path, label: Any) -> None:
+def test_unknown_label_is_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, ["no", "yes"], train=texts(0, label))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", str(label), "no, yes", "0 to 1")
 
 
-def test_label_of_dev_that_train_lacks(tmp_path: Path) -> None:
+def test_dev_label_missing_from_train_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("yes", "no"), dev=texts("yes", "yess"))
     refused(TaskConfig(name="t", source=str(tmp_path)), "dev", "dev.jsonl:2 ", 'Did you mean "yes"?')
 
 
-def test_row_without_label_column(tmp_path: Path) -> None:
+def test_row_without_label_column_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, train=[*texts("a"), {"text": "one", "lable": "a"}])
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", ":2 ", "text, lable", 'Did you mean "lable"?')
 
@@ -157,7 +157,7 @@ def test_split_without_labels(tmp_path: Path) -> None:
     assert load_task(task)["test"].labels is None
 
 
-def test_missing_text_column(tmp_path: Path) -> None:
+def test_missing_text_column_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, train=[{"sentence": "one", "label": "a"}])
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:1 ", "text_a and text_b", "sentence")
     task = TaskConfig(name="t", source=str(tmp_path), text_a="sentense")
@@ -166,17 +166,17 @@ def test_missing_text_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 3, ["one"], {}])
-def test_text_that_is_no_string(tmp_path: Path, text: Any) -> None:
+def test_text_that_is_not_a_string_is_refused(tmp_path: Path, text: Any) -> None:
     make_folder(tmp_path, train=[*texts("a"), {"text": text, "label": "b"}])
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "must be a string")
 
 
-def test_half_a_surrogate_pair(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, train=[*texts("a"), {"text": "\ud800", "label": "b"}])
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "surrogate")
 
 
-def test_missing_split(tmp_path: Path) -> None:
+def test_missing_split_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, training=texts("a"))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "no train split", 'Did you mean "training.jsonl"?')
     refused(TaskConfig(name="t", source=str(tmp_path), train="trainin.jsonl"), "train", "trainin.jsonl", "Did you")
@@ -184,20 +184,20 @@ def test_missing_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["a", "a"]', '["a"]', '["a", ""]', "\xff"])
-def test_bad_labels_file(tmp_path: Path, content: str) -> None:
+def test_bad_labels_file_is_refused(tmp_path: Path, content: str) -> None:
     make_folder(tmp_path, train=texts("a", "b"))
     (tmp_path / "labels.json").write_bytes(content.encode("latin-1"))
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "labels.json")
 
 
-def test_one_class_only_warns_once(tmp_path: Path) -> None:
+def test_single_class_warns_once(tmp_path: Path) -> None:
     make_folder(tmp_path, ["a", "b"], train=texts("a", "a"), dev=texts("a", "b"))
     with pytest.warns(UserWarning, match=r"train\.jsonl.*\"a\"") as caught:
         load_task(TaskConfig(name="t", source=str(tmp_path)))
     assert len(caught) == 1
 
 
-def test_one_class_only_and_no_label_names(tmp_path: Path) -> None:
+def test_single_class_without_label_names(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "a"), dev=texts("a", "a"))
     with pytest.warns(UserWarning, match="nothing can be learnt") as caught:
         splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
@@ -205,7 +205,7 @@ def test_one_class_only_and_no_label_names(tmp_path: Path) -> None:
     assert splits["dev"].label_names == ("a",)
 
 
-def test_builtin_tasks_load_like_any_other() -> None:
+def test_builtin_tasks_load_like_other_tasks() -> None:
     splits = load_task(TaskConfig(name="t", source="builtin:target"))
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 200, "dev": 600, "test": 600}
     refused(TaskConfig(name="t", source="builtin:targt"), "train", 'Did you mean "target"?')
@@ -241,7 +241,7 @@ def test_lists_of_pairs_with_indices_and_numbers() -> None:
         ((["one", "two"], ["a", None]), "texts:1 has no label"),
     ],
 )
-def test_bad_lists(arguments: Any, words: str) -> None:
+def test_bad_lists_are_refused(arguments: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         rows_from_lists(*arguments)
 
@@ -283,12 +283,14 @@ def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
         ("span", {"text": "one"}, r':1 .*\["question", "context"\]'),
     ],
 )
-def test_prediction_rows_of_other_forms(tmp_path: Path, kind: Any, row: dict[str, Any], words: str) -> None:
+def test_prediction_rows_for_another_task_kind_are_refused(
+    tmp_path: Path, kind: Any, row: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=rf"a\.jsonl{words}"):
         read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [row]), of_kind(kind))
 
 
-def test_prediction_row_without_text(tmp_path: Path) -> None:
+def test_prediction_row_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.jsonl:2 "):
         read_prediction_rows(
             write_jsonl(tmp_path / "a.jsonl", [*texts("a"), {"label": "a"}]), of_kind("classification")
@@ -298,7 +300,7 @@ def test_prediction_row_without_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [-1, None, ""])
-def test_a_test_split_whose_labels_are_none(tmp_path: Path, label: Any) -> None:
+def test_placeholder_labels_count_as_missing(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b"), dev=texts("b", "a"), test=texts(label, label))
     assert load_task(TaskConfig(name="t", source=str(tmp_path)))["test"].labels is None
     make_folder(tmp_path, test=texts("a", label))
@@ -306,7 +308,7 @@ def test_a_test_split_whose_labels_are_none(tmp_path: Path, label: Any) -> None:
         load_task(TaskConfig(name="t", source=str(tmp_path)))
 
 
-def test_span_rows_that_cannot_be_trained_on(tmp_path: Path) -> None:
+def test_span_rows_without_answer_positions_are_refused_for_training(tmp_path: Path) -> None:
     row = {"question": "what", "context": "one", "answers": {"text": ["one"], "answer_start": [None]}}
     make_folder(tmp_path, train=[row], dev=[row])
     task = TaskConfig(name="t", source=str(tmp_path), kind="span")
@@ -315,22 +317,22 @@ def test_span_rows_that_cannot_be_trained_on(tmp_path: Path) -> None:
     assert len(load_split(task, "dev")) == 1
 
 
-def test_nothing_warns_on_sound_data(tmp_path: Path) -> None:
+def test_valid_data_does_not_warn(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "b"), dev=texts("b", "a"), test=texts("b", "a"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(load_task(TaskConfig(name="t", source=str(tmp_path)))) == 3
 
 
-def test_one_string_is_no_list_of_texts() -> None:
+def test_single_string_instead_of_a_list_is_refused() -> None:
     with pytest.raises(UserError, match="put it into a list"):
         rows_from_lists("hello")
 
 
-# The form of rows: single texts or pairs
+# Row form: single texts or pairs
 
 
-def test_splits_have_one_form(tmp_path: Path) -> None:
+def test_splits_must_share_one_form(tmp_path: Path) -> None:
     task = TaskConfig(name="t", source=str(tmp_path))
     for wrong in ("dev", "test"):
         make_folder(tmp_path, ["no", "yes"], train=PAIRS, dev=PAIRS, test=PAIRS)
@@ -341,7 +343,7 @@ def test_splits_have_one_form(tmp_path: Path) -> None:
             load_task(task)
 
 
-def test_multiple_choice_has_one_form(tmp_path: Path) -> None:
+def test_multiple_choice_rows_must_share_one_form(tmp_path: Path) -> None:
     without = [{"context": "x", "choices": ["a", "b"], "label": label} for label in (0, 1)]
     having = [{**row, "question": "why"} for row in without]
     task = TaskConfig(name="t", source=str(tmp_path), kind="multiple_choice")
@@ -369,7 +371,7 @@ def test_multiple_choice_has_one_form(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_prediction_rows_of_a_head_with_a_known_form(
+def test_prediction_rows_must_match_the_form_of_the_head(
     kind: Any, form: int, right: dict[str, Any], wrong: dict[str, Any], tmp_path: Path
 ) -> None:
     wrong = {**right, **wrong} if "question" in wrong else wrong
@@ -379,7 +381,7 @@ def test_prediction_rows_of_a_head_with_a_known_form(
         read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, wrong]), of_kind(kind), form)
 
 
-def test_columns_of_both_forms_are_read_in_the_form_of_the_head(tmp_path: Path) -> None:
+def test_form_of_the_head_selects_the_columns(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "text_a": "y", "text_b": "z"}])
     for form, expected in ((1, ["x"]), (2, ["y"])):
         ((_, rows),) = read_prediction_rows(path, of_kind("classification"), form).forms
@@ -387,6 +389,6 @@ def test_columns_of_both_forms_are_read_in_the_form_of_the_head(tmp_path: Path) 
         assert rows.text_a == expected
 
 
-def test_a_kind_that_does_not_exist() -> None:
+def test_unknown_kind_is_refused() -> None:
     with pytest.raises(UserError, match=r'"clasification".*Did you mean "classification"'):
         rows_from_lists(["a", "b"], ["x", "y"], kind="clasification")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Questions, contexts and answers: columns, and one sentence for every row that is not as it must be."""
+"""Questions, contexts and answers: columns, and a clear message for every malformed row."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ def pick(*rows: dict[str, Any], **settings: Any) -> Any:
     return pick_spans("file", [(f"file:{number}", row) for number, row in enumerate(rows, start=1)], **settings)
 
 
-def test_answers_and_their_places() -> None:
+def test_answers_and_their_positions() -> None:
     rows = pick(ROW, {**ROW, "id": "q2", "answers": {"text": ["she", "It"], "answer_start": [12, 0]}})
     assert rows.ids == ["q1", "q2"]
     assert rows.labels == [(("Zoë", 7),), (("she", 12), ("It", 0))]
     assert rows.take([1]).labels == [(("she", 12), ("It", 0))]
 
 
-def test_answers_whose_place_is_not_known() -> None:
+def test_answers_without_a_position() -> None:
     unknown = [
         {"answers": {"text": ["she"]}},
         {"start_guessed": True},
@@ -73,6 +73,6 @@ def test_unlabelled_rows() -> None:
         ({"id": "q1"}, "file:2 has the id 'q1', which file:1 has already"),
     ],
 )
-def test_rows_that_are_not_as_they_must_be(changes: dict[str, Any], words: str) -> None:
+def test_malformed_rows_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         pick(ROW, {**ROW, "id": "q2", **changes})

@@ -1,4 +1,4 @@
-"""The numbers of splits that can be counted by hand."""
+"""Statistics of splits that are small enough to count by hand."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import eval_batches, train_batches
+from afjax.data.batches import Batching, eval_batches, train_batches
 from afjax.data.lengths import eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import tokenise
@@ -26,8 +26,8 @@ def summary(trunk: Trunk, rows: AnyRows, task: TaskConfig | None = None, config:
     return summarise(rows, trunk.tokenizer(), task or TaskConfig(name="task"), config, training=True)
 
 
-def test_classification(tiny_trunk: Trunk) -> None:
-    # 3, 4, 5, 12 tokens with the two special ones, of which the last is cut to 8.
+def test_classification_summary(tiny_trunk: Trunk) -> None:
+    # 3, 4, 5 and 12 tokens, including the two special ones; the last row is truncated to 8.
     texts = [words(num) for num in (1, 2, 3, 10)]
     rows = rows_from_lists(texts, ["b", "b", "a", "b"], label_names=("a", "b", "c"))
     assert summary(tiny_trunk, rows) == SplitSummary(
@@ -42,7 +42,7 @@ def test_classification(tiny_trunk: Trunk) -> None:
         truncated=0.25,
         windows=None,
         padded=(2, 4, 6, 8),
-        # Two rows in a batch of length 4, two in one of 8: 20 tokens at 24 places.
+        # Two rows in a batch of length 4 and two in one of length 8: 20 tokens in 24 positions.
         padding=pytest.approx(1 - 20 / 24),
     )
     unlabelled = summary(tiny_trunk, dataclasses.replace(rows, labels=None))
@@ -50,28 +50,28 @@ def test_classification(tiny_trunk: Trunk) -> None:
     assert (unlabelled.lengths, unlabelled.values) == ((3, 3, 4, 5, 12, 12, 12), None)
 
 
-def test_regression_of_pairs(tiny_trunk: Trunk) -> None:
+def test_summary_of_a_regression_on_pairs(tiny_trunk: Trunk) -> None:
     rows = rows_from_lists([(words(1), words(2)), (words(4), words(2))], [1.5, 4.0], kind="regression")
     found = summary(tiny_trunk, rows)
     assert (found.labels, found.values) == ({}, (1.5, 2.75, 4.0))
     assert (found.lengths[0], found.lengths[-1], found.truncated) == (6, 9, 0.5)
 
 
-def test_multiple_choice(tiny_trunk: Trunk) -> None:
+def test_multiple_choice_summary(tiny_trunk: Trunk) -> None:
     texts = [(words(1), [words(1), words(2)]), (words(2), [words(1), words(4), words(1)])]
     rows = rows_from_lists(texts, [1, 1], kind="multiple_choice", label_names=("A", "B"))
     found = summary(tiny_trunk, rows)
-    # A row of three choices has one more than there are names.
+    # A row with three choices has one more choice than there are names.
     assert found.labels == {"A": Count(0, 0.0), "B": Count(2, 1.0), "2": Count(0, 0.0)}
     assert found.choices == {2: Count(1, 0.5), 3: Count(1, 0.5)}
-    # Contexts with choices have 5, 6, 6, 9 and 6 tokens; a batch is two rows of three choices of 8 tokens.
+    # Contexts with choices have 5, 6, 6, 9 and 6 tokens; a batch has two rows of three choices of 8 tokens.
     assert found.lengths == (5, 6, 6, 6, 9, 9, 9)
     assert found.truncated == pytest.approx(1 / 5)
     assert found.padding == pytest.approx(1 - (5 + 6 + 6 + 8 + 6) / 48)
 
 
-def test_span(tiny_trunk: Trunk) -> None:
-    # With three special tokens and a question of one, windows have four of the context, and begin two after each other.
+def test_span_summary(tiny_trunk: Trunk) -> None:
+    # With three special tokens and a one-token question, windows have four context tokens and a stride of two.
     rows = SpanRows(
         [words(1)] * 3,
         [words(3), words(6), words(8)],
@@ -86,9 +86,9 @@ def test_span(tiny_trunk: Trunk) -> None:
     assert found.lengths == (7, 7, 10, 12, 12, 12, 12)
     assert found.windows == (2.0, 3)
     assert found.truncated == pytest.approx(2 / 3)
-    # Windows of 7, 8, 8, 8, 8 and 8 tokens, two a batch.
+    # Windows of 7, 8, 8, 8, 8 and 8 tokens, two per batch.
     assert found.padding == pytest.approx(1 - 47 / 48)
-    # A question is cut first.
+    # The question is truncated before the context.
     rows = SpanRows([words(9)], [words(3)], None, ids=["x"])
     task = TaskConfig(name="task", kind="span", span=SpanConfig(max_question_length=2))
     found = summary(tiny_trunk, rows, task)
@@ -96,7 +96,7 @@ def test_span(tiny_trunk: Trunk) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_lengths_and_padding_are_those_of_the_batches(training: bool, tiny_trunk: Trunk) -> None:
+def test_lengths_and_padding_match_the_batches(training: bool, tiny_trunk: Trunk) -> None:
     rng = np.random.default_rng(0)
     pairs = [(words(int(first)), words(int(second))) for first, second in rng.integers(1, 12, (60, 2))]
     rows = rows_from_lists(pairs)
@@ -107,10 +107,10 @@ def test_lengths_and_padding_are_those_of_the_batches(training: bool, tiny_trunk
     if training:
         assert found.padded == train_lengths([cut], config, num_steps=150_000)
         assert len(found.padded) > 1
-        batches = list(train_batches(cut, batch_size=4, lengths=found.padded, pad_id=0, seed=0, epoch=0))
+        batches = list(train_batches(cut, Batching(4, found.padded, 0), seed=0, epoch=0))
     else:
         assert found.padded == eval_lengths([cut], config) == (16,)
-        batches = list(eval_batches(cut, batch_size=4, lengths=found.padded, pad_id=0))
+        batches = list(eval_batches(cut, Batching(4, found.padded, 0)))
     assert found.padding == pytest.approx(
         1 - sum(b["mask"].sum() for b in batches) / sum(b["mask"].size for b in batches)
     )

@@ -1,4 +1,4 @@
-"""Every kind of task is in the table, with all of its parts."""
+"""The table of task kinds is complete."""
 
 import typing
 
@@ -15,7 +15,7 @@ from afjax.train.multitask_step import STEP_GROUPS
 KINDS = typing.get_args(TaskKind)
 
 
-def test_the_table_has_every_kind_and_every_module() -> None:
+def test_table_has_every_kind_and_every_module() -> None:
     assert tuple(TASK_KINDS) == KINDS
     modules = [module for module in vars(tasks).values() if isinstance(getattr(module, "KIND", None), KindSpec)]
     assert {module.KIND.name for module in modules} == set(KINDS)
@@ -23,7 +23,7 @@ def test_the_table_has_every_kind_and_every_module() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_metrics_are_known_and_the_main_one_fits(kind: TaskKind) -> None:
+def test_metrics_are_known_and_the_main_metric_is_supported(kind: TaskKind) -> None:
     assert set(TASK_KINDS[kind].metrics) <= set(typing.get_args(Metric))
     check_metric(MAIN_METRICS[kind], kind, 3)
     assert "f1" not in fitting_metrics("classification", 3)
@@ -31,7 +31,7 @@ def test_metrics_are_known_and_the_main_one_fits(kind: TaskKind) -> None:
 
 
 @pytest.mark.parametrize("group", STEP_GROUPS)
-def test_kinds_of_a_group_read_the_model_in_one_way(group: tuple[TaskKind, ...]) -> None:
+def test_kinds_in_a_step_group_read_the_same_model_outputs(group: tuple[TaskKind, ...]) -> None:
     specs = [TASK_KINDS[kind] for kind in group]
     assert len({(spec.reads, spec.label_shape, spec.has_choices) for spec in specs}) == 1
 

@@ -1,4 +1,4 @@
-"""Tasks by name: in downloads, in folders of our own format, in TFDS, in TOML files."""
+"""Tasks by name: in downloads, in folders of our own format, in TFDS and in TOML files."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def write(path: Path, *rows: object) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """CSQA's download, RTE's, and a folder of our own format."""
+    """A folder with the downloads of CSQA and RTE, and a folder in our own format."""
     for split in ("train", "dev"):
         write(tmp_path / f"csqa/{split}_rand_split.jsonl", CSQA, {**CSQA, "id": "x2", "answerKey": "A"})
         (tmp_path / "glue/RTE").mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_download_brings_kind_labels_and_metric(data: Path) -> None:
+def test_download_sets_kind_labels_and_metric(data: Path) -> None:
     task = find_task("csqa", data)
     assert task == TaskConfig(
         name="csqa", source=f"official:csqa:{data}", kind="multiple_choice", labels=("A", "B", "C", "D", "E")
@@ -54,9 +54,9 @@ def test_a_download_brings_kind_labels_and_metric(data: Path) -> None:
     assert load_split(find_task("rte", str(data)), "dev").label_names == ("entailment", "not_entailment")
 
 
-def test_a_folder_of_our_own_format(data: Path) -> None:
+def test_folder_in_our_own_format(data: Path) -> None:
     assert find_task("mine", data) == TaskConfig(name="mine", source=str(data / "mine"))
-    # A known name brings its kind and labels, unless the folder has its own.
+    # A known name sets kind and labels, unless the folder defines its own.
     write(data / "cb/train.jsonl", {"text_a": "one", "text_b": "two", "label": 2})
     assert find_task("cb", data).labels == ("entailment", "contradiction", "neutral")
     (data / "cb/labels.json").write_text('["no", "yes", "maybe"]')
@@ -67,7 +67,7 @@ def test_a_folder_of_our_own_format(data: Path) -> None:
     assert load_split(squad, "dev").labels == [()]
 
 
-def test_two_tasks_of_one_name(data: Path) -> None:
+def test_ambiguous_task_name_is_refused(data: Path) -> None:
     write(data / "rte/train.jsonl", {"text": "one", "label": "a"})
     with pytest.raises(UserError, match=r'Two tasks claim the name "rte".*source') as caught:
         find_task("rte", data)
@@ -75,7 +75,7 @@ def test_two_tasks_of_one_name(data: Path) -> None:
     assert str(data / "glue/RTE") in str(caught.value)
 
 
-def test_what_is_not_there(data: Path) -> None:
+def test_missing_tasks_are_refused(data: Path) -> None:
     with pytest.raises(
         UserError, match=r"The task squad is not in .*/SQuAD.*train-v1\.1\.json.*/squad with .*train\.csv"
     ):
@@ -92,7 +92,7 @@ def test_what_is_not_there(data: Path) -> None:
 
 def test_tfds_names() -> None:
     rte = find_task("rte", "tfds:")
-    # The dataset's own order of labels counts.
+    # The dataset's own label order is used.
     assert (rte.source, rte.labels) == ("tfds:glue/rte", ())
     assert find_task("mnli", "tfds:").dev == "validation_matched"
     assert find_task("cosmosqa", "tfds:").choices[0] == "answer0"
@@ -100,7 +100,7 @@ def test_tfds_names() -> None:
         find_task("csqa", "tfds:")
 
 
-def test_toml(data: Path) -> None:
+def test_toml_file(data: Path) -> None:
     path = data / "colours.toml"
     path.write_text(
         'source = "mine"\nkind = "multiple_choice"\ntext_a = "scene"\nchoices = ["first", "second"]\nlabel = "right"\n'
@@ -126,7 +126,7 @@ def test_toml(data: Path) -> None:
         find_task(str(data / "colour.toml"))
 
 
-def test_a_toml_file_in_a_config(data: Path) -> None:
+def test_toml_file_in_a_config(data: Path) -> None:
     (data / "colours.toml").write_text('source = "mine"\ntrain_rows = 1\n')
     config = Path(__file__).parents[2] / "configs/single.py"
     task = load_experiment(f"{config}:task={data}/colours.toml").task
@@ -134,7 +134,7 @@ def test_a_toml_file_in_a_config(data: Path) -> None:
     assert load_experiment(f"{config}:task={data}/colours.toml,partition=head").name == "colours-head"
 
 
-def test_configs_find_tasks(data: Path, tmp_path: Path) -> None:
+def test_configs_find_tasks_by_name(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.py"
     config.write_text(
         "def get_config(data=''):\n"
@@ -150,7 +150,7 @@ def test_configs_find_tasks(data: Path, tmp_path: Path) -> None:
     assert (rte.metric, rte.labels) == ("f1", ("entailment", "not_entailment"))
 
 
-def test_official_sources_as_they_are_written(data: Path) -> None:
+def test_malformed_official_sources_are_refused(data: Path) -> None:
     for source in ("official:csqa", "official:csqaa:there", "official:"):
         with pytest.raises(UserError, match="is not official:NAME:FOLDER"):
             load_split(TaskConfig(name="a", source=source, kind="multiple_choice"), "dev")

@@ -1,4 +1,4 @@
-"""Windows cover every token of a context, and characters and labels point where they should."""
+"""Windows cover every token of a context, and character offsets and labels are correct."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def window(data: TokenisedSpans, number: int) -> tuple[list[int], list[int], np.
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, ROBERTA])
-def test_a_short_context_is_the_tokenizers_own_pair(tokenizer: Any) -> None:
+def test_short_context_equals_a_direct_tokenizer_call(tokenizer: Any) -> None:
     data = evaluated(spans(["A bs, é!", ""]), tokenizer=tokenizer)
     for row, context in enumerate(("A bs, é!", "")):
         expected = tokenizer.backend_tokenizer.encode("who", context)
@@ -73,8 +73,8 @@ def test_a_short_context_is_the_tokenizers_own_pair(tokenizer: Any) -> None:
         assert pieces == (["A", "b", "s", ",", "é", "!"] if context else [])
 
 
-def test_windows_begin_a_stride_after_each_other() -> None:
-    # [CLS] who [SEP] + 5 of the context + [SEP]
+def test_windows_start_one_stride_apart() -> None:
+    # [CLS] who [SEP] + 5 context tokens + [SEP]
     data = evaluated(spans(["a b c d e f g h i j"]), SpanConfig(doc_stride=2), max_length=9)
     pieces = [
         "".join("a b c d e f g h i j"[begin:end] for begin, end in window(data, n)[2] if begin >= 0)
@@ -83,26 +83,26 @@ def test_windows_begin_a_stride_after_each_other() -> None:
     assert pieces == ["abcde", "cdefg", "efghi", "ghij"]
     assert data.row_of.tolist() == [0, 0, 0, 0]
     assert data.truncated == 1
-    # A stride of more than half a window is cut to that, so that windows overlap.
+    # A stride of more than half a window is reduced to half a window, so that windows overlap.
     assert len(evaluated(spans(["a b c d e f g h i j"]), SpanConfig(doc_stride=128), max_length=9)) == 4
 
 
-def test_long_questions_are_cut() -> None:
+def test_long_questions_are_truncated() -> None:
     data = evaluated(spans(["a b"], question="who who who who"), SpanConfig(max_question_length=2))
     assert window(data, 0)[0] == [CLS, WORDS.index("who"), WORDS.index("who"), SEP, 4, 5, SEP]
-    # And to half of a row, so that there is room for the context.
+    # Questions are also truncated to half a row, so that there is room for the context.
     data = evaluated(spans(["a b c"], question="who who who who"), max_length=7)
     assert window(data, 0)[0] == [CLS, *[WORDS.index("who")] * 2, SEP, 4, 5, SEP]
     with pytest.raises(UserError, match=r"max_length is 4, but special tokens alone take 3"):
         evaluated(spans(["a b"]), max_length=4)
 
 
-def test_labels_are_the_answers_first_and_last_token() -> None:
+def test_labels_are_the_first_and_last_answer_tokens() -> None:
     config, context = SpanConfig(doc_stride=2), "a b c d e f g h i j"
     rows = spans([context] * 3, [(("d e", 6),), (("a", 0), ("b", 2)), ()])
     data = tokenise_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
-    # Windows abcde, cdefg, efghi, ghij, three tokens in front of each.
+    # Windows abcde, cdefg, efghi and ghij, each after three tokens.
     assert data.labels.tolist() == [
         [6, 7], [4, 5], [0, 0], [0, 0],
         [3, 3], [0, 0], [0, 0], [0, 0],
@@ -110,7 +110,7 @@ def test_labels_are_the_answers_first_and_last_token() -> None:
     ]  # fmt: skip
 
 
-def test_a_part_of_a_word_is_answered_by_its_tokens() -> None:
+def test_partial_word_answers_map_to_their_tokens() -> None:
     data = tokenise_spans(
         spans(["(ab) cs é"], [(("s é", 6),)]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None
     )
@@ -125,14 +125,14 @@ def test_a_part_of_a_word_is_answered_by_its_tokens() -> None:
     ("context", "answer", "begin"),
     [("a b ", "b ", 2), (" a b", " a", 0), ("a b", "b\u200b", 2), ("a b c d e f g h i j", " j", 17)],
 )
-def test_blanks_around_an_answer_are_in_no_token(context: str, answer: str, begin: int) -> None:
+def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: int) -> None:
     rows, config = spans([context], [((answer, begin),)]), SpanConfig(doc_stride=2)
     data = tokenise_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
     assert data.labels.any()
 
 
-def test_rows_whose_answers_have_no_known_place_are_not_trained_on() -> None:
+def test_rows_without_answer_positions_are_not_trained_on() -> None:
     rows = spans(["a b", "c d"], [(("a", -1),), (("c", 0),)])
     with pytest.warns(UserWarning, match="1 of 2 train rows do not say where their answers begin"):
         data = tokenise_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
@@ -141,7 +141,7 @@ def test_rows_whose_answers_have_no_known_place_are_not_trained_on() -> None:
         tokenise_spans(rows.take([0]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
 
 
-def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, calls = spans(["a b", "c d"], [(("a", 0),), (("c", 0),)]), []
     make = windows._make_windows
     monkeypatch.setattr(windows, "_make_windows", lambda *inputs: (calls.append(1), make(*inputs))[1])
@@ -170,9 +170,7 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stride=st.integers(1, 12),
     roberta=st.booleans(),
 )
-def test_every_token_is_in_a_window_and_knows_its_characters(
-    context: str, room: int, stride: int, roberta: bool
-) -> None:
+def test_every_token_is_in_a_window_with_its_characters(context: str, room: int, stride: int, roberta: bool) -> None:
     tokenizer = ROBERTA if roberta else TOKENIZER
     length = room + (5 if roberta else 4)
     data = evaluated(spans([context]), SpanConfig(doc_stride=stride), max_length=length, tokenizer=tokenizer)

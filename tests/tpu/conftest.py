@@ -1,4 +1,4 @@
-"""Steps of tiny models on shapes alone, and the TPU's compiler where it is installed."""
+"""Steps of tiny models computed from shapes only, and the TPU compiler if it is installed."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ TRUNK = TrunkConfig(
 
 @pytest.fixture(scope="session")
 def needs_libtpu() -> None:
-    """Skips tests that compile for TPUs where their compiler is missing."""
+    """Skips tests that compile for TPUs if libtpu is missing."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu, the compiler for TPUs, is not installed")
 
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Model]:
-    """A tiny model from adapters, whether they are fused, what the head reads, and whether layers are scanned."""
+    """Makes a tiny model, given its adapters, ``fuse``, the head's ``reads``, and ``scan_layers``."""
 
     def make(
         adapters: Sequence[Adapter] = (), *, fuse: bool = False, reads: Reads = "pooled", scan_layers: bool = False
@@ -61,9 +61,9 @@ def make_model() -> Callable[..., Model]:
 
 @pytest.fixture(scope="session")
 def compile_gradients() -> Callable[..., jax.stages.Compiled]:
-    """Compiles the loss and its gradients for what a preset trains, or for ``nothing`` the logits alone.
+    """Compiles the loss and its gradients for the leaves that a preset trains, or only the logits for ``nothing``.
 
-    Without dropout, which has no matrix products, and without the optimizer.
+    Dropout, which has no matrix products, and the optimizer are left out.
     """
 
     def compiled(model: Model, trained: str, *, top_k: int = 0, sharding: Any = None) -> jax.stages.Compiled:

@@ -1,4 +1,4 @@
-"""The table of chips, and names of slices."""
+"""The table of chips, and the names of slices."""
 
 import sys
 
@@ -22,14 +22,14 @@ from afjax.tpu.chips import CHIPS, get_topology, parse_topology
         ("v5p:4x4x8", 128, 6, (True, True, True)),
     ],
 )
-def test_a_slice_knows_its_chips_and_links(name: str, num_chips: int, links: int, wrap: tuple[bool, ...]) -> None:
+def test_number_of_chips_and_links_of_a_slice(name: str, num_chips: int, links: int, wrap: tuple[bool, ...]) -> None:
     topology = parse_topology(name)
     assert (topology.name, topology.num_chips, topology.links, topology.wrap) == (name, num_chips, links, wrap)
     assert topology.interconnect_bytes_per_s == links * topology.chip.link_bytes_per_s
 
 
 @pytest.mark.parametrize(("generation", "gigabits"), [("v4", 2400), ("v5e", 1600), ("v5p", 4800), ("v6e", 3200)])
-def test_all_links_together_are_the_interconnect_bandwidth_of_the_tables(generation: str, gigabits: int) -> None:
+def test_links_sum_to_the_published_interconnect_bandwidth(generation: str, gigabits: int) -> None:
     chip = CHIPS[generation]
     assert 2 * chip.dimensions * chip.link_bytes_per_s * 8 == gigabits * 10**9
 
@@ -50,14 +50,14 @@ def test_all_links_together_are_the_interconnect_bandwidth_of_the_tables(generat
         ("v5e:\uff12x\uff14", r"There is no topology .*; of v5e"),
     ],
 )
-def test_a_slice_that_does_not_exist_is_one_sentence(name: str, message: str) -> None:
+def test_unknown_slice_is_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_topology(name)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=12) | st.from_regex(r"v(4|5e|5p|6e):\d{1,5}(x\d{1,5}){0,3}", fullmatch=True))
-def test_any_name_is_read_or_refused(name: str) -> None:
+def test_any_name_is_parsed_or_refused(name: str) -> None:
     try:
         topology = parse_topology(name)
     except UserError:
@@ -65,7 +65,7 @@ def test_any_name_is_read_or_refused(name: str) -> None:
     assert topology.num_chips <= topology.chip.max_chips
 
 
-def test_without_the_compiler_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
     with pytest.raises(UserError, match=r"libtpu, which is not installed; run pip install 'afjax\[tpu\]'"):
         get_topology(parse_topology("v5e:2x2"))
@@ -73,7 +73,7 @@ def test_without_the_compiler_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("needs_libtpu")
 @pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:1x1", "v5e:2x4", "v5p:2x2x2", "v5p:4x4x4", "v6e:16x16"])
-def test_a_device_is_a_chip(name: str) -> None:
+def test_every_device_is_one_chip(name: str) -> None:
     topology = parse_topology(name)
     devices = get_topology(topology).devices
     assert len(devices) == topology.num_chips

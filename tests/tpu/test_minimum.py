@@ -1,4 +1,4 @@
-"""The analytic minimum against hand-made sums, and against what XLA makes of real steps."""
+"""The analytic minimum compared with sums computed by hand, and with XLA's FLOP counts of real steps."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,58 +38,58 @@ def minimum(model: Model, trained: Trained, top_k: int = 0) -> int:
     return minimum_flops(model, trained, batch_size=ROWS, length=LENGTH, top_k=top_k)
 
 
-def test_evaluation_of_every_token_is_the_well_known_sum(make_model: Callable[..., Model]) -> None:
+def test_evaluation_flops_equal_the_well_known_sum(make_model: Callable[..., Model]) -> None:
     layer = TOKENS * (4 * D * D + 2 * D * FFN + 2 * LENGTH * D)
     head = TOKENS * D * 2
     assert minimum(make_model(reads="tokens"), "nothing") == 2 * (LAYERS * layer + head)
 
 
-def test_full_training_of_every_token_is_three_times_evaluation(make_model: Callable[..., Model]) -> None:
+def test_full_training_costs_three_times_evaluation(make_model: Callable[..., Model]) -> None:
     model = make_model(reads="tokens")
     assert minimum(model, "full") == 3 * minimum(model, "nothing")
 
 
-def test_the_head_alone_has_no_backward_pass_in_the_trunk(make_model: Callable[..., Model]) -> None:
+def test_training_only_the_head_needs_no_backward_pass_in_the_trunk(make_model: Callable[..., Model]) -> None:
     model = make_model()
     head = ROWS * (D * D + D * 2)
-    # The pooler's input has no gradient, the output layer's has.
+    # No gradient is needed for the pooler's input, but one is for the output layer's input.
     assert minimum(model, "head") - minimum(model, "nothing") == 2 * (head + ROWS * D * 2)
 
 
-def test_an_adapter_ends_the_backward_pass_in_the_lowest_layer(make_model: Callable[..., Model]) -> None:
+def test_backward_pass_ends_at_the_adapter_of_the_lowest_layer(make_model: Callable[..., Model]) -> None:
     model = make_model([BOTTLENECK], reads="tokens")
     layer = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
     weights = LAYERS * TOKENS * 2 * D * 8
     inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
     head = 2 * TOKENS * D * 2
-    # The upper layer's attention has gradients for both factors of its two products.
+    # The upper layer's attention has gradients with respect to both factors of its two products.
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (layer + weights + inputs + head)
 
 
-def test_top_k_pays_for_the_upper_layers_alone(make_model: Callable[..., Model]) -> None:
+def test_top_k_only_pays_for_the_upper_layers(make_model: Callable[..., Model]) -> None:
     model = make_model(reads="tokens")
     products = TOKENS * (4 * D * D + 2 * D * FFN)
     attention = TOKENS * 2 * LENGTH * D
     head = 2 * TOKENS * D * 2
-    # Of the trained layer's products query, key and value have no gradient for their input.
+    # In the trained layer, the products for query, key and value need no gradient with respect to their input.
     expected = 2 * products - 3 * TOKENS * D * D + 2 * attention + head
     assert minimum(model, "top_k", top_k=1) - minimum(model, "nothing") == 2 * expected
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
-def test_top_k_beyond_the_trunk_is_an_error(make_model: Callable[..., Model], top_k: int) -> None:
+def test_top_k_outside_the_trunk_is_refused(make_model: Callable[..., Model], top_k: int) -> None:
     with pytest.raises(UserError, match="the trunk has 2 layers; take 1 to 2"):
         minimum(make_model(), "top_k", top_k=top_k)
 
 
-def test_fusion_is_cheaper_than_the_text_book_and_grows_little() -> None:
+def test_fusion_is_cheaper_than_the_textbook_form_and_grows_slowly() -> None:
     def fused(num: int) -> int:
         adapters = tuple((f"adapter{n}", ADAPTER_PRESETS["pfeiffer"]) for n in range(num))
         model = Model(trunk=BASE, head_name="head", adapters=adapters, fusion_name="fusion")
         return minimum_flops(model, "fusion", batch_size=256, length=128)
 
     def textbook_mixing(num: int) -> int:
-        """Forward, of 11 layers: d² + 2 N d² + 2 N r d a token."""
+        """Returns the forward FLOPs of 11 layers: d² + 2 N d² + 2 N r d multiply-adds per token."""
         return 2 * 11 * 256 * 128 * (768**2 + 2 * num * 768**2 + 2 * num * 48 * 768)
 
     assert fused(16) < textbook_mixing(16)
@@ -107,7 +107,7 @@ def test_fusion_is_cheaper_than_the_text_book_and_grows_little() -> None:
         ("adapter+trunk", [PAL], False, 0),
     ],
 )
-def test_real_steps_take_the_minimum_and_hardly_more(
+def test_real_steps_need_at_most_two_percent_more_than_the_minimum(
     make_model: Callable[..., Model],
     compile_gradients: Callable[..., jax.stages.Compiled],
     trained: Trained,

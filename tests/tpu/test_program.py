@@ -1,4 +1,4 @@
-"""Counts from programs' texts: captured ones with known answers, and real ones against XLA's own count."""
+"""Counts from the text of programs: captured ones with known answers, and real ones compared with XLA's count."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.hlo import parse_module
 from afjax.tpu.program import Collective, Work, count_work, read_program, total_by_kind
 
-# What the compiler for v5e makes of jnp.einsum("bqhd,bkhd->bhqk"), of 8 rows on 4 chips, but for backend_config.
+# The v5e compiler's output for jnp.einsum("bqhd,bkhd->bhqk") with 8 rows on 4 chips, without backend_config.
 ATTENTION_SCORES = """\
 HloModule jit__lambda, is_scheduled=true, num_partitions=4
 
@@ -52,8 +52,8 @@ copy-start(%param.1), cross_program_prefetch_index=0
 }
 """
 
-# The shape of a scan over the layers of stacked weights, as the same compiler writes it: the counter goes through a
-# copy, its step and its limit are constants of the loop's state, and no backend_config tells the number of trips.
+# The structure of a scan over stacked layer weights in the same compiler's output: the counter passes through a
+# copy, its step and limit are constants in the loop's state, and backend_config has no trip count.
 SCAN = """\
 HloModule jit_loss, is_scheduled=true, num_partitions=4
 
@@ -130,7 +130,7 @@ metadata={op_name="jit(loss)/jvp()/while"}
 }
 """
 
-# One gather whose steps the compiler spreads over fusions that compute meanwhile, and arrays reduced together.
+# An all-gather whose steps are spread over fusions that compute meanwhile, and arrays that are reduced together.
 COLLECTIVES = """\
 HloModule jit_f, is_scheduled=true, num_partitions=16
 
@@ -185,7 +185,7 @@ metadata={op_name="jit(f)/transpose(jvp(Encoder))/dot_general"}
 }
 """
 
-# One mask put into the stack that a loop keeps, and one read out of it, as the compiler for v5e writes them.
+# A mask written into the stack that a loop keeps, and one read from it, as the v5e compiler writes them.
 MASKS = """\
 HloModule jit_step, is_scheduled=true, num_partitions=1
 
@@ -247,32 +247,32 @@ def scan(start: int = 0, limit: str = "constant(3)", step: int = 1, direction: s
     return text.replace("=DIRECTION", f"={direction}")
 
 
-def test_a_batched_product_is_a_convolution_over_window_axes() -> None:
+def test_batched_product_is_counted_as_a_convolution_over_window_axes() -> None:
     work = count_work(ATTENTION_SCORES)
     assert work.flops == work.matmul_flops == 2 * 2 * 4 * 16 * 16 * 32
 
 
-def test_arrays_count_with_their_padding_and_in_main_memory_apart() -> None:
-    # The last axis of 32 is padded to 128, of the scores 16 to 128.
+def test_bytes_include_padding_and_main_memory_is_counted_separately() -> None:
+    # The last axis is padded to 128: from 32, and from 16 for the scores.
     query, scores = 4 * 2 * 16 * 4 * 128, 4 * 2 * 4 * 16 * 128
     work = count_work(ATTENTION_SCORES)
     assert work.bytes_accessed == 2 * query + 2 * query + scores
     assert work.hbm_bytes == work.bytes_accessed - 2 * query
 
 
-def test_a_scan_counts_every_trip_and_of_stacked_arrays_the_slice() -> None:
+def test_scan_counts_every_trip_and_only_slices_of_stacked_arrays() -> None:
     work = count_work(scan())
     assert work.matmul_flops == 3 * 2 * 8 * 128 * 128
-    # The counter: one addition a trip, one comparison more than that.
+    # The counter: one addition per trip, and one more comparison than trips.
     assert work.flops - work.matmul_flops == 3 + 4
     weights, rows = 4 * 128 * 128, 4 * 8 * 128
-    # The copies of the counter, scalars padded to a tile, are all that is left over.
+    # Only the copies of the counter remain: scalars padded to a tile.
     assert 0 < work.bytes_accessed - 3 * (weights + 2 * rows + 2 * rows) < 20_000
 
 
-def test_masks_that_change_their_tiling_on_the_way_to_or_from_a_stack_count_once() -> None:
+def test_stacked_masks_that_change_tiling_are_counted_once() -> None:
     mask, x = 32 * 128, 4 * 32 * 128
-    # The mask is read and put into the stack, read out of it again, and x read and written.
+    # The mask is read, written into the stack and read from it again; x is read and written.
     assert count_work(MASKS).hbm_bytes == 3 * mask + 2 * x
     apart = MASKS.replace("output_to_operand_aliasing={{}: (0, {})}, calls=%copy_fusion.1", "calls=%copy_fusion.1")
     assert count_work(apart).hbm_bytes > 3 * 10 * mask
@@ -280,37 +280,37 @@ def test_masks_that_change_their_tiling_on_the_way_to_or_from_a_stack_count_once
 
 @settings(deadline=None)
 @given(st.integers(-5, 5), st.integers(-5, 40), st.integers(1, 4))
-def test_counters_are_followed(start: int, limit: int, step: int) -> None:
+def test_trip_count_of_increasing_counters(start: int, limit: int, step: int) -> None:
     work = count_work(scan(start, f"constant({limit})", step))
     assert work.matmul_flops == len(range(start, limit, step)) * 2 * 8 * 128 * 128
 
 
 @settings(deadline=None)
 @given(st.integers(-5, 40), st.integers(-5, 5), st.integers(1, 4))
-def test_counters_that_fall_are_followed(start: int, limit: int, step: int) -> None:
+def test_trip_count_of_decreasing_counters(start: int, limit: int, step: int) -> None:
     work = count_work(scan(start, f"constant({limit})", -step, "GT"))
     assert work.matmul_flops == len(range(start, limit, -step)) * 2 * 8 * 128 * 128
 
 
-def test_a_known_number_of_trips_is_taken() -> None:
+def test_known_trip_count_is_used() -> None:
     known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}},'
     assert count_work(scan(limit="copy(%n)").replace("body=%body,", known)).matmul_flops == 7 * 2 * 8 * 128 * 128
 
 
 @pytest.mark.parametrize("text", [scan(limit="copy(%n)"), scan(step=0)])
-def test_a_loop_of_unknown_length_is_an_error(text: str) -> None:
+def test_loop_with_an_unknown_trip_count_is_refused(text: str) -> None:
     with pytest.raises(
         UserError, match=r'loop "while.30" \(jit\(loss\)/jvp\(\)/while\) does not say how often it runs'
     ):
         count_work(text)
 
 
-def test_what_is_no_program_is_an_error() -> None:
+def test_text_that_is_not_a_program_is_refused() -> None:
     with pytest.raises(UserError, match="has no ENTRY"):
         count_work("HloModule nothing")
 
 
-def test_collectives_count_once_and_sum_what_travels_together() -> None:
+def test_collectives_count_once_and_sum_the_arrays_sent_together() -> None:
     assert count_work(COLLECTIVES).collectives == (
         Collective("all-gather", "bf16", 2 * 256 * 768, 1, 16, ""),
         Collective("reduce-scatter", "f32", 4 * 512, 1, 4, ""),
@@ -331,13 +331,13 @@ def test_collectives_count_once_and_sum_what_travels_together() -> None:
         ("mesh['data'=8,'model'=2] {'data':(2)4}", 4),
     ],
 )
-def test_groups_of_devices_are_read_in_every_form(groups: str, size: int) -> None:
+def test_every_notation_of_device_groups_is_parsed(groups: str, size: int) -> None:
     text = COLLECTIVES.replace("[4,4]<=[16]", groups)
     assert [c.group_size for c in count_work(text).collectives if c.kind == "reduce-scatter"] == [size]
 
 
-def test_a_slice_fetched_ahead_counts_as_what_is_fetched() -> None:
-    # The operand stands in a tuple of its own, as in the compiler's text.
+def test_prefetched_slice_counts_only_the_bytes_fetched() -> None:
+    # The operand is in a tuple of its own, as in the compiler's text.
     fetch = (
         "slice-start(%param.1), slice={[0:1], [0:16], [0:4], [0:32]}\n"
         "  %copy-done = f32[2,16,4,32]{3,2,1,0:T(4,128)S(1)} copy-done(%slice-start)"
@@ -352,12 +352,12 @@ def test_a_slice_fetched_ahead_counts_as_what_is_fetched() -> None:
     assert whole.hbm_bytes - sliced.hbm_bytes == 4 * 16 * 4 * 128
 
 
-def test_a_hand_written_kernel_is_named() -> None:
+def test_custom_kernel_is_reported_as_uncounted() -> None:
     text = ATTENTION_SCORES.replace("copy-done(%copy-start)", 'custom-call(%param.1), custom_call_target="my_kernel"')
     assert count_work(text).uncounted == ("my_kernel",)
 
 
-def test_the_most_expensive_branch_counts() -> None:
+def test_most_expensive_branch_is_counted() -> None:
     def branches(chosen: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         return jax.lax.cond(chosen, lambda: x @ y, lambda: x + y)
 
@@ -403,13 +403,13 @@ def agrees_with_xla(compiled: jax.stages.Compiled, work: Work) -> bool:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_without_loops_agree_with_xla(name: str) -> None:
     function, inputs, argnums = PROGRAMS[name]
-    # The older emitters, which the tests use as they compile faster, would make a loop of the embedding's scatter.
+    # The older emitters that the tests use compile faster, but would turn the embedding's scatter into a loop.
     options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": True}
     compiled = jax.jit(jax.grad(function, argnums)).lower(*inputs).compile(compiler_options=options)
     assert agrees_with_xla(compiled, read_program(compiled).work)
 
 
-def test_unrolled_steps_agree_with_xla_and_scanned_ones_with_unrolled(
+def test_unrolled_steps_agree_with_xla_and_scanned_steps_with_unrolled(
     make_model: Callable[..., Model], compile_gradients: Callable[..., jax.stages.Compiled]
 ) -> None:
     unrolled, scanned = (
@@ -417,11 +417,11 @@ def test_unrolled_steps_agree_with_xla_and_scanned_ones_with_unrolled(
     )
     straight, looped = read_program(unrolled).work, read_program(scanned).work
     assert agrees_with_xla(unrolled, straight)
-    # Elementwise arithmetic differs: straight-line code lets XLA repeat some of it in several fusions.
+    # Elementwise arithmetic differs: in straight-line code, XLA repeats some of it in several fusions.
     assert looped.matmul_flops == straight.matmul_flops
 
 
-def test_a_scan_equals_the_unrolled_layers() -> None:
+def test_scan_has_the_counts_of_unrolled_layers() -> None:
     def loss(kernels: jax.Array, x: jax.Array, *, unroll: bool) -> jax.Array:
         return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels, unroll=unroll)[0].sum()
 
@@ -463,7 +463,7 @@ def test_programs_for_tpus_agree_with_xla(name: str) -> None:
 
 
 @pytest.mark.usefixtures("needs_libtpu")
-def test_a_scan_for_tpus_equals_the_unrolled_layers_and_reduces_every_gradient() -> None:
+def test_tpu_scan_has_the_counts_of_unrolled_layers_and_reduces_every_gradient() -> None:
     mesh = tpu_mesh("v5e:2x2")
     kernels = of_shape(3, 128, 128, sharding=NamedSharding(mesh, PartitionSpec()))
     x = of_shape(32, 128, sharding=NamedSharding(mesh, PartitionSpec("data")))
@@ -475,7 +475,7 @@ def test_a_scan_for_tpus_equals_the_unrolled_layers_and_reduces_every_gradient()
         read_program(jax.jit(jax.grad(loss), static_argnames="unroll").lower(kernels, x, unroll=unroll).compile())
         for unroll in (True, False)
     ]
-    # Forward, and backward but for the gradient towards x: 8 rows a chip.
+    # Forward, and backward except the gradient with respect to x: 8 rows per chip.
     assert [program.work.matmul_flops for program in programs] in (
         [8 * 2 * 8 * 128 * 128, 9 * 2 * 8 * 128 * 128],
         [9 * 2 * 8 * 128 * 128] * 2,
@@ -490,7 +490,7 @@ def tpu_mesh(name: str) -> Mesh:
 
 
 @pytest.mark.usefixtures("needs_libtpu")
-def test_a_masks_bits_are_drawn_once_though_a_loop_keeps_it() -> None:
+def test_bits_of_a_mask_kept_by_a_loop_are_drawn_once() -> None:
     here = NamedSharding(tpu_mesh("v5e:2x2"), PartitionSpec())
     keys = jax.ShapeDtypeStruct((3,), jax.eval_shape(jax.random.key, 0).dtype, sharding=here)
 
@@ -498,5 +498,5 @@ def test_a_masks_bits_are_drawn_once_though_a_loop_keeps_it() -> None:
         return jax.lax.scan(lambda x, key: (jnp.sin(dropout(key, x, 0.1)), None), x, keys)[0].sum()
 
     text = jax.jit(jax.grad(loss)).lower(of_shape(256, 384, sharding=here), keys).compile().as_text()
-    # 20 rounds, and the two words of a draw into one.
+    # 20 rounds, and one to combine the two words of a draw.
     assert len(re.findall(r"u32\[(?:1,)?256,384\]\S* xor\(", text)) == 21

@@ -34,7 +34,7 @@ def work(matmul_flops: int = 0, hbm_bytes: int = 0, collectives: tuple[Collectiv
         (work(collectives=(dataclasses.replace(GATHER, times=800),)), "interconnect", 7.0),
     ],
 )
-def test_the_resource_in_use_bounds_the_step(given_work: Work, bound: str, seconds: float) -> None:
+def test_busiest_resource_bounds_the_step(given_work: Work, bound: str, seconds: float) -> None:
     times = roofline(given_work, V5E)
     assert times.bound == bound
     assert times.step_s == pytest.approx(seconds)
@@ -50,19 +50,19 @@ def test_the_resource_in_use_bounds_the_step(given_work: Work, bound: str, secon
         ("collective-permute", 1),
     ],
 )
-def test_rings_send_their_share_over_the_links(kind: str, share: float) -> None:
+def test_ring_collectives_send_their_share_over_the_links(kind: str, share: float) -> None:
     collective = dataclasses.replace(GATHER, kind=kind, times=3)
     assert collective_seconds(collective, V5E) == pytest.approx(3 * share * 1e9 / 100e9)
 
 
-def test_a_chip_alone_sends_nothing() -> None:
+def test_single_chip_sends_nothing() -> None:
     assert collective_seconds(GATHER, parse_topology("v5e:1x1")) == 0
     assert collective_seconds(dataclasses.replace(GATHER, group_size=1), V5E) == 0
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**15), st.integers(0, 10**12), st.integers(0, 10**10), st.sampled_from([2, 4, 8]))
-def test_the_step_lies_between_its_longest_part_and_their_sum(flops: int, traffic: int, sent: int, group: int) -> None:
+def test_step_time_is_the_longest_part_and_at_most_the_sum(flops: int, traffic: int, sent: int, group: int) -> None:
     collective = dataclasses.replace(GATHER, num_bytes=sent, group_size=group)
     times = roofline(work(flops, traffic, (collective,)), V5E)
     parts = {"compute": times.compute_s, "hbm": times.hbm_s, "interconnect": times.interconnect_s}

@@ -1,4 +1,4 @@
-"""Steps from plans: the shapes are those of real runs, the programs those that runs compile."""
+"""Steps compiled from plans have the shapes and programs of real runs."""
 
 import dataclasses
 import json
@@ -39,21 +39,21 @@ def one_device() -> Any:
     return make_mesh(MeshConfig(), jax.devices()[:1])
 
 
-def of_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
+def plan_method(folder: Path, method: str, **changes: Any) -> plan.Plan:
     given: dict[str, Any] = {"num_adapters": 3, "num_tasks": 2, "batch_size": 4, "max_length": 8, "dtype": "float32"}
     given |= {"scan_layers": False, "remat": "none", "mesh": MeshConfig(), **changes}
-    return plan.of_method(trunk=str(folder), method=method, **given)
+    return plan.plan_method(plan.MethodCase(trunk=str(folder), method=method, **given))
 
 
 def with_depth(planned: plan.Plan, num_layers: int) -> plan.Plan:
-    """The same on a deeper trunk: a loop, in which the last layer is not, is one of three layers or more."""
+    """Uses a deeper trunk. A loop needs three layers or more, because the last layer is not part of it."""
     trunk = dataclasses.replace(planned.model.trunk, num_layers=num_layers)
     setup = dataclasses.replace(planned.setup, model=dataclasses.replace(planned.model, trunk=trunk))
     return dataclasses.replace(planned, setup=setup)
 
 
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
-def test_a_plans_shapes_are_those_of_the_run(
+def test_shapes_of_a_plan_equal_those_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:
     name, scan = recipe.partition(",")[0], "scanned" in recipe
@@ -97,33 +97,33 @@ def test_a_plans_shapes_are_those_of_the_run(
     else:
         with pytest.raises(StopError):
             single.train_single(tiny_trunk, task, data, method=config.method, **shared)
-    state, _ = step_shapes(plan.of_experiment(config), one_device())
+    state, _ = step_shapes(plan.plan_experiment(config), one_device())
     found = [(leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(state)]
     assert sorted(found) == sorted((leaf.shape, leaf.dtype.name) for leaf in jax.tree.leaves(runs[0].start))
 
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter"}))
-def test_every_method_compiles_and_does_no_more_than_it_must(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
-    planned = with_depth(of_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
+def test_every_method_compiles_to_nearly_the_minimum_flops(tiny_trunk_folder: Path, method: str, scan: bool) -> None:
+    planned = with_depth(plan_method(tiny_trunk_folder, method, batch_size=256, scan_layers=scan), 4 if scan else 2)
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     least = minimum_flops(planned.model, planned.trained, batch_size=256, length=8)
     assert seconds > 0
-    # Fusion stays factored for the few tokens of the last layer, where so small a model would fold for less.
+    # Fusion stays factored for the few tokens of the last layer, although folding is cheaper for such a small model.
     assert least <= program.work.matmul_flops <= (1.1 if method == "fusion" else 1.001) * least
     evaluated = read_program(compile_eval_step(planned, one_device())[0]).work.matmul_flops
-    # Fusion is folded in front of evaluation, by a program of its own.
+    # Fusion is folded before evaluation, in a separate program.
     assert 0 < evaluated < program.work.matmul_flops
     assert trained_bytes(planned, one_device()) > 0
 
 
 @pytest.mark.parametrize("method", sorted(set(plan.METHODS) - {"adapter", "head"}))
-def test_no_matrix_product_is_computed_again(tiny_trunk_folder: Path, method: str) -> None:
+def test_matmuls_remat_recomputes_no_matrix_products(tiny_trunk_folder: Path, method: str) -> None:
     kept, again, all_again = (
         read_program(
             compile_train_step(
-                with_depth(of_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
+                with_depth(plan_method(tiny_trunk_folder, method, remat=remat, scan_layers=True), 4), one_device()
             )[0]
         ).work.matmul_flops
         for remat in ("none", "matmuls", "layers")
@@ -131,9 +131,9 @@ def test_no_matrix_product_is_computed_again(tiny_trunk_folder: Path, method: st
     assert again == kept < all_again
 
 
-def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
+def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x4")
-    planned = of_method(tiny_trunk_folder, "fusion")
+    planned = plan_method(tiny_trunk_folder, "fusion")
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     step = Step(program, seconds, program.work.matmul_flops / 1.02, roofline(program.work, topology))
@@ -152,11 +152,11 @@ def test_a_report_in_words_and_as_json(tiny_trunk_folder: Path) -> None:
     assert "share the parameters out with mesh.fsdp" in nothing
 
 
-def test_a_step_that_the_compiler_takes_though_not_all_of_it_fits_is_said_to_be_one(tiny_trunk_folder: Path) -> None:
+def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk_folder: Path) -> None:
     topology = parse_topology("v5e:2x2")
-    planned = of_method(tiny_trunk_folder, "head")
+    planned = plan_method(tiny_trunk_folder, "head")
     program = read_program(compile_train_step(planned, one_device())[0])
-    # What the compiler says of BERT-large, 16 rows of 512 tokens a chip.
+    # The compiler's numbers for BERT-large with 16 rows of 512 tokens per chip.
     memory = Memory(
         arguments=4022040064,
         outputs=4021966848,
@@ -175,23 +175,21 @@ def test_a_step_that_the_compiler_takes_though_not_all_of_it_fits_is_said_to_be_
     assert "all of it together does not, so it may fail on a TPU" in text
 
 
-def test_an_experiments_plan(tiny_trunk_folder: Path) -> None:
+def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
     sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in ("a", "b", "c"))
     given: dict[str, Any] = {"trunk": str(tiny_trunk_folder), "task": TaskConfig(name="t"), "train": SETTINGS}
-    fusion = plan.of_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
+    fusion = plan.plan_experiment(ExperimentConfig(recipe="fusion", sources=sources, fused=("a", "c"), **given))
     assert [name for name, _ in fusion.model.adapters] == ["a", "c"]
     assert fusion.trained == "fusion"
-    head = plan.of_experiment(ExperimentConfig(partition="head", scan_layers=True, remat="layers", **given))
+    head = plan.plan_experiment(ExperimentConfig(partition="head", scan_layers=True, remat="layers", **given))
     assert (head.model.adapters, head.model.scan_layers, head.model.remat) == ((), True, "layers")
     with pytest.raises(UserError, match="The trunk size"):
-        plan.of_experiment(ExperimentConfig(**{**given, "trunk": "bert-bse"}))
+        plan.plan_experiment(ExperimentConfig(**{**given, "trunk": "bert-bse"}))
     with pytest.raises(UserError, match="num_adapters=0"):
-        of_method(tiny_trunk_folder, "fusion", num_adapters=0)
+        plan_method(tiny_trunk_folder, "fusion", num_adapters=0)
 
 
-def test_the_command_for_a_slice(
-    needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"--trunk={tiny_trunk_folder}", "--method=pfeiffer", "--batch_size=64", "--max_length=16"]
     assert main(["tpu", "--topology=v5e:2x4", *words, "--json"]) == 0
     values = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -201,7 +199,7 @@ def test_the_command_for_a_slice(
     assert (
         values["minimum_flops_per_chip"] <= values["matmul_flops_per_chip"] <= 1.05 * values["minimum_flops_per_chip"]
     )
-    # Arrays so small are padded to the chip's tiles.
+    # Arrays this small are padded to the chip's tiles.
     assert values["gradient_bytes"] <= values["all_reduce_bytes"]
 
 
@@ -218,7 +216,7 @@ def test_the_command_for_a_slice(
         (["--topology=v5e:2x4", "--method=full", "--max_length=513"], "4 to 512 tokens"),
     ],
 )
-def test_what_the_command_refuses(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_bad_arguments(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", *words]) == 2
     assert sentence in capsys.readouterr().err
 
@@ -238,14 +236,14 @@ def test_what_the_command_refuses(words: list[str], sentence: str, capsys: pytes
         "--unrolled",
     ],
 )
-def test_flags_of_a_method_are_refused_with_a_config(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_method_flags_are_refused_with_a_config(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", "--topology=v5e:2x4", "--config=configs/adapter.py", flag]) == 2
     told = capsys.readouterr().err
     assert f"afjax: {flag.partition('=')[0]}: only for --method" in told
     assert "--config.train.batch_size=64" in told
 
 
-def test_a_method_without_numbers_has_those_of_the_help(
+def test_method_defaults_equal_those_in_the_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned: list[dict[str, Any]] = []
@@ -259,7 +257,7 @@ def test_a_method_without_numbers_has_those_of_the_help(
     numbers = {"trunk": "bert-base", "num_adapters": 16, "num_tasks": 8, "batch_size": 64, "max_length": 128}
     numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
     assert planned == [{"method": "full", **numbers}]
-    # Wide enough that no line of the help is broken.
+    # Wide enough that no line of the help is wrapped.
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         main(["tpu", "--help"])
@@ -267,7 +265,9 @@ def test_a_method_without_numbers_has_those_of_the_help(
     assert all(f"({default})" in told for name, default in METHOD_DEFAULTS.items() if name != "unrolled")
 
 
-def test_what_a_slice_refuses(needs_libtpu: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_meshes_and_batches_that_do_not_fit_the_slice_are_refused(
+    needs_libtpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--fsdp=3"]) == 2
     assert "does not fit 8 devices" in capsys.readouterr().err
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=36"]) == 2

@@ -1,4 +1,4 @@
-"""A task that tiny trunks learn in seconds, and settings for it."""
+"""A task that tiny trunks learn in seconds, and its settings."""
 
 import json
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ def task() -> TaskConfig:
 
 @pytest.fixture(scope="session")
 def tiny() -> TrainConfig:
-    """16 steps of 8 rows, two looks at the dev split, no dropout."""
+    """Returns settings for 16 steps of 8 rows, two evaluations on dev, and no dropout."""
     return TINY
 
 
 @pytest.fixture(scope="session")
 def rows() -> Mapping[str, Rows]:
-    """Whether a sentence speaks of many or of few."""
+    """Makes rows labelled by whether a sentence mentions many or few."""
     numbers = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
     texts = [(f"{word} of the {number}", word) for number in numbers for word in ("all", "most", "some", "none")]
     labels = ["many" if word in ("all", "most") else "few" for _, word in texts]
@@ -42,13 +42,13 @@ def rows() -> Mapping[str, Rows]:
 
 @pytest.fixture
 def data(rows: Mapping[str, Rows], tmp_path: Path) -> Path:
-    """A folder with the task's ``train.jsonl`` and ``dev.jsonl``."""
+    """Makes a folder with the task's ``train.jsonl`` and ``dev.jsonl``."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for split, split_rows in rows.items():
-        assert split_rows.labels is not None
-        labels = [split_rows.label_names[label] for label in split_rows.labels]
-        pairs = zip(split_rows.text_a, labels, strict=True)
+    for split, shard_rows in rows.items():
+        assert shard_rows.labels is not None
+        labels = [shard_rows.label_names[label] for label in shard_rows.labels]
+        pairs = zip(shard_rows.text_a, labels, strict=True)
         lines = [json.dumps({"text": text, "label": label}) for text, label in pairs]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     return folder

@@ -81,7 +81,7 @@ def test_a_cache_folder_may_be_a_string() -> None:
     assert RunOptions(cache_dir="cache").cache_dir == Path("cache")  # type: ignore[arg-type]
 
 
-def test_a_head_with_another_number_of_outputs_than_labels_makes_no_task_model(
+def test_head_with_a_wrong_number_of_outputs_is_refused(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows]
 ) -> None:
     setup = single_setup(Method(partition="head"), tiny_trunk.config, name="a", reads="pooled", num_outputs=3)
@@ -91,7 +91,7 @@ def test_a_head_with_another_number_of_outputs_than_labels_makes_no_task_model(
     assert all(fact in str(refused.value) for fact in ("3", "2", "few, many"))
 
 
-def test_a_trained_trunk_is_not_silently_replaced_by_the_pretrained_one(
+def test_trained_trunk_is_not_silently_replaced_by_the_pretrained_one(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows]
 ) -> None:
     setup = single_setup(Method(partition="full"), tiny_trunk.config, name="a", reads="pooled", num_outputs=2)

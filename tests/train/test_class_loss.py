@@ -1,4 +1,4 @@
-"""Class weights and label smoothing: their numbers, their checks, and that other runs do not change."""
+"""Class weights and label smoothing: their values, their checks, and that other runs are unaffected."""
 
 import dataclasses
 import json
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.slow
 NAMES = ("neutral", "negative", "positive")
 WEIGHTS = np.array([0.25, 1.0, 4.0])
 LABELS = np.array([0, 2, 1, 0, 2], np.int32)
-# The last row fills up the batch.
+# The last row pads the batch.
 ROW_WEIGHTS = np.array([1.0, 1, 1, 1, 0])
 LOGITS = np.random.default_rng(0).normal(size=(5, 3)) * 2
 
 
 def numpy_loss(logits: np.ndarray, weights: np.ndarray, smoothing: float) -> float:
-    """The formula of ``weighted_cross_entropy``, written row by row."""
+    """Computes the formula of ``weighted_cross_entropy`` row by row."""
     total, divisor = 0.0, 0.0
     for row, label, counts in zip(logits, LABELS, ROW_WEIGHTS, strict=True):
         log_p = row - np.log(np.exp(row).sum())
@@ -63,7 +63,7 @@ def numpy_gradient(logits: np.ndarray, weights: np.ndarray, smoothing: float) ->
 @pytest.mark.parametrize(
     ("weights", "smoothing"), [(WEIGHTS, 0.0), (np.ones(3), 0.2), (WEIGHTS, 0.2), (1e-3 * WEIGHTS, 0.2)]
 )
-def test_loss_and_gradient_are_those_of_the_formula(weights: np.ndarray, smoothing: float) -> None:
+def test_loss_and_gradient_equal_the_formula(weights: np.ndarray, smoothing: float) -> None:
     batch = {"labels": LABELS, "weights": ROW_WEIGHTS, "mask": np.ones((5, 4), bool)}
     expected = numpy_loss(LOGITS, weights, smoothing), numpy_gradient(LOGITS, weights, smoothing)
     with jax.enable_x64(True):
@@ -76,7 +76,7 @@ def test_loss_and_gradient_are_those_of_the_formula(weights: np.ndarray, smoothi
         np.testing.assert_allclose(loss, expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient, expected[1], atol=1e-8)
 
-        # The second of two tasks; the head of the first has more outputs.
+        # The task is the second of two. The first task's head has more outputs.
         table = TaskTable(
             ("classification",) * 2, (4, 3), (ClassLoss(np.full(4, 7.0), smoothing), ClassLoss(weights, smoothing))
         )
@@ -100,7 +100,7 @@ def test_equal_weights_give_the_plain_loss() -> None:
     assert float(weighted) == pytest.approx(float(plain), rel=1e-6)
 
 
-def test_balanced_weights_are_those_of_scikit_learn() -> None:
+def test_balanced_weights_equal_scikit_learn() -> None:
     from sklearn.utils.class_weight import compute_class_weight
 
     labels = np.array([0] * 7 + [1] * 2 + [2], np.int32)
@@ -108,13 +108,13 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     found = make_class_loss(config, NAMES, labels)
     assert found is not None
     np.testing.assert_allclose(found.weights, compute_class_weight("balanced", classes=np.arange(3), y=labels))
-    # A fourth label that no train row has changes nothing.
+    # A fourth label without train rows does not change the other weights.
     more = make_class_loss(config, (*NAMES, "mixed"), labels)
     assert more is not None
     np.testing.assert_allclose(more.weights, [*found.weights, 1.0])
 
 
-def test_labels_that_a_mapping_leaves_out_have_a_weight_of_one() -> None:
+def test_labels_missing_from_the_mapping_have_weight_one() -> None:
     found = make_class_loss(TrainConfig(class_weights={"positive": 3}), NAMES, None)
     assert found is not None
     assert found.weights.tolist() == [1.0, 1.0, 3.0]
@@ -145,7 +145,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], facts: tupl
         assert fact in str(caught.value)
 
 
-def test_settings_survive_json() -> None:
+def test_settings_round_trip_through_json() -> None:
     config = TrainConfig(class_weights={"a/b.c": 2, 1: 0.5}, label_smoothing=0.1)  # type: ignore[dict-item]
     assert config.class_weights == {"a/b.c": 2.0, "1": 0.5}
     again = from_dict(TrainConfig, json.loads(json.dumps(to_dict(config))), "train")
@@ -154,7 +154,7 @@ def test_settings_survive_json() -> None:
     assert TrainConfig(class_weights={}) == TrainConfig()
 
 
-def test_runs_of_earlier_versions_have_neither() -> None:
+def test_runs_of_earlier_versions_use_neither() -> None:
     given = {"train": to_dict(TrainConfig())}
     former = {
         "train": {
@@ -175,14 +175,14 @@ SETTINGS = TrainConfig(class_weights={"positive": 2.0})
 SENTIMENT = TaskConfig(name="sentiment")
 
 
-def test_a_weight_for_an_unknown_label_is_refused_with_the_label_names() -> None:
+def test_weight_for_an_unknown_label_is_refused() -> None:
     check_class_settings(SETTINGS, {SENTIMENT: NAMES})
     wrong = dataclasses.replace(SETTINGS, class_weights={"positiv": 2.0})
     with pytest.raises(UserError) as caught:
         check_class_settings(wrong, {SENTIMENT: NAMES})
     for fact in ("positiv", "sentiment", "neutral, negative, positive", 'Did you mean "positive"?'):
         assert fact in str(caught.value)
-    # With several tasks, one of them must have the label.
+    # With several tasks, at least one must have the label.
     check_class_settings(SETTINGS, {SENTIMENT: NAMES, TaskConfig(name="other"): ("no", "yes")})
 
 
@@ -197,7 +197,7 @@ def test_other_kinds_of_tasks_are_refused(kind: Any, config: TrainConfig) -> Non
 
 
 @pytest.mark.usefixtures("training")
-def test_weights_change_what_is_trained_and_are_recorded(
+def test_weights_change_the_result_and_are_recorded(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     shared = {"trunk": tiny_trunk, "task": task, "data": rows, "method": Method(partition="head")}
@@ -220,7 +220,7 @@ def test_weights_change_what_is_trained_and_are_recorded(
 
 
 @pytest.mark.usefixtures("training")
-def test_recipes_of_several_tasks_take_weights(
+def test_multitask_and_sequential_recipes_take_weights(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     other = TaskConfig(name="other")

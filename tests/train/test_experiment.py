@@ -1,4 +1,4 @@
-"""Whole experiments: what is trained, what is reused, what is refused before anything is written."""
+"""Complete experiments: training, reuse of earlier results, and errors raised before anything is written."""
 
 import dataclasses
 import gzip
@@ -37,7 +37,7 @@ MakeConfig = Callable[..., ExperimentConfig]
 
 @pytest.fixture
 def fusion(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """The config of a fusion of the sources one and two (and perhaps others) for the task two."""
+    """Makes the config of a fusion for the task two; the sources are one and two by default."""
 
     def make(sources: tuple[str, ...] = ("one", "two"), **kwargs: Any) -> ExperimentConfig:
         tasks = [TaskConfig(name=name, source=str(data)) for name in sources]
@@ -69,7 +69,7 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(single: MakeConfig, finished_runs: Path, data: Path) -> Path:
-    """The workdir of a finished run of ``single()``, made once; its data is where this test's data is."""
+    """Makes the workdir of a finished run of ``single()`` once, with its data where this test's data is."""
     if not (finished_runs / "run").exists():
         run_experiment(single(), workdir=finished_runs / "run")
     config = json.loads((finished_runs / "run" / "config.json").read_text())
@@ -87,7 +87,7 @@ def summary(results: list[Result]) -> list[tuple[str, str, str]]:
 
 
 def refusal(config: ExperimentConfig, tmp_path: Path, **kwargs: Any) -> str:
-    """The sentence with which an experiment is refused; nothing may have been written."""
+    """Returns the error message of a refused experiment, and checks that nothing was written."""
     before = contents(tmp_path)
     with pytest.raises(UserError) as raised:
         run_experiment(config, **{"workdir": tmp_path / "refused", **kwargs})
@@ -118,20 +118,20 @@ def test_missing_sources_are_trained_and_stored_ones_reused(
     assert [member["name"] for member in members] == ["one", "two"]
     assert store.verify(tmp_path / "store") == []
 
-    # The same again changes nothing, wherever it looks.
+    # Running the same command again changes nothing.
     before = contents(tmp_path)
     assert run_experiment(fusion(), workdir=tmp_path / "fusion", **shared) == results
     assert contents(tmp_path) == before
 
 
-def test_only_what_fused_names_is_fused(fusion: MakeConfig, tmp_path: Path) -> None:
+def test_only_adapters_named_in_fused_are_fused(fusion: MakeConfig, tmp_path: Path) -> None:
     results = run_experiment(fusion(fused=("one",), name="mixed"), workdir=tmp_path / "run")
     assert [result.name for result in results] == ["one", "two", "mixed"]
     members = store.read_manifest(tmp_path / "run" / "store", "fusion", "mixed").adapters
     assert [member["name"] for member in members] == ["one"]
 
 
-def test_a_trained_trunk_is_saved_beside_its_head(single: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_trained_trunk_is_saved_with_its_head(single: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path) -> None:
     results = run_experiment(single(partition="layernorm"), workdir=tmp_path / "run")
     assert summary(results) == [("one", "layernorm", "one")]
     identity = store.read_manifest(tmp_path / "run" / "store", "heads", "one").trunk
@@ -141,7 +141,7 @@ def test_a_trained_trunk_is_saved_beside_its_head(single: MakeConfig, tiny_trunk
     assert store.names(tmp_path / "run" / "store", "adapters") == []
 
 
-def test_a_workdir_with_another_config_is_refused_with_the_difference(single: MakeConfig, tmp_path: Path) -> None:
+def test_workdir_with_another_config_is_refused_with_the_difference(single: MakeConfig, tmp_path: Path) -> None:
     config = single()
     run_experiment(config, workdir=tmp_path / "run")
     other = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, batch_size=4))
@@ -149,7 +149,7 @@ def test_a_workdir_with_another_config_is_refused_with_the_difference(single: Ma
     assert "holds a run with another config (seed: 0 there, 5 given; train.batch_size: 8 there, 4 given)" in sentence
 
 
-def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data: Path, tmp_path: Path) -> None:
+def test_workdir_with_changed_data_is_refused(single: MakeConfig, data: Path, tmp_path: Path) -> None:
     results = run_experiment(single(), workdir=tmp_path / "run")
     lines = (data / "train.jsonl").read_text()
     (data / "train.jsonl").write_text(lines.replace("all of the two", "all of the six"))
@@ -159,7 +159,7 @@ def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data:
     other = first.replace("many", "few") if "many" in first else first.replace("few", "many")
     (data / "train.jsonl").write_text(lines.replace(first, other))
     assert "train rows changed since" in refusal(single(), tmp_path, workdir=tmp_path / "run")
-    # The same rows in another file are the same data.
+    # The same rows in another file are accepted as the same data.
     (data / "train.jsonl").unlink()
     with gzip.open(data / "train.jsonl.gz", "wt") as file:
         file.write(lines)
@@ -168,21 +168,21 @@ def test_a_workdir_whose_data_changed_since_is_refused(single: MakeConfig, data:
     assert "inputs.json" in refusal(single(), tmp_path, workdir=tmp_path / "run")
 
 
-def test_a_name_that_the_store_has_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
+def test_name_that_exists_in_the_store_is_refused(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
     shared = {"store_folder": tmp_path / "store"}
     run_experiment(single("one"), workdir=tmp_path / "one", **shared)
     assert 'already has "one" in adapters and heads; give this run another name' in refusal(
         single("one", seed=1), tmp_path, **shared
     )
     assert 'already has "one" in heads' in refusal(single("one", partition="head"), tmp_path, **shared)
-    # The refused workdir is free for the config with another name.
+    # The refused workdir can be used for a config with another name.
     run_experiment(single("one", partition="head", name="two"), workdir=tmp_path / "refused", **shared)
-    # Training the source two would replace that head.
+    # Training the source two would overwrite that head.
     assert 'already has "two" in heads' in refusal(fusion(), tmp_path, workdir=tmp_path / "fusion", **shared)
     assert '"two" would have one name' in refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_invalid_configs_are_refused_before_anything_is_written(
     single: MakeConfig, fusion: MakeConfig, settings: TrainConfig, tmp_path: Path
 ) -> None:
     long = dataclasses.replace(settings, max_length=129, buckets=())
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert f"The workdir {tmp_path / 'file'} cannot be " in refusal(single(), tmp_path, workdir=tmp_path / "file")
 
 
-def test_a_stored_adapter_of_another_slot_is_refused_before_training(
+def test_stored_adapter_of_another_slot_is_refused_before_training(
     single: MakeConfig, fusion: MakeConfig, tmp_path: Path
 ) -> None:
     shared = {"store_folder": tmp_path / "store"}
@@ -214,12 +214,10 @@ def test_a_stored_adapter_of_another_slot_is_refused_before_training(
     assert 'Adapters "one" and "two" sit in different slots (position "attention" and "ffn")' in sentence
 
 
-# Which store it is
+# Which store a run uses
 
 
-def test_a_run_goes_on_with_the_store_that_it_began_with(
-    single: MakeConfig, fusion: MakeConfig, tmp_path: Path
-) -> None:
+def test_resumed_run_uses_its_original_store(single: MakeConfig, fusion: MakeConfig, tmp_path: Path) -> None:
     run_experiment(single("one"), workdir=tmp_path / "here" / "one", store_folder=tmp_path / "here" / "store")
     workdir = tmp_path / "here" / "fusion"
     results = run_experiment(fusion(), workdir=workdir, store_folder=tmp_path / "here" / "store")
@@ -230,7 +228,7 @@ def test_a_run_goes_on_with_the_store_that_it_began_with(
         fusion(), tmp_path, workdir=workdir, store_folder=tmp_path / "other"
     )
 
-    # All that was moved together is still found; also through a link.
+    # A workdir and store that were moved together are still found, also through a link.
     (tmp_path / "here").rename(tmp_path / "there")
     (tmp_path / "link").symlink_to(tmp_path / "there" / "fusion")
     before = contents(tmp_path)
@@ -238,7 +236,7 @@ def test_a_run_goes_on_with_the_store_that_it_began_with(
     assert run_experiment(fusion(), workdir=tmp_path / "link") == results
     assert contents(tmp_path) == before
 
-    # A store that was moved alone is given, once.
+    # If only the store was moved, its new path must be given once.
     (tmp_path / "there" / "store").rename(tmp_path / "store")
     workdir = tmp_path / "there" / "fusion"
     assert "does not have (one); give the --store that has them" in refusal(fusion(), tmp_path, workdir=workdir)
@@ -250,11 +248,11 @@ def test_a_run_goes_on_with_the_store_that_it_began_with(
         assert "store.json" in refusal(fusion(), tmp_path, workdir=workdir)
 
 
-def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_path: Path) -> None:
+def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_path: Path) -> None:
     results = run_experiment(fusion(), workdir=tmp_path / "run")
     shelf = tmp_path / "run" / "store"
     shutil.copytree(shelf, tmp_path / "copy")
-    # As if it had been killed behind its last checkpoint.
+    # As if the run had been killed after its last checkpoint.
     (tmp_path / "run" / "target" / "result.json").unlink()
     manifest = store.read_manifest(shelf, "adapters", "one")
     params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(shelf, "one")[1])
@@ -274,19 +272,19 @@ def test_a_fusion_does_not_go_on_with_other_adapters(fusion: MakeConfig, tmp_pat
 
 @pytest.fixture
 def stored_one(single: MakeConfig, tmp_path: Path, data: Path) -> tuple[Path, Path]:
-    """A store with the adapter one, and a folder that does not have its rows any more."""
+    """Makes a store with the adapter one, and returns it with the path of a missing data folder."""
     run_experiment(single("one"), workdir=tmp_path / "one", store_folder=tmp_path / "store")
     return tmp_path / "store", tmp_path / "nowhere"
 
 
 def without_data(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
-    """The config with the first source's data elsewhere."""
+    """Returns the config with the first source's data at another path."""
     first, *others = config.sources
     first = dataclasses.replace(first, task=dataclasses.replace(first.task, source=str(folder)))
     return dataclasses.replace(config, sources=(first, *others))
 
 
-def test_a_stored_source_needs_no_rows_and_its_adapter_is_an_input(
+def test_stored_source_needs_no_rows_and_its_adapter_is_recorded(
     fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path, data: Path
 ) -> None:
     store_folder, nowhere = stored_one
@@ -316,12 +314,12 @@ def test_a_stored_source_needs_no_rows_and_its_adapter_is_an_input(
     assert "the adapter one changed since" in refusal(config, tmp_path, **shared)
     shutil.rmtree(store_folder / "adapters" / "one")
     assert "does not have (one)" in refusal(config, tmp_path, **shared)
-    # Also if the run was killed before the fusion began.
+    # Also refused if the run was killed before the fusion started.
     shutil.rmtree(tmp_path / "fusion" / "target")
     assert "does not have (one)" in refusal(config, tmp_path, **shared)
 
 
-def test_a_fusion_that_an_earlier_version_began_still_checks_the_rows_of_its_stored_sources(
+def test_fusion_started_by_an_earlier_version_still_checks_source_rows(
     fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path, data: Path
 ) -> None:
     store_folder, nowhere = stored_one
@@ -341,7 +339,7 @@ def test_a_fusion_that_an_earlier_version_began_still_checks_the_rows_of_its_sto
     assert "damaged" in refusal(fusion(("one",)), tmp_path, **shared)
 
 
-def test_a_source_without_rows_and_adapter_is_refused_with_the_nearest_adapter(
+def test_source_without_rows_or_adapter_is_refused_with_a_suggestion(
     fusion: MakeConfig, stored_one: tuple[Path, Path], tmp_path: Path
 ) -> None:
     store_folder, nowhere = stored_one
@@ -359,7 +357,7 @@ PAL = PalConfig(size=4, num_heads=2)
 
 @pytest.fixture
 def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeConfig:
-    """The config of an experiment on the tasks one and two."""
+    """Makes the config of an experiment on the tasks one and two."""
 
     def make(**kwargs: Any) -> ExperimentConfig:
         values = {
@@ -375,7 +373,7 @@ def several(data: Path, settings: TrainConfig, tiny_trunk_folder: Path) -> MakeC
     return make
 
 
-def test_jointly_trained_adapters_are_stored_with_their_trunk_and_fused_on_it(
+def test_jointly_trained_adapters_are_fused_on_their_trunk(
     several: MakeConfig, fusion: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     results = run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store")
@@ -392,7 +390,7 @@ def test_jointly_trained_adapters_are_stored_with_their_trunk_and_fused_on_it(
     assert run_experiment(several(), workdir=tmp_path / "mt", store_folder=tmp_path / "store") == results
     assert contents(tmp_path) == before
 
-    # Not on the trunk that they started from.
+    # Fusing them on the original trunk is refused.
     shared = {"store_folder": tmp_path / "store"}
     assert "was trained on the trunk" in refusal(fusion(adapter=PAL), tmp_path, **shared)
     fused = run_experiment(fusion(trunk=trunk.name), workdir=tmp_path / "fusion", **shared)
@@ -406,7 +404,7 @@ def test_jointly_trained_adapters_are_stored_with_their_trunk_and_fused_on_it(
     assert store.verify(tmp_path / "store") == []
 
 
-def test_several_tasks_share_a_store_under_the_experiments_names(several: MakeConfig, tmp_path: Path) -> None:
+def test_multitask_experiments_share_a_store_under_different_names(several: MakeConfig, tmp_path: Path) -> None:
     shared = {"store_folder": tmp_path / "store"}
     run_experiment(several(name="pals"), workdir=tmp_path / "pals", **shared)
     results = run_experiment(several(name="shared", partition="full"), workdir=tmp_path / "shared", **shared)
@@ -416,7 +414,7 @@ def test_several_tasks_share_a_store_under_the_experiments_names(several: MakeCo
     assert 'already has "pals-one" in adapters and heads' in refusal(several(name="pals", seed=1), tmp_path, **shared)
 
 
-def test_the_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) -> None:
+def test_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) -> None:
     config = several(recipe="sequential", partition="full")
     results = run_experiment(config, workdir=tmp_path / "run")
     assert summary(results) == [("one", "after one", "one"), ("one", "after two", "one"), ("two", "after two", "two")]
@@ -432,7 +430,9 @@ def test_the_forgetting_curve_is_written(several: MakeConfig, tmp_path: Path) ->
     assert contents(tmp_path) == before
 
 
-def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings: TrainConfig, tmp_path: Path) -> None:
+def test_invalid_multitask_data_is_refused(
+    several: MakeConfig, data: Path, settings: TrainConfig, tmp_path: Path
+) -> None:
     tasks = several().tasks
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "train.jsonl").write_text("")
@@ -463,13 +463,13 @@ def test_what_several_tasks_cannot_be(several: MakeConfig, data: Path, settings:
         ({"sources": (SourceConfig(task=TaskConfig(name="x")),)}, "this is the multitask recipe"),
     ],
 )
-def test_configs_of_several_tasks_that_cannot_be(several: MakeConfig, changes: dict[str, Any], message: str) -> None:
+def test_invalid_multitask_configs_are_refused(several: MakeConfig, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         several(**changes)
     assert message in str(raised.value)
 
 
-def test_heads_that_need_the_trunks_pooler_are_refused_where_it_has_none(
+def test_trunk_pooler_heads_are_refused_if_the_trunk_has_no_pooler(
     single: MakeConfig, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_trunk_folder, tmp_path / "trunk")
@@ -481,7 +481,7 @@ def test_heads_that_need_the_trunks_pooler_are_refused_where_it_has_none(
     assert "This trunk has no pooler" in refusal(config, tmp_path)
 
 
-# Workdirs that somebody else made, and settings that nothing could train
+# Workdirs made by someone else, and settings that cannot be trained
 
 DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
 
@@ -494,7 +494,7 @@ DAMAGED = ["null", '"x"', "{", "[" * 5000, '{"a":' * 200 + "1" + "}" * 200]
         ("target/result.json", '[{"name": 1, "kind": "", "task": "", "metrics": {}, "main_metric": ""}]'),
     ],
 )
-def test_a_damaged_file_of_a_workdir_is_refused_by_name(
+def test_damaged_workdir_file_is_refused_by_name(
     single: MakeConfig, tmp_path: Path, finished: Path, name: str, text: str
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")
@@ -502,7 +502,7 @@ def test_a_damaged_file_of_a_workdir_is_refused_by_name(
     assert Path(name).name in refusal(single(), tmp_path, workdir=tmp_path / "run")
 
 
-def test_a_workdir_does_not_lead_a_run_to_a_folder_that_is_not_a_store(
+def test_workdir_cannot_redirect_a_run_to_a_folder_that_is_not_a_store(
     single: MakeConfig, tmp_path: Path, finished: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")
@@ -512,13 +512,13 @@ def test_a_workdir_does_not_lead_a_run_to_a_folder_that_is_not_a_store(
     for named in ("../private", str(tmp_path / "private"), "../private/passwords"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "store": named}))
         assert str(tmp_path / "private") in refusal(single(), tmp_path, workdir=tmp_path / "run")
-    # The user may name it.
+    # The user may explicitly give this folder.
     path.write_text(json.dumps({**json.loads(path.read_text()), "store": "../private"}))
     run_experiment(single(), workdir=tmp_path / "run", store_folder=tmp_path / "private")
     assert store.names(tmp_path / "private", "adapters") == ["one"]
 
 
-def test_an_adapter_beyond_the_memory_is_refused_before_the_workdir_is_claimed(
+def test_adapter_too_large_for_memory_is_refused_before_the_workdir_is_claimed(
     single: MakeConfig, tmp_path: Path
 ) -> None:
     sentence = refusal(single(adapter=AdapterConfig(size=2_000_000_000)), tmp_path)
@@ -526,6 +526,6 @@ def test_an_adapter_beyond_the_memory_is_refused_before_the_workdir_is_claimed(
     assert not (tmp_path / "refused").exists()
 
 
-def test_an_empty_workdir_is_refused(single: MakeConfig) -> None:
+def test_empty_workdir_is_refused(single: MakeConfig) -> None:
     with pytest.raises(UserError):
         run_experiment(single(), workdir="")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Multiple choice and spans, through every way of training: an adapter, a fusion, several tasks at once."""
+"""Multiple choice and spans with every recipe: an adapter, a fusion, several tasks at once."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 ADAPTER = AdapterConfig(reduction_factor=4.0, init_scale=0.1)
 CHOICE = TaskConfig(name="choice", kind="multiple_choice")
-# Rows of 12 tokens hold six of a context, so that contexts have two windows.
+# With 12 tokens per row, six are left for the context, so contexts have two windows.
 SPAN = TaskConfig(name="span", kind="span", span=SpanConfig(doc_stride=4, num_best=4))
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -39,7 +39,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def choices() -> Mapping[str, AnyRows]:
-    """The choice that says "all" is right; rows have two or three."""
+    """Makes rows with two or three choices; the choice that says "all" is correct."""
     texts, labels = [], []
     for row in range(40):
         right, number = row % 2 if row % 3 else row % 3, NUMBERS[row % 8]
@@ -54,7 +54,7 @@ def choices() -> Mapping[str, AnyRows]:
 
 @pytest.fixture(scope="module")
 def spans() -> Mapping[str, AnyRows]:
-    """The number is the answer; half of the contexts are longer than a window."""
+    """Makes rows whose answer is the number; half of the contexts are longer than a window."""
     texts, labels = [], []
     for row in range(40):
         number = NUMBERS[(3 * row) % 8]
@@ -75,7 +75,7 @@ def models(
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, TaskModel], Path]:
-    """An adapter of each, and the store that has them."""
+    """Trains an adapter for each task, and saves both to a store."""
     folder = tmp_path_factory.mktemp("kinds")
     found = {}
     for task, data in ((CHOICE, choices), (SPAN, spans)):
@@ -86,14 +86,14 @@ def models(
     return found, folder / "store"
 
 
-def test_they_learn(models: tuple[dict[str, TaskModel], Path]) -> None:
+def test_both_kinds_learn(models: tuple[dict[str, TaskModel], Path]) -> None:
     assert models[0]["choice"].metrics["accuracy"] > 0.7
     assert models[0]["span"].metrics["f1"] > 0.7
     assert models[0]["span"].metrics["exact_match"] <= models[0]["span"].metrics["f1"]
     assert "pooler" not in models[0]["span"].params["heads"]["span"]
 
 
-def test_stored_models_score_as_the_run_did(
+def test_stored_models_have_the_scores_of_their_runs(
     models: tuple[dict[str, TaskModel], Path],
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
@@ -105,7 +105,7 @@ def test_stored_models_score_as_the_run_did(
         assert found == {name: models[0][task.name].metrics[name] for name in found}
 
 
-def test_a_model_of_another_name_compiles_nothing(
+def test_renamed_model_needs_no_compilation(
     models: tuple[dict[str, TaskModel], Path], choices: Mapping[str, AnyRows]
 ) -> None:
     model = models[0]["choice"]
@@ -115,7 +115,7 @@ def test_a_model_of_another_name_compiles_nothing(
     assert _predict_step._cache_size() == compiled
 
 
-def test_choices_are_told_apart_one_by_one(
+def test_choices_are_scored_independently(
     models: tuple[dict[str, TaskModel], Path], choices: Mapping[str, AnyRows]
 ) -> None:
     model, rows = models[0]["choice"], choices["dev"]
@@ -123,7 +123,7 @@ def test_choices_are_told_apart_one_by_one(
     together = model.predict_rows(rows, batch_size=8)
     assert together.logits.shape == (8, 3)
     assert np.allclose(together.probabilities.sum(-1), 1)
-    # A row's choices do not see each other: in another order, and with fewer beside them, they have the same logits.
+    # Choices of a row do not interact: their logits do not depend on their order or number.
     turned = model.predict([(text, options[::-1]) for text, options in zip(rows.contexts, rows.choices, strict=True)])
     for row, options in enumerate(rows.choices):
         count = len(options)
@@ -132,7 +132,7 @@ def test_choices_are_told_apart_one_by_one(
         assert together.labels[row] == str(together.logits[row].argmax())
 
 
-def test_answers_are_pieces_of_the_context(
+def test_answers_are_substrings_of_the_context(
     models: tuple[dict[str, TaskModel], Path], spans: Mapping[str, AnyRows]
 ) -> None:
     rows = spans["dev"]
@@ -146,7 +146,7 @@ def test_answers_are_pieces_of_the_context(
     assert predictions.logits.shape == predictions.probabilities.shape == (8, 4)
 
 
-def test_a_fusion_reads_all_tokens_where_its_head_does(
+def test_fusion_with_choice_and_span_heads(
     models: tuple[dict[str, TaskModel], Path],
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
@@ -173,7 +173,7 @@ def test_a_fusion_reads_all_tokens_where_its_head_does(
         assert attention.sum(-1) == pytest.approx(1, abs=1e-5)
 
 
-def test_tasks_of_several_kinds_at_once(
+def test_joint_training_on_several_kinds_of_tasks(
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],

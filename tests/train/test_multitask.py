@@ -1,4 +1,4 @@
-"""Several tasks in one program: what is trained, stored and resumed, together and one after the other."""
+"""Several tasks in one program: training, storing and resuming, jointly and sequentially."""
 
 import dataclasses
 import itertools
@@ -39,7 +39,7 @@ CONFIG = TrainConfig(learning_rate=1e-2, epochs=2, batch_size=8, max_length=8, b
 
 @pytest.fixture(scope="module")
 def data(rows: Mapping[str, Rows]) -> dict[str, Mapping[str, Rows]]:
-    """The task of two labels, one of three labels, and a regression."""
+    """Makes a task with two labels, one with three labels, and a regression."""
     tasks: dict[str, dict[str, Rows]] = {"quantity": dict(rows), "number": {}, "value": {}}
     for split, of_split in rows.items():
         texts = list(of_split.text_a)
@@ -57,9 +57,7 @@ def run(trunk: Trunk, data: Any, workdir: Path, tasks: tuple[TaskConfig, ...] = 
     return train_multitask(trunk, tasks, data, workdir=workdir, **recipe_arguments(MultitaskMethod, **settings))
 
 
-def test_trunk_modules_and_heads_are_trained_stored_and_score_as_they_did(
-    tiny_trunk: Trunk, data: Any, tmp_path: Path
-) -> None:
+def test_trunk_adapters_and_heads_are_trained_and_stored(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     models = run(tiny_trunk, data, tmp_path / "run")
     assert list(models) == ["quantity", "number", "value"]
     trunks = {model.trunk.sha256 for model in models.values()}
@@ -79,7 +77,7 @@ def test_trunk_modules_and_heads_are_trained_stored_and_score_as_they_did(
         load_task_model(tmp_path / "store", tiny_trunk, head="number", adapter="number")
 
 
-def test_predictions_of_a_scaled_task_are_values(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_predictions_of_a_scaled_task_are_in_original_units(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     train = data["value"]["train"]
     alone, config = {"value": {"train": train, "dev": train}}, dataclasses.replace(CONFIG, epochs=15)
     model = run(tiny_trunk, alone, tmp_path, TASKS[2:], config=config)["value"]
@@ -93,7 +91,7 @@ def test_predictions_of_a_scaled_task_are_values(tiny_trunk: Trunk, data: Any, t
     ("name", "changes"),
     [("adapter", {}), ("head", {}), ("full", {}), ("layernorm", {}), ("top_k", {"top_k": 1})],
 )
-def test_every_partition_trains_what_it_says(
+def test_every_partition_trains_only_its_parameters(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, name: Any, changes: Any
 ) -> None:
     config = dataclasses.replace(CONFIG, max_steps=3)
@@ -116,7 +114,7 @@ def test_every_partition_trains_what_it_says(
     assert bool(models["number"].params["adapters"]) == (name == "adapter")
 
 
-def test_another_task_changes_no_start(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_initial_values_do_not_depend_on_other_tasks(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     still = dataclasses.replace(CONFIG, learning_rate=0.0, max_steps=1)
     three = run(tiny_trunk, data, tmp_path / "three", config=still)
     two = run(tiny_trunk, data, tmp_path / "two", TASKS[1:], config=still)
@@ -124,7 +122,7 @@ def test_another_task_changes_no_start(tiny_trunk: Trunk, data: Any, tmp_path: P
         assert tree_digest(three[name].params) == tree_digest(two[name].params)
 
 
-def test_a_run_that_was_interrupted_ends_with_the_same_bits(
+def test_interrupted_run_gives_bit_identical_results(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(CONFIG, dropout=True, eval_every=6, checkpoint_every=1, learning_rate=1e-3)
@@ -181,14 +179,14 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
         run(tiny_trunk, data, tmp_path, tasks, config=config, scan_layers=True)
     compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
     assert sum("train_step" in message for message in compiled) == 4
-    # The look at the dev split has a program a length as well.
+    # Evaluation also has one program per length.
     assert sum("jit(step)" in message for message in compiled) == 4
 
 
-# One after the other
+# Sequential training
 
 
-def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_sequential_training_and_forgetting(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, max_steps=12)
     given = {"method": Method(partition="full", head=HeadConfig(pooler="trunk")), "config": config, "workdir": tmp_path}
     result = train_sequential(tiny_trunk, TASKS, data, **given)
@@ -199,7 +197,7 @@ def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Tru
         model = result.models[task.name]
         assert model.evaluate(data[task.name]["dev"], batch_size=8) == last
         assert model.metrics == last
-    # Training number moved the trunk under quantity's head.
+    # Training on number changed the trunk used by quantity's head.
     assert result.scores[1][0] != {}
     again = train_sequential(tiny_trunk, TASKS, data, **given)
     assert again.scores == result.scores
@@ -208,7 +206,7 @@ def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Tru
     ]
 
 
-# What is refused
+# Invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_tasks_one_after_the_other_and_what_is_left_of_the_first(tiny_trunk: Tru
         (TASKS, {"config": dataclasses.replace(CONFIG, max_length=1000)}, "max_length is 1000"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_arguments_are_refused(
     tiny_trunk: Trunk, data: Any, tmp_path: Path, tasks: Any, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError) as raised:
@@ -233,7 +231,7 @@ def test_what_is_refused(
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_trunk_that_computes_in_bfloat16_is_trained_in_float32(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+def test_trunk_that_computes_in_bfloat16_is_trained_in_float32(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
     narrow = dataclasses.replace(tiny_trunk, dtype="bfloat16")
     trained = run(narrow, data, tmp_path / "narrow")["value"].trunk.params
     assert {leaf.dtype.name for leaf in flatten(trained).values()} == {"float32"}

@@ -1,4 +1,4 @@
-"""A step trains the drawn task as if it were alone, and touches no other's leaves."""
+"""A multitask step trains the drawn task like a single-task step, and does not touch the other tasks' leaves."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ from afjax.train.multitask_step import (
     trim_task,
 )
 from afjax.train.optimizer import make_optimizer
-from afjax.train.step import init_state, jit_step, make_train_step, place_state, run_step
+from afjax.train.step import init_state, jit_step, make_train_step, run_step, shard_state
 from afjax.trees import Tree, flatten, named_key
 from afjax.trunk.pretrained import Trunk
 
@@ -71,8 +71,8 @@ def model(tiny_trunk: Trunk) -> Model:
 
 
 @pytest.mark.parametrize("name", ["adapter+trunk", "adapter"])
-def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model, name: str) -> None:
-    # A bound at which clipping acts, and an epsilon at which Adam's step is smooth in the gradient.
+def test_step_equals_a_single_task_step_of_the_drawn_task(tiny_trunk: Trunk, model: Model, name: str) -> None:
+    # The clipping bound is active, and with this epsilon Adam's step is smooth in the gradient.
     config = TrainConfig(learning_rate=0.1, clip_norm=0.05, adam_epsilon=1.0, dropout=False)
     own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     rules, key, rate = partition.preset(name, model.head), jax.random.key(0), jnp.float32(0.1)
@@ -94,7 +94,7 @@ def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model,
 
         optimizer = make_optimizer(config, alone_trained)
         alone_state = init_state(jax.tree.map(jnp.asarray, alone_trained), optimizer)
-        # Adam's moments of what is shared come from the steps before.
+        # The shared parameters' Adam moments come from the earlier steps, so only the task's own leaves are compared.
         single = jax.jit(make_train_step(model, optimizer, KINDS[task], dropout=False))
         batch = make_batch(task)
         labels = batch["labels"].astype(np.int32) if KINDS[task] == "classification" else batch["labels"]
@@ -121,13 +121,13 @@ def test_a_step_is_that_of_the_drawn_task_alone(tiny_trunk: Trunk, model: Model,
         assert {int(count) for count in shared_counts} == {3}
     else:
         assert state["trained"]["shared"] == {}
-    # Outputs that a task's head does not have stay zero.
+    # Padded outputs, which a task's own head does not have, stay zero.
     kernel = state["trained"]["own"]["heads"]["drawn"]["output"]["kernel"]
     assert not np.any(kernel[0][:, 2:])
     assert not np.any(kernel[2][:, 1:])
 
 
-def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(tiny_trunk: Trunk, model: Model) -> None:
+def test_non_finite_step_keeps_the_state(tiny_trunk: Trunk, model: Model) -> None:
     own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
@@ -144,7 +144,7 @@ def test_a_step_that_is_not_finite_leaves_the_state_as_it_was(tiny_trunk: Trunk,
     assert int(after["step"]) == 0
 
 
-def test_losses_of_all_kinds() -> None:
+def test_losses_of_all_kinds_of_tasks() -> None:
     logits = jnp.log(jnp.array([[0.25, 0.75, 9.0], [0.5, 0.5, 9.0]]))
     table = TaskTable(("classification", "regression"), (2, 1))
     batch = {"labels": jnp.array([1.0, 0.0]), "weights": jnp.ones(2), "mask": jnp.ones((2, 4), bool)}
@@ -153,18 +153,18 @@ def test_losses_of_all_kinds() -> None:
     assert float(classified) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-6)
     squared = multitask_loss(logits, {**batch, "task": jnp.asarray(1)}, table, rows)
     assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
-    # Multiple choice has as many logits as choices, whatever heads have.
+    # Multiple choice has as many logits as choices, independent of the heads.
     of_choices = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
     chosen = multitask_loss(logits[:, :2], of_choices, table, ("multiple_choice",))
     assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
-    # Span: two outputs a token, of which those at padding do not count.
+    # Span: two outputs per token, except that padding tokens do not count.
     tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
     of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
     spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table, ("span",))
     assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
 
 
-def test_stacking_fills_up_and_slices_come_back() -> None:
+def test_stacking_pads_and_slicing_recovers_the_trees() -> None:
     trees = [{"a": jnp.ones((2, 1))}, {"a": jnp.full((2, 3), 2.0)}]
     stacked = stack_tasks(trees)
     assert stacked["a"].shape == (2, 2, 3)
@@ -177,15 +177,15 @@ def test_stacking_fills_up_and_slices_come_back() -> None:
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_a_compiled_step_may_have_its_state(tiny_trunk: Trunk, model: Model, corrected: bool) -> None:
-    # It donates the state, all of whose buffers must be its own.
+def test_compiled_step_can_donate_its_state(tiny_trunk: Trunk, model: Model, corrected: bool) -> None:
+    # The state is donated, so all of its buffers must be distinct.
     config = dataclasses.replace(CONFIG, adam_bias_correction=corrected)
     own = [own_tree(tiny_trunk, task, num) for task, num in zip(TASKS, NUM_OUTPUTS, strict=True)]
     whole = {"trunk": tiny_trunk.params, "fusion": {}, **stack_tasks(own)}
     trained, frozen = partition.split(whole, partition.label(whole, partition.preset("adapter", model.head)))
     mesh = local_mesh()
     init = functools.partial(init_multitask_state, config=config)
-    state = place_state(init, {"shared": {}, "own": trained}, mesh)
+    state = shard_state(init, {"shared": {}, "own": trained}, mesh)
     step = jit_step(
         make_multitask_step(model, config, TaskTable(KINDS, NUM_OUTPUTS), state, ("classification", "regression")),
         state,

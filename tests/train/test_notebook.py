@@ -1,4 +1,4 @@
-"""Notebooks: short reprs and tables, slices of rows, confusion matrices, reports of runs from Python."""
+"""Notebooks: short reprs and tables, slices of rows, confusion matrices, reports of runs started from Python."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ from afjax.trunk.pretrained import Trunk
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
 HOSTILE = "<script>alert('&')</script>"
-# A screen of a notebook.
+# The size of a notebook's screen.
 LIMIT = 1000
 
 PAIRS = rows_from_lists([("one " * 500, "two"), (HOSTILE, "b")], ["x", "y"])
@@ -52,7 +52,7 @@ def fused(
     cache_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[TaskModel, Path]:
-    """A fusion of two adapters that Python trained, and the folder with its ``run`` and its ``store``."""
+    """Trains a fusion of two adapters from Python; returns it with the folder of its ``run`` and ``store``."""
     folder = tmp_path_factory.mktemp("fused")
     config = dataclasses.replace(tiny, max_steps=2, eval_every=2)
     shared: dict[str, Any] = {"trunk": tiny_trunk, "task": task, "data": rows, "config": config}
@@ -65,7 +65,7 @@ def fused(
 
 
 def public_values(model: TaskModel, rows: Mapping[str, Rows], store: Path) -> dict[str, Any]:
-    """Values that the names in ``afjax.__all__`` are, make or return."""
+    """Lists values that the names in ``afjax.__all__`` refer to, create or return."""
     labels = tuple(f"label {number}" for number in range(150))
     return {
         **{name: getattr(afjax, name) for name in afjax.__all__},
@@ -92,7 +92,7 @@ def test_public_values_have_short_reprs(fused: tuple[TaskModel, Path], rows: Map
     assert {name: length for name, length in lengths.items() if length > LIMIT} == {}
 
 
-def test_texts_name_what_matters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_reprs_name_the_main_facts(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     model, _ = fused
     for fact in ("quantity", "few, many", "quantity-fusion", "first, second", model.trunk.name, "accuracy"):
         assert fact in repr(model)
@@ -132,7 +132,7 @@ def test_models_and_predictions_are_shown_as_escaped_tables(
     assert "second" in pages[2]
 
 
-def test_attention_carries_the_names_of_its_adapters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_attention_has_the_names_of_its_adapters(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     model = fused[0]
     predictions = model.predict_rows(rows["dev"], fusion_attention=True)
     assert predictions.fusion_attention["ffn"].shape == (8, 2, 2)
@@ -173,7 +173,7 @@ def test_other_indices_of_rows_are_refused(index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [150, -151, [0, 150]], ids=str)
-def test_numbers_beyond_the_rows_are_refused(index: Any) -> None:
+def test_out_of_range_indices_are_refused(index: Any) -> None:
     with pytest.raises(IndexError, match="15"):
         MANY[index]
 
@@ -221,7 +221,7 @@ def write_split(path: Path, rows: Rows) -> Path:
     return path
 
 
-def test_eval_gives_a_confusion_matrix(
+def test_eval_command_gives_a_confusion_matrix(
     fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, folder = fused
@@ -235,7 +235,7 @@ def test_eval_gives_a_confusion_matrix(
     assert {"split", "rows", "accuracy", "macro_f1", "matthews", "f1", "confusion"} == found.keys()
 
 
-def test_a_run_from_python_can_be_reported(
+def test_run_from_python_can_be_reported(
     fused: tuple[TaskModel, Path], rows: Mapping[str, Rows], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, folder = fused
@@ -248,11 +248,11 @@ def test_a_run_from_python_can_be_reported(
         assert fact in text
     assert "cannot be" not in text
     assert "not those that training chose by" not in text
-    # Several runs in one folder, without their store.
+    # Several runs in one folder, reported without their store.
     assert main(["report", f"--output={page}", f"--workdir={folder}"]) == 0
     text = page.read_text(encoding="utf-8")
     assert "3 of 3 runs are finished" in text
-    # A run of an earlier version has no trained.json; the same call writes it.
+    # A run of an earlier version has no trained.json; calling the recipe again writes it.
     earlier = tmp_path / "earlier"
     config = dataclasses.replace(TrainConfig(), max_steps=1, batch_size=8, max_length=8, buckets=(8,))
     shared: dict[str, Any] = {"method": Method(partition="head"), "config": config}

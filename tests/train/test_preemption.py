@@ -1,4 +1,4 @@
-"""SIGTERM in the midst of a run, at its end, and between runs."""
+"""SIGTERM during a run, at its end, and between runs."""
 
 import os
 import signal
@@ -33,12 +33,12 @@ def whole(
     cache_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> TaskModel:
-    """What a run gives that nobody disturbs."""
+    """Returns the result of an uninterrupted run."""
     return train_single(tiny_trunk, task, rows, workdir=tmp_path_factory.mktemp("whole"), config=tiny)
 
 
 @pytest.mark.parametrize(("moment", "stops_at"), [(3, 5), (15, 16), (16, 16)])
-def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
+def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -51,14 +51,14 @@ def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
 ) -> None:
     noted: list[int] = []
 
-    def note(run: SingleRun, batch: Batch) -> dict[str, float]:
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
         noted.append(1)
         if len(noted) == moment:
             os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(SingleRun, "note", note)
+    monkeypatch.setattr(SingleRun, "extra_metrics", extra_metrics)
     given: dict[str, Any] = {"workdir": tmp_path / "stopped", "config": tiny}
     with pytest.raises(PreemptionError, match=f"has saved its state behind step {stops_at} of 16"):
         train_single(tiny_trunk, task, rows, **given)
@@ -66,14 +66,14 @@ def test_a_run_that_hears_sigterm_saves_and_goes_on_with_the_same_bits(
     steps = [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir() if path.name.isdecimal()]
     assert str(stops_at) in steps
     found = train_single(tiny_trunk, task, rows, **given)
-    # Every step once, whether or not the run was stopped.
+    # Every step ran exactly once in total.
     assert len(noted) == 16
     for path, leaf in flatten(whole.params).items():
         assert np.array_equal(flatten(found.params)[path], leaf), path
     assert found.metrics == whole.metrics
 
 
-def test_between_runs_sigterm_ends_a_command() -> None:
+def test_sigterm_between_runs_ends_the_command() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(PreemptionError, match="goes on from what is saved"), stopping_between_runs():
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The recipes: what they train, what they leave alone, and what comes back from the store."""
+"""The recipes: the parameters they train and freeze, and the models loaded from the store."""
 
 import dataclasses
 import json
@@ -24,6 +24,7 @@ from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
+from afjax.model import saving
 from afjax.model.loading import load_task_model, stored_text_columns
 from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
@@ -50,7 +51,7 @@ def params_digest(task_model: TaskModel) -> str:
 
 @pytest.fixture
 def single(tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path) -> Any:
-    """``train_single`` on the tiny task, in the folder ``tmp_path/NAME``."""
+    """Calls ``train_single`` on the tiny task, in the folder ``tmp_path/NAME``."""
 
     def train(folder: str = "run", settings: TrainConfig = tiny, **kwargs: Any) -> TaskModel:
         return train_single(
@@ -65,11 +66,11 @@ def fit_falls(folder: Path) -> bool:
     return np.mean(values[-4:]) < np.mean(values[:4])
 
 
-# What each partition trains
+# The trained parameters of each partition
 
 
 @pytest.mark.parametrize("partition_name", ["adapter", "head"])
-def test_a_frozen_trunk_stays_as_it_is(single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str) -> None:
+def test_frozen_trunk_does_not_change(single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str) -> None:
     before = tree_digest(tiny_trunk.params)
     task_model = single(partition=partition_name, head=HeadConfig(dropout=0.0))
     assert fit_falls(tmp_path / "run")
@@ -86,7 +87,7 @@ def test_a_frozen_trunk_stays_as_it_is(single: Any, tiny_trunk: Trunk, tmp_path:
         ("top_k", 1, {"layers"}),
     ],
 )
-def test_a_trained_trunk_comes_back_from_its_folder(
+def test_trained_trunk_is_restored_from_its_folder(
     single: Any, tiny_trunk: Trunk, tmp_path: Path, partition_name: str, top_k: int, trained: set[str]
 ) -> None:
     before = tree_digest(tiny_trunk.params)
@@ -112,7 +113,7 @@ def test_a_trained_trunk_comes_back_from_its_folder(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
 
 
-def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
+def test_saving_writes_a_trained_trunk_to_the_recorded_folder(
     single: Any, tiny_trunk: Trunk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task_model = single(partition="adapter+trunk")
@@ -127,7 +128,7 @@ def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity", adapter="quantity")
     assert str(tmp_path / "run" / "trunk") in str(refused.value)
 
-    # It is written once, and again if the folder holds something else.
+    # The trunk is written once, and again only if the folder holds something else.
     weights = tmp_path / "run" / "trunk" / "model.safetensors"
     written = weights.stat().st_mtime_ns
     task_model.save(tmp_path / "other")
@@ -137,7 +138,7 @@ def test_saving_writes_a_trained_trunk_where_the_store_says_it_is(
     assert load_trunk(name).sha256 == task_model.trunk.sha256
 
 
-def test_a_line_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_compilation_of_a_step_is_logged(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
     single()
     shown = capfd.readouterr().err
     assert shown.count("quantity: compiling for 8 tokens") == 1
@@ -146,7 +147,7 @@ def test_a_line_says_when_a_step_is_compiled(single: Any, capfd: pytest.CaptureF
 
 @pytest.fixture
 def compiled_programs(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder where JAX keeps every compiled program meanwhile."""
+    """Sets an empty folder as JAX's compilation cache during the test."""
     settings = {
         "jax_compilation_cache_dir": str(tmp_path / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -162,7 +163,7 @@ def compiled_programs(tmp_path: Path) -> Iterator[Path]:
     compilation_cache.reset_cache()
 
 
-def test_runs_that_differ_in_their_names_share_compiled_programs(single: Any, compiled_programs: Path) -> None:
+def test_runs_with_different_names_share_compiled_programs(single: Any, compiled_programs: Path) -> None:
     def steps() -> list[str]:
         return sorted(path.name for path in compiled_programs.iterdir() if "step" in path.name)
 
@@ -196,7 +197,7 @@ def test_predicting_again_compiles_nothing(single: Any, caplog: pytest.LogCaptur
         ("full", 0, False),
     ],
 )
-def test_a_trunk_in_bfloat16_trains_float32_leaves(
+def test_training_on_a_bfloat16_trunk_keeps_float32_leaves(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -221,7 +222,7 @@ def test_a_trunk_in_bfloat16_trains_float32_leaves(
     assert {leaf.dtype.name for leaf in trained.values()} == {"float32"}
     assert tree_digest(tiny_trunk.params) == tiny_trunk.sha256
 
-    # What the store gives back computes as the run did, whatever dtype the trunk is asked for.
+    # The loaded model computes in the run's dtype, whatever the dtype of the given trunk.
     task_model.save(tmp_path / "store")
     wide = dataclasses.replace(task_model.trunk, dtype="float32")
     adapter = "quantity" if partition_name == "adapter" else ""
@@ -234,7 +235,7 @@ def test_a_trunk_in_bfloat16_trains_float32_leaves(
     assert not np.array_equal(again.predict(TEXTS).logits, in_float32)
 
 
-def test_fusion_on_a_trunk_in_bfloat16_takes_adapters_trained_in_float32(
+def test_fusion_on_a_bfloat16_trunk_takes_float32_adapters(
     single: Any, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     for seed, name in enumerate(("one", "other")):
@@ -247,7 +248,7 @@ def test_fusion_on_a_trunk_in_bfloat16_takes_adapters_trained_in_float32(
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-2)
 
 
-def test_houlsby_trains_layer_norms_of_its_own(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:
+def test_houlsby_trains_its_own_layer_norms(single: Any, tiny_trunk: Trunk, tmp_path: Path) -> None:
     preset = dataclasses.replace(ADAPTER_PRESETS["houlsby"], size=4)
     task_model = single(adapter=preset)
     assert fit_falls(tmp_path / "run")
@@ -278,10 +279,10 @@ def test_regression_learns_and_predicts_values(tiny_trunk: Trunk, tiny: TrainCon
     assert found.labels == found.logits[:, 0].tolist()
 
 
-# Seeds, stopping, failing
+# Seeds, early stopping, failures
 
 
-def test_same_seed_same_bits_other_seed_other_bits(single: Any, tiny: TrainConfig) -> None:
+def test_results_are_determined_by_the_seed(single: Any, tiny: TrainConfig) -> None:
     settings = dataclasses.replace(tiny, max_steps=4, eval_every=2, dropout=True)
     first, again, other = (single(str(index), settings, seed=seed) for index, seed in enumerate((3, 3, 4)))
     assert params_digest(first) == params_digest(again) != params_digest(other)
@@ -293,7 +294,7 @@ def looks(folder: Path) -> list[dict[str, float]]:
     return [line for line in lines if "dev/accuracy" in line]
 
 
-def test_the_best_look_is_kept_and_patience_stops(
+def test_best_evaluation_is_kept_and_patience_stops_training(
     single: Any, rows: Mapping[str, Rows], tiny: TrainConfig, tmp_path: Path
 ) -> None:
     settings = dataclasses.replace(tiny, max_steps=200, eval_every=2, patience=3, learning_rate=0.05)
@@ -303,10 +304,10 @@ def test_the_best_look_is_kept_and_patience_stops(
     best = int(np.argmax(scores))
     assert task_model.metrics["accuracy"] == scores[best]
     assert task_model.metrics["step"] == found[best]["step"]
-    # Three looks without a better one, the last of them the run's last step.
+    # Training stops after three evaluations without improvement; the last one is at the run's last step.
     assert len(found) == best + 1 + 3
     assert len(losses(tmp_path / "run")) == 2 * len(found)
-    # These parameters, not the last ones, are those that come back.
+    # The parameters of the best evaluation are returned, not the last ones.
     again = task_model.evaluate(rows["dev"])
     assert {name: task_model.metrics[name] for name in again} == pytest.approx(again)
 
@@ -315,14 +316,12 @@ def test_max_steps_and_epochs(single: Any, tiny: TrainConfig, tmp_path: Path) ->
     single("steps", dataclasses.replace(tiny, max_steps=3, epochs=100.0, eval_every=0))
     assert len(losses(tmp_path / "steps")) == 3
     single("epochs", dataclasses.replace(tiny, max_steps=0, epochs=1.5, eval_every=0))
-    # 24 rows in batches of 8 are three steps an epoch.
+    # 24 rows in batches of 8 make three steps per epoch.
     assert len(losses(tmp_path / "epochs")) == 5
     assert [look["step"] for look in looks(tmp_path / "epochs")] == [3, 5]
 
 
-def test_a_loss_that_is_not_finite_stops_with_step_rows_and_state(
-    single: Any, tiny: TrainConfig, tmp_path: Path
-) -> None:
+def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
     settings = dataclasses.replace(tiny, learning_rate=1e38)
     with pytest.raises(UserError, match="stopped being finite at step 2 ") as raised:
         single(settings=settings)
@@ -336,7 +335,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_rows_and_state(
         state = checkpointer.restore(folder / "state")
     assert int(state["step"]) == 1
     assert all(np.isfinite(leaf).all() for leaf in flatten(state["trained"]).values())
-    # The same command fails at the same step, and nothing is in its way.
+    # The same command can be run again, and fails at the same step.
     with pytest.raises(UserError, match="stopped being finite at step 2 "):
         single(settings=settings)
 
@@ -346,7 +345,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_rows_and_state(
 
 @pytest.fixture(scope="module")
 def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two adapters at their start, of different sizes, as if trained: what a fusion is made of."""
+    """Makes a store with two untrained adapters of different sizes, saved as if trained, as sources of a fusion."""
     folder = tmp_path_factory.mktemp("store")
     for name, size in (("first", 3), ("second", 5)):
         config = AdapterConfig(size=size, init_scale=0.3)
@@ -367,7 +366,7 @@ def fused(
     tmp_path_factory: pytest.TempPathFactory,
     cache_folder: Path,
 ) -> tuple[TaskModel, Path]:
-    """A fusion of the store's adapters, and the store with it."""
+    """Trains a fusion of the store's adapters; returns it with its folder."""
     folder = tmp_path_factory.mktemp("fused")
     shutil.copytree(store, folder / "store")
     task_model = train_fusion(
@@ -382,7 +381,7 @@ def fused(
     return task_model, folder
 
 
-def test_a_fusion_changes_neither_trunk_nor_adapters(
+def test_fusion_changes_neither_trunk_nor_adapters(
     fused: tuple[TaskModel, Path], store: Path, tiny_trunk: Trunk
 ) -> None:
     task_model, folder = fused
@@ -398,7 +397,7 @@ def test_a_fusion_changes_neither_trunk_nor_adapters(
     assert artefacts.names(folder / "store", "heads") == ["quantity-fusion"]
 
 
-def test_attention_over_adapters_comes_back_for_every_row_and_layer(fused: tuple[TaskModel, Path]) -> None:
+def test_attention_over_adapters_is_returned_for_every_row_and_layer(fused: tuple[TaskModel, Path]) -> None:
     task_model, _ = fused
     predictions = task_model.predict(TEXTS, fusion_attention=True)
     attention = predictions.fusion_attention["ffn"]
@@ -406,12 +405,12 @@ def test_attention_over_adapters_comes_back_for_every_row_and_layer(fused: tuple
     np.testing.assert_allclose(attention.sum(-1), 1.0, atol=1e-5)
     assert attention.min() >= 0
     assert task_model.predict(TEXTS).fusion_attention == {}
-    # A row's attention is the mean over its own tokens: its neighbours in the batch do not matter.
+    # A row's attention is the mean over its own tokens, so other rows in the batch do not matter.
     alone = task_model.predict(TEXTS[1:2], fusion_attention=True).fusion_attention["ffn"]
     np.testing.assert_allclose(attention[1:2], alone, atol=1e-5)
 
 
-def test_a_loaded_model_predicts_the_same(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
+def test_loaded_model_gives_the_same_predictions(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
     task_model, folder = fused
     loaded = load_task_model(folder / "store", tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
     mine, theirs = task_model.predict(TEXTS), loaded.predict(TEXTS)
@@ -429,7 +428,7 @@ def test_batch_size_and_padding_do_not_change_predictions(fused: tuple[TaskModel
         np.testing.assert_allclose(found, reference, atol=1e-5)
 
 
-def test_what_predict_refuses(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
+def test_bad_arguments_of_predict_are_refused(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     task_model, _ = fused
     with pytest.raises(UserError, match=r"max_length is 0; the trunk .* takes rows of 4 to 128 tokens"):
         task_model.predict(TEXTS, max_length=0)
@@ -441,7 +440,7 @@ def test_what_predict_refuses(fused: tuple[TaskModel, Path], rows: Mapping[str, 
         task_model.evaluate(rows_from_lists(TEXTS, ["a", "b", "a", "b"]))
 
 
-def test_a_fusion_of_adapters_in_different_slots_or_of_none_is_refused(
+def test_fusion_of_no_adapters_or_in_different_slots_is_refused(
     store: Path, tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tmp_path: Path
 ) -> None:
     shutil.copytree(store, tmp_path / "store")
@@ -461,7 +460,7 @@ def test_a_fusion_of_adapters_in_different_slots_or_of_none_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_fusion_needs_its_adapters_as_they_were(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
+def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], tiny_trunk: Trunk) -> None:
     _, folder = fused
     again = folder / "again"
     shutil.copytree(folder / "store", again)
@@ -475,18 +474,18 @@ def test_a_fusion_needs_its_adapters_as_they_were(fused: tuple[TaskModel, Path],
         load_task_model(again, tiny_trunk, head="quantity-fusion", adapter="first", fusion="quantity-fusion")
 
 
-def test_a_saved_name_is_kept_unless_overwritten(fused: tuple[TaskModel, Path]) -> None:
+def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path]) -> None:
     task_model, folder = fused
     with pytest.raises(UserError, match="is there already"):
         task_model.save(folder / "store")
     task_model.save(folder / "store", overwrite=True)
-    assert task_model.artefacts() == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
+    assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]
 
 
 # Without afjax
 
 
-def test_an_adapter_is_used_with_jax_and_orbax_alone(store: Path) -> None:
+def test_adapter_can_be_used_with_only_jax_and_orbax(store: Path) -> None:
     folder = store / "adapters" / "first" / "params"
     adapter = ocp.PyTreeCheckpointer().restore(folder)
     x = jax.random.normal(jax.random.key(0), (4, 32))
@@ -498,10 +497,10 @@ def test_an_adapter_is_used_with_jax_and_orbax_alone(store: Path) -> None:
         np.testing.assert_allclose(by_hand, afjax.bottleneck(params, x, AdapterConfig(size=3)), atol=1e-6)
 
 
-# The form of rows
+# Single texts and pairs of texts
 
 
-def test_a_model_refuses_rows_of_another_form(
+def test_model_refuses_pairs_if_trained_on_single_texts(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tiny: TrainConfig, single: Any, tmp_path: Path
 ) -> None:
     labels, names = ["few", "many"], ("few", "many")
@@ -536,7 +535,7 @@ def test_a_model_refuses_rows_of_another_form(
         ({}, {}, None, True),
     ],
 )
-def test_what_a_stored_head_says_of_the_form_of_its_rows(
+def test_number_of_text_columns_of_a_stored_head(
     values: dict[str, Any], settings: dict[str, Any], expected: int | None, says: bool, capsys: Any
 ) -> None:
     assert stored_text_columns(values, "mine", TaskConfig(name="t", **settings)) == expected

@@ -1,4 +1,4 @@
-"""A run's folder records the run, and is resumed or returned only for the same settings and inputs."""
+"""A run's folder records the run, and is only resumed or returned for the same settings and inputs."""
 
 import dataclasses
 import fcntl
@@ -52,7 +52,7 @@ def finished(
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, TaskModel]:
-    """A finished run's folder and its result."""
+    """Trains a run; returns its folder and its result."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     return folder, train_single(tiny_trunk, task, rows, workdir=folder, config=settings, method=Method(adapter=ADAPTER))
 
@@ -66,7 +66,7 @@ def again(
     settings: TrainConfig,
     tmp_path: Path,
 ) -> Train:
-    """Trains once more in a copy of the finished run's folder, with some arguments changed."""
+    """Trains again in a copy of the finished run's folder, with some arguments changed."""
     shutil.copytree(finished[0], tmp_path / "run")
 
     def train(trunk: Trunk = tiny_trunk, task: TaskConfig = task, data: Any = rows, **changes: Any) -> TaskModel:
@@ -80,7 +80,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_finished_run_is_returned_and_says_so(
+def test_finished_run_is_returned_with_a_message(
     again: Train, finished: tuple[Path, TaskModel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = again()
@@ -115,7 +115,7 @@ def test_a_finished_run_is_returned_and_says_so(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_settings_are_refused_and_both_values_are_named(
+def test_other_settings_are_refused_naming_both_values(
     again: Train, settings: TrainConfig, tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     if "config" in changes:
@@ -150,7 +150,7 @@ def test_another_trunk_is_refused(again: Train, tiny_trunk: Trunk) -> None:
     assert "trunk_dtype: 'float32' there, 'bfloat16' given" in str(refused.value)
 
 
-def test_a_trunk_with_another_architecture_or_tokenizer_is_refused(
+def test_trunk_with_another_architecture_or_tokenizer_is_refused(
     again: Train, tiny_trunk: Trunk, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(tiny_trunk.config, num_heads=2, hidden_dropout=0.3)
@@ -169,17 +169,17 @@ def test_a_trunk_with_another_architecture_or_tokenizer_is_refused(
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 10**30, 1.5, True])
-def test_a_seed_without_a_random_key_of_its_own_is_refused(again: Train, seed: Any) -> None:
+def test_seed_out_of_range_is_refused(again: Train, seed: Any) -> None:
     with pytest.raises(UserError) as refused:
         again(seed=seed)
     assert "4294967295" in str(refused.value)
 
 
-def test_the_same_rows_from_another_place_are_the_same_run(again: Train, task: TaskConfig) -> None:
+def test_same_rows_from_another_path_are_the_same_run(again: Train, task: TaskConfig) -> None:
     again(task=dataclasses.replace(task, source="elsewhere", train="train.csv"))
 
 
-def test_overwrite_trains_again_and_leaves_other_files_alone(
+def test_overwrite_trains_again_and_keeps_other_files(
     again: Train, finished: tuple[Path, TaskModel], settings: TrainConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -196,14 +196,14 @@ def test_overwrite_trains_again_and_leaves_other_files_alone(
         again()
 
 
-def test_a_refused_run_overwrites_nothing(again: Train, settings: TrainConfig, tmp_path: Path) -> None:
+def test_refused_run_overwrites_nothing(again: Train, settings: TrainConfig, tmp_path: Path) -> None:
     before = contents(tmp_path / "run")
     with pytest.raises(UserError):
         again(config=dataclasses.replace(settings, max_length=4096, buckets=()), overwrite=True)
     assert contents(tmp_path / "run") == before
 
 
-def test_overwrite_deletes_nothing_where_there_is_no_run(
+def test_overwrite_deletes_nothing_without_a_run(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
@@ -221,14 +221,14 @@ def test_overwrite_deletes_nothing_where_there_is_no_run(
     assert (tmp_path / "scores.json").read_text() == "[]"
 
 
-def test_a_run_without_a_checkpoint_may_begin_with_other_settings(again: Train, tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_can_restart_with_other_settings(again: Train, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     again(seed=1)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["settings"]["seed"] == 1
 
 
-def test_a_resumed_run_keeps_the_lengths_that_it_began_with(
+def test_resumed_run_keeps_its_padded_lengths(
     again: Train,
     finished: tuple[Path, TaskModel],
     settings: TrainConfig,
@@ -241,14 +241,14 @@ def test_a_resumed_run_keeps_the_lengths_that_it_began_with(
     began = json.loads((tmp_path / "run" / "run.json").read_text())["lengths"]
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
     capsys.readouterr()
-    # A later version that chooses other lengths for the same rows.
+    # As if a later version chose other lengths for the same rows.
     monkeypatch.setattr(single_run, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
     assert f"lengths {', '.join(map(str, began))}" in capsys.readouterr().err
     assert began != [3, 5, 8]
 
 
-def test_lengths_of_earlier_records_hold_for_dev_rows_too(
+def test_lengths_of_earlier_records_also_apply_to_dev_rows(
     again: Train, finished: tuple[Path, TaskModel], tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "run.json"
@@ -261,7 +261,7 @@ def test_lengths_of_earlier_records_hold_for_dev_rows_too(
     assert check_run(epath.Path(tmp_path / "run"), spec) == PaddedLengths((4, 8), (4, 8))
 
 
-def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
+def test_run_of_an_earlier_version_resumes_and_lists_unchecked_inputs(
     again: Train, finished: tuple[Path, TaskModel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run" / "run.json").unlink()
@@ -270,14 +270,14 @@ def test_a_run_of_an_earlier_version_resumes_and_says_what_is_not_checked(
     said = capsys.readouterr().err
     assert "its settings" in said
     assert "its padded lengths" in said
-    # Its checkpoints say what some of its inputs were.
+    # Its checkpoints record some of its inputs.
     with pytest.raises(UserError) as refused:
         again(seed=1)
     assert "the seed: 0 there, 1 given" in str(refused.value)
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_a_setting_that_an_earlier_version_lacked_has_its_former_value(
+def test_setting_missing_in_an_earlier_record_has_its_former_default(
     again: Train, settings: TrainConfig, tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "run.json"
@@ -290,7 +290,7 @@ def test_a_setting_that_an_earlier_version_lacked_has_its_former_value(
     assert "train.weight_decay_on: 'kernels' there, 'weights' given" in str(refused.value)
 
 
-def test_former_values_reach_every_source_of_a_fusion() -> None:
+def test_former_defaults_apply_to_every_source_of_a_fusion() -> None:
     given = {"train": {"weight_decay_on": "kernels"}, "sources": [{"train": {"weight_decay_on": "weights"}}]}
     recorded: dict[str, Any] = {"train": {}, "sources": [{"train": {}}]}
     assert setting_differences(recorded, given) == ["sources.0.train.weight_decay_on: 'kernels' there, 'weights' given"]
@@ -305,14 +305,14 @@ def test_settings_by_path() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "null", "[]", "{}", '{"settings": [], "inputs": {}, "lengths": []}'])
-def test_a_damaged_record_is_refused(again: Train, tmp_path: Path, text: str) -> None:
+def test_damaged_record_is_refused(again: Train, tmp_path: Path, text: str) -> None:
     (tmp_path / "run" / "run.json").write_text(text)
     with pytest.raises(UserError) as refused:
         again()
     assert "run.json" in str(refused.value)
 
 
-def test_two_processes_do_not_train_in_one_folder(again: Train, tmp_path: Path) -> None:
+def test_two_processes_cannot_train_in_one_folder(again: Train, tmp_path: Path) -> None:
     before = contents(tmp_path / "run")
     with open(tmp_path / "run" / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -324,7 +324,7 @@ def test_two_processes_do_not_train_in_one_folder(again: Train, tmp_path: Path) 
     again()
 
 
-def test_a_fusion_is_refused_for_another_fusion_or_other_adapters(
+def test_fusion_run_with_another_config_or_other_adapters_is_refused(
     finished: tuple[Path, TaskModel],
     tiny_trunk: Trunk,
     task: TaskConfig,
@@ -360,7 +360,7 @@ def test_a_fusion_is_refused_for_another_fusion_or_other_adapters(
     assert "the adapter quantity changed" in str(refused.value)
 
 
-def test_multitask_and_sequential_runs_are_refused_likewise(
+def test_multitask_and_sequential_runs_with_other_settings_are_refused(
     tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], settings: TrainConfig, tmp_path: Path
 ) -> None:
     tasks, data = [task, dataclasses.replace(task, name="other")], {"quantity": rows, "other": rows}
@@ -400,7 +400,7 @@ def test_multitask_and_sequential_runs_are_refused_likewise(
 
 
 def test_dev_rows_with_other_label_names_are_refused(again: Train, rows: Mapping[str, Rows]) -> None:
-    # Labels are indices into the names: a dev split that lacks a class would be scored against the wrong ones.
+    # Labels are indices into the names, so a dev split that lacks a class would be scored against the wrong names.
     other = dataclasses.replace(rows["dev"], label_names=("many", "some"))
     with pytest.raises(UserError) as refused:
         again(data={**rows, "dev": other})

@@ -1,4 +1,4 @@
-"""Runs that are killed and started again end with the bits of one that never was."""
+"""Runs that are killed and restarted give results bit-identical to an uninterrupted run."""
 
 import contextlib
 import dataclasses
@@ -46,13 +46,13 @@ def get_config():
 
 
 def train_command(config: Path, workdir: Path, cache: Path) -> None:
-    """What ``afjax train`` does, in a process of its own."""
+    """Runs ``afjax train`` in a separate process."""
     from afjax.cli.main import main
 
     os.environ["AFJAX_CACHE"] = str(cache)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         code = main(["train", f"--config={config}", f"--workdir={workdir}"])
-    # Past the interpreter's own end, which waits for threads.
+    # Skips the interpreter's own shutdown, which waits for threads.
     os._exit(code)
 
 
@@ -85,7 +85,7 @@ def digests(workdir: Path) -> dict[str, str]:
     }
 
 
-def test_killed_at_ten_random_moments(
+def test_run_killed_at_ten_random_moments_is_bit_identical(
     processes: multiprocessing.context.ForkServerContext, config_file: Path, tmp_path: Path, cache_folder: Path
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -100,7 +100,7 @@ def test_killed_at_ten_random_moments(
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def wait_for_steps(process: multiprocessing.process.BaseProcess, workdir: Path, steps: int = 1) -> None:
-        # The run drops the lines behind its last checkpoint as it starts.
+        # As it starts, the run drops the lines after its last checkpoint.
         last, deadline = lines(workdir), time.monotonic() + 600
         while process.is_alive() and steps > 0 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -117,7 +117,7 @@ def test_killed_at_ten_random_moments(
     draw, num_killed = random.Random(0), 0
     for attempt in range(10):
         process = start(killed)
-        if attempt % 3 == 0:  # At any moment from the start on; else among the steps, checkpoints and looks.
+        if attempt % 3 == 0:  # At any moment since the start; otherwise during steps, checkpoints and evaluations.
             process.join(draw.uniform(0, 2))
         else:
             wait_for_steps(process, killed, draw.randint(1, 6))
@@ -139,7 +139,7 @@ def test_killed_at_ten_random_moments(
     assert store.verify(killed / "store") == []
 
 
-def test_a_run_goes_on_in_the_same_process(
+def test_run_is_resumed_in_the_same_process(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -170,7 +170,7 @@ def test_a_run_goes_on_in_the_same_process(
     assert mine.read_text() == theirs.read_text()
 
 
-def test_a_checkpoint_of_another_run_is_refused(
+def test_checkpoint_of_another_run_is_refused(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_run_is_refused(
         "the seed": (tiny_trunk, rows, {"options": RunOptions(seed=1)}),
         "the arrays' shapes": (tiny_trunk, rows, size),
     }
-    # Without its own record, only the checkpoint says what the run began with, as in earlier versions.
+    # Without run.json, as in earlier versions, only the checkpoint records the run's inputs.
     (tmp_path / "run.json").unlink()
     for what, (trunk, data, options) in given.items():
         with pytest.raises(UserError, match=re.escape(what)):
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert not (tmp_path / "run.json").exists()
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=settings)
 
-    # A record beside the checkpoints of another run.
+    # A record copied next to the checkpoints of another run.
     train_single(tiny_trunk, task, rows, workdir=tmp_path / "other", config=settings, options=RunOptions(seed=1))
     shutil.copy(tmp_path / "other" / "run.json", tmp_path)
     with pytest.raises(UserError, match="the seed: 0 there, 1 given"):

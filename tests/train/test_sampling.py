@@ -1,4 +1,4 @@
-"""Which task a step trains: probabilities by hand, and draws that follow them."""
+"""The task drawn in each step: probabilities computed by hand, and draws that follow them."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_probabilities(sampler: str, epoch: int, weights: tuple[float, ...]) -> 
     np.testing.assert_allclose(ours, np.array(weights) / sum(weights), rtol=1e-14)
 
 
-def test_one_epoch_of_annealing_is_its_start() -> None:
+def test_annealing_over_one_epoch_equals_its_initial_probabilities() -> None:
     np.testing.assert_array_equal(
         probabilities("annealed", SIZES, epoch=1, num_epochs=1),
         probabilities("proportional", SIZES, epoch=1, num_epochs=1),
@@ -45,12 +45,12 @@ def test_draws_follow_the_probabilities_epoch_by_epoch(sampler: str) -> None:
         assert np.all(np.abs(found - share) < 5 * np.sqrt(share * (1 - share) / steps))
 
 
-def test_round_robin_takes_every_task_in_turn() -> None:
+def test_round_robin_draws_every_task_in_turn() -> None:
     config = SamplingConfig(sampler="round_robin", steps_per_epoch=4)
     assert draw_tasks(config, SIZES, num_steps=7, seed=0).tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_draws_depend_on_seed_and_epoch_alone() -> None:
+def test_draws_depend_only_on_seed_and_epoch() -> None:
     config = SamplingConfig(sampler="square_root", steps_per_epoch=50)
     whole = draw_tasks(config, SIZES, num_steps=150, seed=0)
     assert len(whole) == 150

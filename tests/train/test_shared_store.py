@@ -1,4 +1,4 @@
-"""Several runs that save to one store under one name: one of them wins as a whole, and the others are told."""
+"""If several runs save to one store under one name, one of them saves everything and the others are refused."""
 
 import json
 import os
@@ -27,7 +27,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
-    """Runs an experiment in the workdir of a name; all of them save to one store under the name ``quantity``."""
+    """Runs an experiment in the workdir with a given name. All save to one store under the name ``quantity``."""
 
     def run(workdir: str, **changes: Any) -> Any:
         task = TaskConfig(name="quantity", source=str(data))
@@ -39,7 +39,7 @@ def start(data: Path, tiny_trunk_folder: Path, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in the workdir ``first`` that was killed while it trained."""
+    """Leaves a run in the workdir ``first`` that was killed while it trained."""
 
     class Killed(BaseException):
         pass
@@ -58,7 +58,7 @@ def workdirs(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_a_second_run_is_refused_before_it_trains(start: Start, tmp_path: Path) -> None:
+def test_second_run_is_refused_before_it_trains(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         start("second", seed=1)
     assert str(tmp_path / "first") in str(refused.value)
@@ -72,15 +72,15 @@ def test_a_second_run_is_refused_before_it_trains(start: Start, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_a_deleted_workdir_frees_its_names(start: Start, tmp_path: Path) -> None:
+def test_deleting_a_workdir_frees_its_names(start: Start, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "first")
     assert start("second", seed=1)
 
 
-def test_a_finished_run_saves_again_only_what_is_its_own(start: Start, tmp_path: Path) -> None:
+def test_repeated_run_only_overwrites_its_own_artefacts(start: Start, tmp_path: Path) -> None:
     results = start("first")
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    # As if it had been killed between its artefacts and its results.
+    # As if the run had been killed after saving its artefacts and before writing its results.
     (tmp_path / "first" / "target" / "result.json").unlink()
     assert start("first") == results
     shutil.rmtree(tmp_path / "store")
@@ -104,7 +104,7 @@ def get_config(seed=0):
 """
 
 
-def test_of_two_commands_started_together_one_wins_as_a_whole(
+def test_one_of_two_concurrent_commands_saves_all_of_its_artefacts(
     data: Path, tiny_trunk_folder: Path, cache_folder: Path, tmp_path: Path
 ) -> None:
     train = {"max_steps": 2, "batch_size": 8, "max_length": 8, "buckets": (8,), "eval_every": 2, "learning_rate": 1e-2}

@@ -1,4 +1,4 @@
-"""The training step by itself: schedule, optimizer, loss, padded rows, losses that are not finite."""
+"""The training step in isolation: schedule, optimizer, loss, padded rows, non-finite losses."""
 
 import dataclasses
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import AdapterConfig
 from afjax.config.training import TrainConfig
+from afjax.data.batches import Batching
 from afjax.data.over_rows import over_rows
 from afjax.data.tokenise import TokenisedRows
 from afjax.distributed.sharding import local_mesh
@@ -26,22 +27,22 @@ from afjax.trunk.pretrained import Trunk
 pytestmark = pytest.mark.usefixtures("training")
 
 
-def test_the_rate_decays_linearly_to_zero() -> None:
+def test_learning_rate_decays_linearly_to_zero() -> None:
     config = TrainConfig(learning_rate=0.8)
     assert [learning_rate(config, step, 4) for step in range(5)] == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
 
 
-def test_the_rate_rises_from_zero_in_the_warm_up() -> None:
+def test_learning_rate_rises_from_zero_during_warmup() -> None:
     config = TrainConfig(learning_rate=1.0, warmup=0.5)
     rates = [learning_rate(config, step, 8) for step in range(9)]
     assert rates == pytest.approx([0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25, 0])
 
 
-def test_the_rate_does_not_fall_below_zero_behind_the_last_step() -> None:
+def test_learning_rate_stays_at_zero_after_the_last_step() -> None:
     assert learning_rate(TrainConfig(learning_rate=1.0), 12, 10) == 0.0
 
 
-def test_weight_decay_acts_on_kernels_only() -> None:
+def test_weight_decay_only_applies_to_kernels() -> None:
     trained = {"dense": {"kernel": jnp.full(3, 2.0), "bias": jnp.full(3, 2.0)}, "norm": {"scale": jnp.full(3, 2.0)}}
     optimizer = make_optimizer(TrainConfig(weight_decay=0.1), trained)
     gradients = jax.tree.map(jnp.zeros_like, trained)
@@ -73,7 +74,7 @@ DECAYS = {
 
 
 @pytest.mark.parametrize("which", ["kernels", "weights"])
-def test_weight_decay_acts_on_the_leaves_that_the_setting_names(which: Any) -> None:
+def test_weight_decay_applies_to_the_configured_leaves(which: Any) -> None:
     trained = unflatten({path: jnp.full(3, 2.0) for path in DECAYS})
     optimizer = make_optimizer(TrainConfig(weight_decay=0.1, weight_decay_on=which), trained)
     directions, _ = optimizer.update(jax.tree.map(jnp.zeros_like, trained), optimizer.init(trained), trained)
@@ -82,9 +83,9 @@ def test_weight_decay_acts_on_the_leaves_that_the_setting_names(which: Any) -> N
 
 
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, (0.6, 0.8)), (0.0, (30.0, 40.0)), (100.0, (30.0, 40.0))])
-def test_the_norm_that_is_clipped_is_that_of_all_leaves(clip_norm: float, expected: tuple[float, float]) -> None:
+def test_clipping_uses_the_global_norm(clip_norm: float, expected: tuple[float, float]) -> None:
     trained = {"a": {"kernel": jnp.zeros(1)}, "b": {"bias": jnp.zeros(1)}}
-    # With so large an epsilon Adam's first direction is nearly the gradient over it, whatever its size.
+    # With such a large epsilon, Adam's first update is nearly the gradient divided by epsilon.
     optimizer = make_optimizer(TrainConfig(clip_norm=clip_norm, adam_epsilon=1e6, weight_decay=0.0), trained)
     gradients = {"a": {"kernel": jnp.full(1, 30.0)}, "b": {"bias": jnp.full(1, 40.0)}}
     directions, _ = optimizer.update(gradients, optimizer.init(trained), trained)
@@ -92,7 +93,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_leaves(clip_norm: float, expect
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_clipping_by_tensor_is_for_each_layer_of_a_stacked_leaf_as_if_it_stood_alone() -> None:
+def test_clipping_by_tensor_treats_layers_of_a_stacked_leaf_separately() -> None:
     kernels = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     biases = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
     gradients = {"layers": {"kernel": jnp.asarray(kernels), "bias": jnp.asarray(biases)}}
@@ -104,7 +105,7 @@ def test_clipping_by_tensor_is_for_each_layer_of_a_stacked_leaf_as_if_it_stood_a
     np.testing.assert_allclose(clipped["layers"]["bias"], [[1.2, 1.6], [0.3, 0.4]], rtol=1e-6)
 
 
-def test_the_loss_of_regression_is_the_weighted_mean_of_squares() -> None:
+def test_regression_loss_is_the_weighted_mean_of_squared_errors() -> None:
     logits = jnp.array([[1.0], [2.0], [30.0]])
     loss = task_loss(
         logits, {"labels": jnp.array([0.0, 5.0, 0.0]), "weights": jnp.array([1.0, 1.0, 0.0])}, "regression"
@@ -112,7 +113,7 @@ def test_the_loss_of_regression_is_the_weighted_mean_of_squares() -> None:
     assert float(loss) == pytest.approx((1 + 9) / 2)
 
 
-def test_the_loss_of_classification_is_the_weighted_mean_of_cross_entropies() -> None:
+def test_classification_loss_is_the_weighted_mean_of_cross_entropies() -> None:
     logits = jnp.log(jnp.array([[0.25, 0.75], [0.5, 0.5], [0.9, 0.1]]))
     batch = {"labels": jnp.array([1, 0, 1]), "weights": jnp.array([1.0, 1.0, 0.0])}
     loss = task_loss(logits, batch, "classification")
@@ -121,7 +122,7 @@ def test_the_loss_of_classification_is_the_weighted_mean_of_cross_entropies() ->
 
 @pytest.fixture(scope="module")
 def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
-    """A compiled step of an adapter, without dropout, and its first state."""
+    """Makes a compiled step of an adapter without dropout, its first state, and the frozen parameters."""
     config = AdapterConfig(reduction_factor=4.0, init_scale=0.5)
     model = Model(trunk=tiny_trunk.config, head_name="task", adapters=(("task", config),), scan_layers=True)
     adapter = init_adapter(jax.random.key(1), config, tiny_trunk.config)
@@ -135,7 +136,7 @@ def step_and_params(tiny_trunk: Trunk) -> tuple[TrainStep, State, Tree]:
 
 
 def make_batch(num_rows: int, *, of: int = 6) -> dict[str, np.ndarray]:
-    """A batch of six places of which the first ``num_rows`` hold rows; the rest holds what must not matter."""
+    """Makes a batch of six slots. The first ``num_rows`` hold rows; the content of the others must not matter."""
     draw = np.random.default_rng(0)
     tokens = draw.integers(5, 300, (of, 8), dtype=np.int32)
     tokens[num_rows:] = 7
@@ -156,7 +157,9 @@ def run(step_and_params: tuple[TrainStep, State, Tree], batch: dict, state: Stat
     return step(first if state is None else state, frozen, batch, jax.random.key(0), jnp.float32(0.1))
 
 
-def test_rows_of_weight_zero_change_neither_loss_nor_gradients(step_and_params: tuple[TrainStep, State, Tree]) -> None:
+def test_rows_with_zero_weight_change_neither_loss_nor_gradients(
+    step_and_params: tuple[TrainStep, State, Tree],
+) -> None:
     alone = {name: array[:4] for name, array in make_batch(4).items()}
     state, scalars = run(step_and_params, alone)
     padded_state, padded_scalars = run(step_and_params, make_batch(4))
@@ -168,12 +171,12 @@ def test_rows_of_weight_zero_change_neither_loss_nor_gradients(step_and_params: 
     other_state, other_scalars = run(step_and_params, other)
     assert float(other_scalars["loss"]) == float(padded_scalars["loss"])
     assert tree_digest(other_state["trained"]) == tree_digest(padded_state["trained"])
-    # Adam's moments after the first step are the gradients and their squares.
+    # After the first step, Adam's moments are proportional to the gradients and their squares.
     for mine, theirs in zip(jax.tree.leaves(padded_state), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
 
 
-def test_rows_that_fill_a_batch_up_are_in_no_metric() -> None:
+def test_rows_that_pad_a_batch_are_not_returned() -> None:
     lengths = np.array([3, 5, 4, 2, 8, 1, 6])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.repeat(np.arange(7), lengths).astype(np.int32)
@@ -182,15 +185,13 @@ def test_rows_that_fill_a_batch_up_are_in_no_metric() -> None:
         lambda params, batch: batch["tokens"][:, :1],
         {},
         data,
-        batch_size=4,
-        lengths=(4, 8),
-        pad_id=99,
+        batching=Batching(batch_size=4, lengths=(4, 8), pad_id=99),
         mesh=local_mesh(),
     )
     assert logits[:, 0].tolist() == list(range(7))
 
 
-def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(
+def test_non_finite_loss_keeps_the_state(
     step_and_params: tuple[TrainStep, State, Tree],
 ) -> None:
     before, _ = run(step_and_params, make_batch(6))
@@ -207,14 +208,14 @@ def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(
                 np.testing.assert_array_equal(mine, theirs)
 
 
-def test_frozen_leaves_own_no_optimizer_state(step_and_params: tuple[TrainStep, State, Tree]) -> None:
+def test_frozen_leaves_have_no_optimizer_state(step_and_params: tuple[TrainStep, State, Tree]) -> None:
     _, state, _ = step_and_params
     trained = sorted(leaf.shape for leaf in jax.tree.leaves(state["trained"]))
     moments = sorted(leaf.shape for leaf in jax.tree.leaves(state["optimizer"]) if leaf.shape)
     assert moments == sorted([*trained, *trained])
 
 
-def test_adam_without_bias_correction_by_hand() -> None:
+def test_adam_without_bias_correction_equals_hand_computed_updates() -> None:
     config = TrainConfig(adam_bias_correction=False, adam_b1=0.9, adam_b2=0.99, adam_epsilon=0.5, weight_decay=0.1)
     trained = {"a": {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}}
     optimizer = make_optimizer(dataclasses.replace(config, clip_norm=0.0), trained)
@@ -229,7 +230,7 @@ def test_adam_without_bias_correction_by_hand() -> None:
         np.testing.assert_allclose(directions["a"]["bias"], [direction], rtol=1e-6)
 
 
-def test_decay_may_begin_at_the_start_as_berts_does() -> None:
+def test_decay_can_begin_at_the_start_like_bert() -> None:
     config = TrainConfig(learning_rate=1.0, warmup=0.2, decay_from="start")
     rates = [learning_rate(config, step, 10) for step in range(11)]
     assert rates == pytest.approx([0.0, 0.5, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])

@@ -1,4 +1,4 @@
-"""Recipes that are given tables, or no dev rows."""
+"""Recipes called with tables, or without dev rows."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def settings(tiny: TrainConfig) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def tables(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """The tiny task as dictionaries of columns, under names of their own."""
+    """Returns the tiny task as dictionaries of columns, with their own column names."""
     found = {}
     for split, of_split in rows.items():
         assert of_split.labels is not None
@@ -57,7 +57,7 @@ def from_tables(
     return train_single(tiny_trunk, COLUMNS, tables, workdir=folder, config=settings, method=Method(adapter=ADAPTER))
 
 
-def test_tables_train_what_rows_train(
+def test_training_on_tables_equals_training_on_rows(
     from_tables: TaskModel,
     tiny_trunk: Trunk,
     rows: Mapping[str, Rows],
@@ -69,14 +69,14 @@ def test_tables_train_what_rows_train(
         tiny_trunk, COLUMNS, rows, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )
     assert tree_digest(from_tables.params) == tree_digest(from_rows.params)
-    # The same rows resume the run, whatever their type.
+    # The same rows in another type resume the run.
     again = train_single(
         tiny_trunk, COLUMNS, tables, workdir=tmp_path / "run", config=settings, method=Method(adapter=ADAPTER)
     )
     assert again.metrics == from_rows.metrics
 
 
-def test_tables_are_scored_and_predicted(
+def test_tables_can_be_evaluated_and_predicted(
     from_tables: TaskModel, rows: Mapping[str, Rows], tables: dict[str, Any], tmp_path: Path
 ) -> None:
     from_tables.save(tmp_path)
@@ -120,7 +120,7 @@ def test_the_other_recipes_take_tables(
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_run_without_dev_rows_is_resumed_and_refused_with_other_rows(
+def test_run_without_dev_rows_is_resumed_only_with_the_same_rows(
     tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path: Path
 ) -> None:
     task = dataclasses.replace(COLUMNS, dev_share=0.3)

@@ -1,4 +1,4 @@
-"""The output of a run: a summary at its start, a line per evaluation, and that a finished run is only shown again."""
+"""The output of a run: a summary at the start, a line per evaluation, and a short note for a finished run."""
 
 import dataclasses
 import re
@@ -37,20 +37,20 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
         train_single(tiny_trunk, task, rows, workdir=tmp_path, config=tiny, method=Method(partition="head"))
         return capsys.readouterr().err.splitlines()
 
-    look, looks = SingleRun.look, []
+    evaluate, looks = SingleRun.evaluate, []
 
     def interrupted(self: SingleRun, trained: Any) -> dict[str, float]:
-        looks.append(look(self, trained))
+        looks.append(evaluate(self, trained))
         if len(looks) == 2:
             raise KeyboardInterrupt
         return looks[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(SingleRun, "look", interrupted)
+        patch.setattr(SingleRun, "evaluate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train()
     lines = capsys.readouterr().err.splitlines()
-    # Nothing of a progress bar, which a file or a pipe cannot show.
+    # A progress bar, which a file or pipe cannot show, is not printed.
     assert not any("%|" in line or "\r" in line for line in lines)
     start = next(line for line in lines if "parameters are trained" in line)
     head = 32 * 32 + 32 + 2 * 32 + 2
@@ -72,7 +72,7 @@ def test_a_run_prints_a_summary_and_a_line_per_evaluation(
     assert not any("dev accuracy" in line for line in again)
 
 
-def test_a_run_that_stops_early_says_so(
+def test_early_stopping_is_reported(
     tiny_trunk: Trunk,
     task: TaskConfig,
     rows: Mapping[str, Rows],
@@ -82,7 +82,7 @@ def test_a_run_that_stops_early_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = dataclasses.replace(tiny, learning_rate=0.0, eval_every=1, patience=2)
-    # Without a progress bar a line about the step follows after a quiet time.
+    # Without a progress bar, a line about the step is printed after a quiet interval.
     monkeypatch.setattr(logs, "QUIET_SECONDS", -1.0)
     train_single(tiny_trunk, task, rows, workdir=tmp_path, config=config, method=Method(partition="head"))
     lines = capsys.readouterr().err.splitlines()
@@ -117,7 +117,9 @@ def test_a_multitask_run_prints_the_main_metric_of_each_task(
     assert any(f"{own:,} of {own + count(tiny_trunk.params):,} parameters" in line for line in lines)
 
 
-def test_progress_bars_are_for_terminals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bars_are_only_shown_in_terminals(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def bar() -> str:
         with progress_bar("rows", 3, unit="row") as shown:
             shown.update(3)

@@ -1,4 +1,4 @@
-"""What a run took is added up over its starts, up to its last checkpoint."""
+"""The resources a run used are summed over its starts, up to its last checkpoint."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from etils import epath
 from afjax.train import usage
 
 
-def test_starts_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_summed_over_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 25.0, 100.0, 104.0])
     monkeypatch.setattr(usage.time, "monotonic", lambda: next(clock))
     folder = epath.Path(tmp_path)
@@ -17,14 +17,14 @@ def test_starts_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first.write(8)
     assert (usage.read_usage(folder)["seconds"], usage.read_usage(folder)["starts"]) == (25, 1)
     second = usage.Usage(folder, 8)
-    second.write(8)  # It has done nothing yet.
+    second.write(8)  # no steps since the start
     second.write(9)
     found = usage.read_usage(folder)
     assert (found["step"], found["seconds"], found["starts"]) == (9, 29, 2)
     assert found["host_memory"] > 1e7
 
 
-def test_what_cannot_be_read_is_as_nothing(tmp_path: Path) -> None:
+def test_unreadable_usage_is_empty(tmp_path: Path) -> None:
     assert usage.read_usage(epath.Path(tmp_path)) == {}
     (tmp_path / usage.USAGE).write_text("[")
     assert usage.read_usage(epath.Path(tmp_path)) == {}

@@ -1,4 +1,4 @@
-"""Embeddings, and the files of sentence-transformers that say how they are made."""
+"""Embeddings, and the files of sentence-transformers that define them."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
 def write_files(folder: Path, *, pooling: object = None, modules: object = None, length: object = None) -> Path:
-    """Writes the files that are given into a folder."""
+    """Writes the given files into a folder."""
     names = {"1_Pooling/config.json": pooling, "modules.json": modules, "sentence_bert_config.json": length}
     for name, value in names.items():
         if value is not None:
@@ -64,6 +64,7 @@ def test_files_of_sentence_transformers_are_read(files: dict, expected: Embeddin
         ({"pooling": {"pooling_mode": 3}}, "3"),
         ({"pooling": []}, "1_Pooling"),
         ({"modules": modules("Transformer", "Pooling", "Dense")}, "Dense"),
+        ({"modules": modules("Transformer", "Pooling")}, "1_Pooling"),
         ({"modules": [3]}, "modules.json"),
         ({"modules": {}}, "modules.json"),
         ({"length": {"max_seq_length": "long"}}, "max_seq_length"),
@@ -74,12 +75,12 @@ def test_files_that_cannot_be_used_are_refused(files: dict, named: str, tmp_path
         read_embedding_config(write_files(tmp_path, **files))
 
 
-def test_an_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -> None:
+def test_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk) -> None:
     found = tiny_trunk.embed(TEXTS, batch_size=2)
     assert found.shape == (3, 32)
     assert found.dtype == np.float32
     for text, embedding in zip(TEXTS, found, strict=True):
-        # Each text by itself, so without padding.
+        # Each text is encoded separately, so without padding.
         tokens = np.array([tiny_trunk.tokenizer()(text)["input_ids"]])
         mask = np.ones(tokens.shape, bool)
         batch = {"tokens": tokens, "types": np.zeros_like(tokens), "mask": mask}
@@ -89,7 +90,7 @@ def test_an_embedding_is_the_mean_over_the_tokens_of_each_text(tiny_trunk: Trunk
         np.testing.assert_allclose(first[0], hidden[0, 0] / np.linalg.norm(hidden[0, 0]), atol=1e-5)
 
 
-def test_a_trunks_own_pooling_is_used_and_copied(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+def test_pooling_of_the_trunk_is_used_and_copied(tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "trunk"
     shutil.copytree(tiny_trunk_folder, folder)
     write_files(

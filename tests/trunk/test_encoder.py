@@ -1,4 +1,4 @@
-"""The encoder equals Hugging Face's torch models, and its forms equal each other."""
+"""The encoder equals Hugging Face's torch models, and all of its forms give the same result."""
 
 import functools
 import importlib.util
@@ -41,7 +41,7 @@ CONFIG = TrunkConfig(
 
 
 def load(name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A golden file's arrays and its trunk's config.json."""
+    """Loads a golden file's arrays and its trunk's config.json."""
     with np.load(GOLDEN / f"encoder_{name}.npz") as file:
         arrays = dict(file)
     return arrays, json.loads(str(arrays["config"]))
@@ -66,7 +66,7 @@ def trunk() -> Tree:
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, jax.Array]:
-    """Rows of 7, 4 and 1 tokens."""
+    """Makes rows of 7, 4 and 1 tokens."""
     tokens = jax.random.randint(jax.random.key(1), (3, 7), 1, CONFIG.vocab_size)
     types = jax.random.randint(jax.random.key(2), (3, 7), 0, 2)
     return as_batch(tokens, types, jnp.arange(7)[None] < jnp.array([[7], [4], [1]]))
@@ -79,14 +79,14 @@ def check_parity(arrays: dict[str, np.ndarray], params: Tree, config: TrunkConfi
     hidden, attention = encode(params, config, batch_of(arrays), options=EncoderOptions(scan_layers=scan))
     assert attention == {}
     assert hidden.dtype == jnp.float32
-    # At padding too: both let padded queries attend to the real tokens.
+    # Padding is compared too: in both models, padded queries attend to the real tokens.
     assert np.abs(hidden - arrays["last_hidden_state"]).max() < 1e-4
     assert np.abs(apply_pooler(params["pooler"], hidden[:, 0]) - arrays["pooled"]).max() < 1e-4
 
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("name", RANDOM)
-def test_equals_hugging_face_torch(name: str, scan: bool) -> None:
+def test_encoder_equals_hugging_face_torch(name: str, scan: bool) -> None:
     arrays, values = load(name)
     config = trunk_config(values, where=name)
     check_parity(arrays, from_hugging_face(state(arrays), config, where=name), config, scan=scan)
@@ -100,20 +100,20 @@ def test_minilm_equals_hugging_face_torch() -> None:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_weights_go_back_to_hugging_face_unchanged(name: str) -> None:
+def test_round_trip_to_hugging_face_keeps_the_weights(name: str) -> None:
     arrays, values = load(name)
     back = to_hugging_face(from_hugging_face(state(arrays), trunk_config(values, where=name), where=name))
     assert tree_digest(dict(back)) == tree_digest(state(arrays))
 
 
-# Forms of the same computation
+# Equivalent forms of the computation
 
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize(
     "form", ["scan", "unstacked", "looped, scan", "top_layers", "top_layers, scan", "all top_layers"]
 )
-def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: str, dropout: bool) -> None:
+def test_every_form_of_the_layers_gives_the_same_result(trunk: Tree, batch: Any, form: str, dropout: bool) -> None:
     forms = {
         "scan": trunk,
         "unstacked": {**trunk, "layers": unstack_layers(trunk["layers"])},
@@ -129,14 +129,14 @@ def test_every_form_of_the_layers_gives_the_same(trunk: Tree, batch: Any, form: 
 
 
 @pytest.mark.parametrize("form", ["stacked", "scan", "looped, scan", "looped, scan, matmuls", "looped, scan, layers"])
-def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, batch: Any, form: str) -> None:
+def test_first_token_only_equals_the_full_computation_in_value_and_gradient(trunk: Tree, batch: Any, form: str) -> None:
     remat: Any = {"matmuls": "matmuls", "layers": "layers"}.get(form.rpartition(" ")[2], "none")
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
         contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
 
         def make_slots(held: Tree, shared: None, key: jax.Array | None) -> dict[str, Any]:
-            # In front of the last layer's own feed-forward network, so that both of its blocks matter.
+            # Before the last layer's own feed-forward network, so that both of its blocks matter.
             def slot(given: Sublayer) -> tuple[jax.Array, None]:
                 return given.norm(held["attention"] * given.output + given.residual), None
 
@@ -172,23 +172,23 @@ def test_first_token_alone_is_that_of_all_in_value_and_gradient(trunk: Tree, bat
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_more_is_computed_again_the_less_is_kept(trunk: Tree, batch: Any, dtype: str, scan: bool) -> None:
+def test_more_rematerialization_keeps_fewer_residuals(trunk: Tree, batch: Any, dtype: str, scan: bool) -> None:
     def kept(remat: Any) -> int:
         def run(x: Tree) -> jax.Array:
             options = EncoderOptions(dtype=dtype, scan_layers=scan, remat=remat)
             return encode(x, CONFIG, batch, key=jax.random.key(3), options=options)[0]
 
-        # What the backward pass is given is what its function holds.
+        # The residuals of the backward pass are the leaves of its function.
         return sum(leaf.nbytes for leaf in jax.tree.leaves(jax.vjp(run, cast_trunk(trunk, dtype))[1]))
 
     nothing, matmuls, layers = (kept(remat) for remat in ("none", "matmuls", "layers"))
     assert layers < 0.5 * matmuls
-    # Bytes, a hundredth above what is kept. Under JAX's own derivative of attention each is more.
+    # Bytes, one percent above the actual residuals. JAX's own derivative of attention keeps more in every case.
     bounds = {"float32": (95_100, 75_000), "bfloat16": (49_900, 39_400)}
     assert (nothing < bounds[dtype][0], matmuls < bounds[dtype][1]) == (True, True), (nothing, matmuls)
 
 
-def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:
+def test_first_token_only_applies_dropout(trunk: Tree, batch: Any) -> None:
     def hidden(seed: int) -> jax.Array:
         return encode(trunk, CONFIG, batch, key=jax.random.key(seed), first_token_only=True)[0]
 
@@ -196,7 +196,7 @@ def test_first_token_alone_has_dropout_too(trunk: Tree, batch: Any) -> None:
     assert np.abs(hidden(3) - hidden(4)).max() > 0.1
 
 
-def test_stacking_undoes_unstacking(trunk: Tree) -> None:
+def test_stacking_inverts_unstacking(trunk: Tree) -> None:
     unstacked = unstack_layers(trunk["layers"])
     assert sorted(unstacked) == ["0", "1", "2"]
     assert tree_digest(stack_layers(unstacked)) == tree_digest(trunk["layers"])
@@ -209,7 +209,7 @@ def test_stacking_undoes_unstacking(trunk: Tree) -> None:
 
 
 @pytest.mark.parametrize("scan", [False, True])
-def test_slots_with_nothing_in_them_change_no_bit(trunk: Tree, batch: Any, scan: bool) -> None:
+def test_empty_slots_leave_outputs_bit_identical(trunk: Tree, batch: Any, scan: bool) -> None:
     options = EncoderOptions(scan_layers=scan)
     plain, _ = encode(trunk, CONFIG, batch, options=options)
     contents = {"ffn": jnp.zeros((3, 1))}
@@ -221,7 +221,7 @@ def test_slots_with_nothing_in_them_change_no_bit(trunk: Tree, batch: Any, scan:
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize(("layers", "top_k"), [((0, 1, 2), None), ((0, 2), None), ((1,), 2), ((0, 1), 2)])
-def test_slots_get_their_own_layers_contents(
+def test_slots_receive_the_contents_of_their_layer(
     trunk: Tree, batch: Any, layers: tuple[int, ...], top_k: int | None, scan: bool
 ) -> None:
     contents = {"ffn": 1.0 + jnp.arange(len(layers), dtype=jnp.float32)}
@@ -240,7 +240,7 @@ def test_slots_get_their_own_layers_contents(
     assert attention["ffn"][:, 0, 0, 0].tolist() == contents["ffn"].tolist()
 
 
-def test_dropout_follows_the_key(trunk: Tree, batch: Any) -> None:
+def test_dropout_depends_on_the_key(trunk: Tree, batch: Any) -> None:
     hidden = jax.jit(lambda seed: encode(trunk, CONFIG, batch, key=jax.random.key(seed))[0])
     assert np.array_equal(hidden(3), hidden(3))
     assert np.abs(hidden(3) - hidden(4)).max() > 0.1
@@ -250,8 +250,8 @@ def test_dropout_follows_the_key(trunk: Tree, batch: Any) -> None:
 # Padding
 
 
-# The parity tests above say the same of BERT; RoBERTa's positions depend on the padding.
-def test_padding_changes_no_other_position() -> None:
+# The parity tests above check this for BERT. RoBERTa's positions depend on the padding.
+def test_padding_does_not_affect_other_positions() -> None:
     arrays, values = load("roberta")
     config = trunk_config(values, where="roberta")
     params = from_hugging_face(state(arrays), config, where="roberta")
@@ -262,7 +262,7 @@ def test_padding_changes_no_other_position() -> None:
         np.testing.assert_allclose(alone[0], padded[row, :length], atol=1e-5)
 
 
-def test_a_row_of_padding_alone_stays_finite(trunk: Tree, batch: Any) -> None:
+def test_row_of_only_padding_stays_finite(trunk: Tree, batch: Any) -> None:
     batch = {**batch, "mask": batch["mask"].at[2].set(False)}
 
     def loss(trunk: Tree) -> jax.Array:
@@ -271,13 +271,13 @@ def test_a_row_of_padding_alone_stays_finite(trunk: Tree, batch: Any) -> None:
     assert all(np.isfinite(leaf).all() for leaf in flatten(jax.jit(jax.grad(loss))(trunk)).values())
 
 
-def test_longest_row_leaves_out_robertas_reserved_positions() -> None:
+def test_max_length_excludes_robertas_reserved_positions() -> None:
     assert trunk_config(load("bert")[1], where="bert").max_length == 40
     assert trunk_config(load("roberta")[1], where="roberta").max_length == 38
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_rows_longer_than_the_positions_are_an_error(name: str) -> None:
+def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
     arrays, values = load(name)
     config = trunk_config(values, where=name)
     params = from_hugging_face(state(arrays), config, where=name)
@@ -290,7 +290,7 @@ def test_rows_longer_than_the_positions_are_an_error(name: str) -> None:
 # Cost
 
 
-def test_first_token_alone_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
+def test_first_token_only_saves_almost_all_of_the_last_layer(trunk: Tree) -> None:
     tokens = jnp.ones((2, 20), jnp.int32)
 
     def flops(**options: Any) -> float:
@@ -311,5 +311,5 @@ def test_gradient_of_the_top_layer_stops_below_it(trunk: Tree, batch: Any) -> No
         rest = {name: tree for name, tree in split_trunk.items() if name not in trained}
         return jax.jit(jax.grad(loss)).lower(part, rest).compile().cost_analysis()["flops"]
 
-    # Forward through three layers, and twice that again behind each trained one: 3 + 2 against 3 + 6.
+    # Forward through three layers, and twice that for the backward pass of each trained layer: 3 + 2 against 3 + 6.
     assert flops(("top_layers",)) < 0.65 * flops(("layers", "top_layers"))

@@ -1,4 +1,4 @@
-"""A trunk's config.json is checked field by field, and against the weights before anything of its sizes is made."""
+"""A trunk's config.json is checked field by field, and against the weights before anything is allocated."""
 
 import json
 import shutil
@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from afjax.errors import UserError
 from afjax.trunk.hugging_face import config_values, trunk_config
-from afjax.trunk.pretrained import load_trunk, trunk_size
+from afjax.trunk.pretrained import load_trunk
+from afjax.trunk.sizes import trunk_size
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize(
     "text", ["[]", "null", '"bert"', "3", "", "{", "[" * 100_000, '{"a":' * 100_000, '{"vocab_size": 1e999}', b"\xff"]
 )
-def test_a_config_that_is_not_an_object_is_refused(folder: Path, text: str | bytes) -> None:
+def test_config_that_is_not_an_object_is_refused(folder: Path, text: str | bytes) -> None:
     (folder / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert str(folder / "config.json") in refusal(folder)
     with pytest.raises(UserError, match=r"config\.json"):
@@ -56,7 +57,7 @@ SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 @pytest.mark.parametrize("field", SIZES)
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, [], {}, 10**400])
-def test_a_size_is_a_whole_number_above_zero(folder: Path, field: str, value: Any) -> None:
+def test_sizes_must_be_positive_integers(folder: Path, field: str, value: Any) -> None:
     write(folder, **{field: value})
     message = refusal(folder)
     assert f"{field} is {json.dumps(value)[:20]}" in message
@@ -65,19 +66,19 @@ def test_a_size_is_a_whole_number_above_zero(folder: Path, field: str, value: An
 
 @pytest.mark.parametrize("field", SHARES)
 @pytest.mark.parametrize("value", [2, 1, -0.1, "0.1", None, True, [0.1]])
-def test_a_dropout_probability_is_below_one(folder: Path, field: str, value: Any) -> None:
+def test_dropout_probabilities_must_be_below_one(folder: Path, field: str, value: Any) -> None:
     write(folder, **{field: value})
     assert f"{field} is {json.dumps(value)}" in refusal(folder)
 
 
 @pytest.mark.parametrize("value", [0, -1, "1e-12", None, False, 1e300, 10**400, []])
-def test_an_epsilon_is_a_finite_number_above_zero(folder: Path, value: Any) -> None:
+def test_epsilon_must_be_positive_and_finite(folder: Path, value: Any) -> None:
     write(folder, layer_norm_eps=value)
     assert f"layer_norm_eps is {json.dumps(value)[:20]}" in refusal(folder)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_an_epsilon_that_is_no_number_is_refused(folder: Path, value: str) -> None:
+def test_nan_or_infinite_epsilon_is_refused(folder: Path, value: str) -> None:
     text = (folder / "config.json").read_text().replace("{", '{"layer_norm_eps": ' + value + ",", 1)
     (folder / "config.json").write_text(text)
     assert value.strip("-") in refusal(folder)
@@ -91,13 +92,13 @@ def test_an_epsilon_that_is_no_number_is_refused(folder: Path, value: str) -> No
         "model_type": ["gpt2", ["bert"], None, 1],
     }.items(),
 )
-def test_other_fields(folder: Path, field: str, values: list[Any]) -> None:
+def test_invalid_values_of_other_fields_are_refused(folder: Path, field: str, values: list[Any]) -> None:
     for value in values:
         write(folder, **{field: value})
         refusal(folder)
 
 
-def test_unusual_values_that_are_the_users_own(folder: Path) -> None:
+def test_unusual_but_valid_values_are_accepted(folder: Path) -> None:
     write(folder, layer_norm_eps=0.5, hidden_dropout_prob=0, pad_token_id=None, hidden_act="gelu_pytorch_tanh")
     config = load_trunk(str(folder)).config
     assert (config.layer_norm_epsilon, config.hidden_dropout, config.pad_id) == (0.5, 0, 0)
@@ -106,7 +107,7 @@ def test_unusual_values_that_are_the_users_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("field", [*SIZES, "model_type"])
-def test_a_missing_field_is_named(folder: Path, field: str) -> None:
+def test_missing_field_is_named_in_the_error(folder: Path, field: str) -> None:
     values = json.loads((folder / "config.json").read_text())
     del values[field]
     (folder / "config.json").write_text(json.dumps(values))
@@ -115,7 +116,7 @@ def test_a_missing_field_is_named(folder: Path, field: str) -> None:
 
 @pytest.mark.parametrize("field", [field for field in SIZES if field != "num_attention_heads"])
 @pytest.mark.parametrize("value", [1_000_000_000, 9984])
-def test_sizes_that_the_weights_do_not_have_are_refused_at_once(folder: Path, field: str, value: int) -> None:
+def test_sizes_that_contradict_the_weights_are_refused_early(folder: Path, field: str, value: int) -> None:
     write(folder, **{field: value})
     tracemalloc.start()
     try:
@@ -127,7 +128,7 @@ def test_sizes_that_the_weights_do_not_have_are_refused_at_once(folder: Path, fi
     assert len(message) < 1000
 
 
-def test_a_layer_number_without_end_costs_nothing(folder: Path) -> None:
+def test_huge_number_of_layers_is_refused_cheaply(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors[f"encoder.layer.{'9' * 5000}.output.dense.bias"] = tensors["encoder.layer.0.output.dense.bias"]
     save_file(tensors, folder / "model.safetensors")

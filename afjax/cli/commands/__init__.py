@@ -1,1 +1,1 @@
-"""The commands, one module each: its flags, its help, and what it runs."""
+"""The commands, one module each, with their flags and help."""

@@ -1,4 +1,4 @@
-"""``afjax adapterdrop``: score and speed without the adapters of more and more layers."""
+"""``afjax adapterdrop``: measures score and speed as adapters are dropped layer by layer."""
 
 import argparse
 from typing import Any

@@ -35,14 +35,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.num_steps < 1:
         raise UserError(f"--num_steps is {arguments.num_steps}; it must be at least 1.")
     prepared = bench.prepare(
-        trunk=arguments.trunk,
-        method=arguments.method,
-        mode=arguments.mode,
-        num_adapters=arguments.num_adapters,
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
-        scan_layers=arguments.scan_layers,
-        trunk_dtype=arguments.trunk_dtype,
+        bench.Case(
+            trunk=arguments.trunk,
+            method=arguments.method,
+            mode=arguments.mode,
+            num_adapters=arguments.num_adapters,
+            batch_size=arguments.batch_size,
+            max_length=arguments.max_length,
+            scan_layers=arguments.scan_layers,
+            trunk_dtype=arguments.trunk_dtype,
+        )
     )
     figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
     print(

@@ -64,8 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
         metric=arguments.metric,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
-        num_resamples=arguments.resamples,
-        seed=arguments.seed,
+        bootstrap=comparing.Bootstrap(arguments.resamples, arguments.seed),
     )
     print("\n".join(comparing.to_lines(found)))
     if arguments.json:

@@ -31,7 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def list_lines() -> list[str]:
-    """The built-in configs: name, first line of the docstring, and arguments with their defaults."""
+    """Lists the built-in configs: name, first docstring line, arguments with defaults."""
     from afjax.cli.configs import builtin_configs
 
     lines = []
@@ -44,10 +44,10 @@ def list_lines() -> list[str]:
 
 
 def show_lines(given: str) -> list[str]:
-    """One config, built-in or a file: its docstring, its arguments with their defaults, and its file.
+    """Shows one config, built-in or a file: docstring, arguments with defaults, file.
 
     Raises:
-      UserError: There is no such config, or it fails.
+      UserError: The config does not exist or fails.
     """
     path, about, arguments = _described(given)
     return [*about.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]

@@ -1,4 +1,4 @@
-"""``afjax export``: writes what a store has for other programs."""
+"""``afjax export``: exports stored models for other programs."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``afjax import``: brings in adapters and trunks of other code."""
+"""``afjax import``: imports adapters and trunks from other libraries."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -167,16 +167,13 @@ def _bert(arguments: argparse.Namespace) -> int:
 
 
 def _bert_n_pals(arguments: argparse.Namespace) -> int:
-    from afjax.interop.bert_n_pals import import_bert_n_pals
+    from afjax.interop.bert_n_pals import PalsFiles, import_bert_n_pals
 
     models = import_bert_n_pals(
-        arguments.source,
-        config=arguments.config,
+        PalsFiles(checkpoint=arguments.source, config=arguments.config, vocab=arguments.vocab, case=arguments.case),
         tasks=_names(arguments.tasks),
         output=arguments.output,
         store_folder=arguments.store,
-        vocab=arguments.vocab,
-        case=arguments.case,
         name=arguments.name,
         max_length=arguments.max_length,
         overwrite=arguments.overwrite,
@@ -187,9 +184,11 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
 
 
 def _stored(model: "TaskModel", store: str) -> list[str]:
-    """What of a model is now in the store, one artefact a line."""
+    """One line per artefact of a model in the store."""
+    from afjax.model.saving import artefacts
+
     labels = f"labels {', '.join(model.labels)}" if model.labels else model.task.kind
-    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in model.artefacts()]
+    return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artefacts(model)]
 
 
 def _names(words: str) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""``afjax plot``: draws the papers' figures, those of finished runs here and those of stored models in two modules."""
+"""``afjax plot``: draws the papers' figures.
+
+This module draws the figures of finished runs. ``plot_activations`` and ``plot_spans`` draw the figures of stored
+models.
+"""
 
 import argparse
 import functools
@@ -12,7 +16,7 @@ from afjax.cli.parsers import add_command, add_group
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
-    from afjax.analysis.runs import Collection
+    from afjax.analysis.run_records import Collection
 
 DIFFERENCES_EXAMPLE = """\
 example:
@@ -94,7 +98,7 @@ def _plot_grid(name: str, arguments: argparse.Namespace, found: "Collection") ->
     grid = tables.make_grid(found, by_size=True, **shared)
     if not arguments.task:
         points = run_figures.tradeoff_points(grid)
-        # Percentiles over other tasks are not to be compared.
+        # Percentiles over different sets of tasks are not comparable.
         most = max(point.count for point in points)
         few = [f"{point.method} ({point.count})" for point in points if point.count < most]
         if few:

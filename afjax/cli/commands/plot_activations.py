@@ -1,4 +1,4 @@
-"""``afjax plot activations``: what fusions attend to."""
+"""``afjax plot activations``: plots which adapters fusions attend to."""
 
 import argparse
 import sys
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{flag} is blank; give it words, whose tokens the figure shows.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
-        # Before a head is loaded, so that the message about a wrong name says that no fusion has it.
+        # Checked before a head is loaded, so that for a wrong name the message says that no fusion has it.
         store.read_manifest(arguments.store, "fusion", name)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "fusion", fusions[0])
     check_layers(layers, trunk.config.num_layers)

@@ -1,4 +1,4 @@
-"""``afjax plot spans``: what is lost without the adapters of each span of layers."""
+"""``afjax plot spans``: plots the drop in score if a span of layers has no adapters."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``afjax prune``: score and speed with fewer adapters in each layer's fusion."""
+"""``afjax prune``: measures score and speed with fewer adapters in each layer's fusion."""
 
 import argparse
 from typing import Any
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         check_output(output)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
-    # If this cannot be done, it is refused before anything is printed.
+    # Raises here, before anything is printed, if the fusion cannot be pruned.
     task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
     layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)

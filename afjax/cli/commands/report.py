@@ -1,4 +1,4 @@
-"""``afjax report``: all about a workdir's runs, as one HTML page."""
+"""``afjax report``: writes an HTML page about a workdir's runs."""
 
 import argparse
 import functools
@@ -34,6 +34,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis.report import write_report
+    from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
@@ -46,8 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.output,
         rows_of=lambda model: own_rows(model, arguments, "dev"),
         load_trunk=functools.cache(load_trunk),
-        store_folder=arguments.store,
-        trunk=arguments.trunk,
+        moved=Moved(store_folder=arguments.store, trunk=arguments.trunk),
         num_mistakes=arguments.mistakes,
         batch_size=arguments.batch_size,
     )

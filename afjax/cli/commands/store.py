@@ -1,4 +1,4 @@
-"""``afjax store``: lists, checks and shares what a store has."""
+"""``afjax store``: lists, checks and shares the artefacts of a store."""
 
 import argparse
 from typing import Any

@@ -57,18 +57,16 @@ def _run(arguments: argparse.Namespace) -> int:
         split=arguments.split,
         partial=arguments.partial,
     )
-    # A plan has at least one head. If the heads belong to different trunks, loading the models refuses the others.
+    # A plan has at least one head. If another head belongs to a different trunk, loading its model fails.
     head = next(job.head for job in jobs if job.head)
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
     lines = submission.write(
         arguments.benchmark,
         jobs,
-        store_folder=arguments.store,
-        trunk=trunk,
+        submission.load_models(jobs, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch),
         output=arguments.output,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
-        allow_mismatch=arguments.allow_mismatch,
     )
     print("\n".join(lines))
     return 0

@@ -1,4 +1,4 @@
-"""``afjax table``: the papers' tables, from finished runs."""
+"""``afjax table``: prints the papers' tables from finished runs."""
 
 import argparse
 import sys
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis import formats, runs, tables
 
-    # Before anything is read, which may take its time.
+    # Checked before the runs are read, which may take a while.
     for given, names, what in (
         (arguments.layout, tables.LAYOUTS, "layout"),
         (arguments.format, formats.FORMATS, "format"),

@@ -1,4 +1,4 @@
-"""``afjax tpu``: what a run takes on a TPU slice, without one."""
+"""``afjax tpu``: estimates the cost of a run on a TPU slice, without a TPU."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ one loop, which takes less than half the time to compile, unless --unrolled is g
 is that of all chips."""
 
 
-# The defaults of --method. With --config these flags are refused, because a config has its own settings. Only a parser
-# without defaults shows whether they were given.
+# Defaults of the flags that belong to --method. With --config these flags are refused, because a config has its own
+# settings. The parser itself has no defaults, so that the command can tell whether a flag was given.
 METHOD_DEFAULTS: Mapping[str, Any] = {
     "trunk": "bert-base",
     "num_adapters": 16,
@@ -77,20 +77,22 @@ def _run(arguments: argparse.Namespace) -> int:
                 f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
                 "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
-        planned = plan.of_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
+        planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
         numbers = {**METHOD_DEFAULTS, **given}
-        planned = plan.of_method(
-            trunk=numbers["trunk"],
-            method=arguments.method,
-            num_adapters=numbers["num_adapters"],
-            num_tasks=numbers["num_tasks"],
-            batch_size=numbers["batch_size"],
-            max_length=numbers["max_length"],
-            dtype=numbers["trunk_dtype"],
-            scan_layers=not numbers["unrolled"],
-            remat=numbers["remat"],
-            mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
+        planned = plan.plan_method(
+            plan.MethodCase(
+                trunk=numbers["trunk"],
+                method=arguments.method,
+                num_adapters=numbers["num_adapters"],
+                num_tasks=numbers["num_tasks"],
+                batch_size=numbers["batch_size"],
+                max_length=numbers["max_length"],
+                dtype=numbers["trunk_dtype"],
+                scan_layers=not numbers["unrolled"],
+                remat=numbers["remat"],
+                mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
+            )
         )
     found = report.report(planned, topology, fit=not arguments.no_fit)
     print("\n".join(report.to_lines(found)))

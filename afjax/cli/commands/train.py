@@ -8,6 +8,7 @@ from afjax.cli.explain import explain
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import settings_text
 from afjax.cli.stored_model import set_up_libraries
+from afjax.display.tables import table_lines
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
 
@@ -69,9 +70,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.train.workdir import find_store
 
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    # SIGTERM after joining, which brings a handler of JAX's own.
+    # Handle SIGTERM after joining the job, because joining installs JAX's own handler.
     with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
-        with hosts.together():
+        with hosts.all_hosts_or_raise():
             config = load_experiment(
                 arguments.config,
                 arguments.overrides,
@@ -99,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print_results(config: "ExperimentConfig", results: "Sequence[Result]", store_folder: "epath.Path") -> None:
-    """Prints the table of an experiment's dev metrics, and where its artefacts are."""
+    """Prints the table of an experiment's dev metrics, and the store of its artefacts."""
     rows = [("trained", "on", "dev metric")]
     for result in results:
         value = result.metrics.get(result.main_metric)
@@ -108,8 +109,4 @@ def _print_results(config: "ExperimentConfig", results: "Sequence[Result]", stor
     if config.recipe == "multitask":
         mean = sum(result.metrics[result.main_metric] for result in results) / len(results)
         rows.append(("mean over the tasks", "", f"{mean:.4f}"))
-    first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    print()
-    for trained, task, score in rows:
-        print(f"{trained:{max(first, 32)}} {task:{max(second, 20)}} {score:>24}")
-    print(f"\nStore: {store_folder}")
+    print("\n".join(["", *table_lines(rows, num_texts=2), "", f"Store: {store_folder}"]))

@@ -1,1 +1,1 @@
-"""Where rows come from: files, archives, official downloads of benchmarks, TFDS, and built-in tasks."""
+"""Sources of rows: files, archives, official downloads of benchmarks, TFDS, and built-in tasks."""

@@ -1,4 +1,4 @@
-"""Reads the files in .tar.gz and .zip archives in place, without unpacking them to the disk."""
+"""Reads files from .tar.gz and .zip archives without unpacking them to disk."""
 
 import gzip
 import lzma
@@ -14,10 +14,10 @@ from pathlib import Path
 from afjax.errors import UserError
 
 ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
-# An archive's files are texts, which are read into memory. The longest of 20 Newsgroups has 160,000 bytes.
+# Members are texts and are read into memory. The longest text of 20 Newsgroups has 160,000 bytes.
 MAX_MEMBER_BYTES = 2**26
 
-# The standard library's exceptions for damaged archives.
+# Exceptions that the standard library raises for damaged archives.
 _DAMAGED = (
     EOFError,
     NotImplementedError,
@@ -32,11 +32,11 @@ _DAMAGED = (
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yields ``(member, its bytes)`` for the wanted files of an archive, in its order; links are not followed.
+    """Yields ``(name, bytes)`` for the wanted files of an archive, in its order. Links are not followed.
 
     Raises:
-      UserError: The archive is missing, truncated, damaged or encrypted; a wanted file has more than
-        ``MAX_MEMBER_BYTES``; or a member, wanted or not, would leave the folder that the archive was unpacked in.
+      UserError: The archive is missing, truncated, damaged or encrypted; a wanted file is larger than
+        ``MAX_MEMBER_BYTES``; or the path of any member, wanted or not, leads out of the archive.
     """
     kind = ".zip" if archive.name.endswith(".zip") else ".tar.gz"
     try:
@@ -60,7 +60,7 @@ def _read_tar(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                 file = tar.extractfile(member)
                 assert file is not None, "regular files can be opened"
                 yield name, file.read()
-        # Only at its end does gzip know that the data is sound.
+        # gzip checks its checksum only at the end of the data.
         while unpacked.read(2**20):
             pass
 
@@ -77,12 +77,12 @@ def _read_zip(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             if member.flag_bits & 1:
                 raise UserError(f"{archive} has the member {name}, which is encrypted; unpack the archive first.")
             _check_size(archive, name, member.file_size)
-            # zipfile reads no more than the size that was checked, and compares a checksum.
+            # zipfile never reads more than the size checked above, and it verifies the checksum.
             yield name, packed.read(member)
 
 
 def _link_target(packed: zipfile.ZipFile, archive: Path, member: zipfile.ZipInfo) -> str:
-    """A symbolic link's target, which a zip archive stores as the link's contents."""
+    """The target of a symbolic link, which zip archives store as the link's content."""
     _check_size(archive, member.filename, member.file_size)
     return packed.read(member).decode("utf-8", "replace")
 
@@ -96,7 +96,7 @@ def _check_size(archive: Path, name: str, size: int) -> None:
 
 
 def _check_inside(archive: Path, name: str, target: str, folder: str = "") -> None:
-    """Refuses members that point out of the archive, as no published archive does.
+    """Raises UserError for a member whose path or link target leads out of the archive.
 
     Args:
       archive: The archive.

@@ -1,18 +1,17 @@
-"""Three small tasks from a grammar, so that the quickstart and the tests need no data.
+"""Three small tasks generated from a grammar, so that the quickstart and the tests need no data.
 
-Every row is two short sentences about people. Two source tasks teach relations between sentences:
+Every row is a pair of short sentences about people. Two source tasks teach relations between sentences:
 
-- ``entail`` (entailment, neutral, contradiction): quantifiers, numbers, and wider and narrower
-  statements under and outside a negation;
-- ``paraphrase`` (different, same): active and passive, opposite comparatives, order in time, giving
-  and receiving.
+- ``entail`` (entailment, neutral, contradiction): quantifiers, numbers, and more general and more specific statements,
+  with and without negation.
+- ``paraphrase`` (different, same): active and passive, opposite comparatives, temporal order, giving and receiving.
 
-``target`` asks whether the second sentence follows from the first. It has 200 training rows, the
-relations of both sources and other content words than theirs. The rows of all labels share their words
-and differ in who stands where, in the quantifier or in the scope of a negation: single words tell
-little, and 200 rows are too few to learn the relations from.
+``target`` asks whether the second sentence follows from the first. It has 200 training rows, the relations of both
+source tasks, and different content words. Rows of all labels use the same words and differ only in the order of the
+people, in the quantifier or in the scope of a negation. Single words therefore say little about the label, and 200 rows
+are too few to learn the relations from scratch.
 
-Rows are drawn with fixed seeds, and no row occurs twice in a task, so dev and test hold none of train.
+Rows are drawn with fixed seeds. No row occurs twice in a task, so train, dev and test are disjoint.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,21 +28,21 @@ from afjax.errors import UserError, did_you_mean
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-# What the second quantifier makes of a sentence with the first one.
+# For each label, pairs of quantifiers: the label holds between a sentence with the first and the same with the second.
 QUANTIFIERS = {
     "entailment": (("All", "Some"), ("All", "Most"), ("Most", "Some"), ("None", "Not all")),
     "neutral": (("Some", "All"), ("Most", "All"), ("Some", "Most"), ("Not all", "None")),
     "contradiction": (("All", "None"), ("None", "Some"), ("Some", "None"), ("None", "Most"), ("All", "Not all")),
 }
 
-# (polarity, width) of two statements, of which the narrow one, if true, makes the wide one true.
+# For each label, pairs of statements, each a polarity (+ or -) and a width. The narrow statement implies the wide one.
 SCOPES = {
     "entailment": (("+narrow", "+wide"), ("-wide", "-narrow")),
     "neutral": (("+wide", "+narrow"), ("-narrow", "-wide"), ("+wide", "-narrow"), ("-narrow", "+wide")),
     "contradiction": (("+narrow", "-wide"), ("-wide", "+narrow")),
 }
 
-# The same for "at least" (+) and "fewer than" (-) a low and a higher number.
+# The same for "at least" (+) and "fewer than" (-), with a low and a high number.
 COUNTS = {
     "entailment": (("+high", "+low"), ("-low", "-high")),
     "neutral": (("+low", "+high"), ("-high", "-low"), ("+low", "-high"), ("-high", "+low")),
@@ -52,7 +51,7 @@ COUNTS = {
 
 
 def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """All, most, some, none, not all."""
+    """Quantifiers: all, most, some, none, not all."""
     first, second = pick(rng, QUANTIFIERS[label])
     _, past = pick(rng, words.handled)
     rest = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
@@ -60,7 +59,7 @@ def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Special and general terms, or a detail said and left out; negation turns their order round."""
+    """Specific and general terms, or a sentence with and without a detail. Negation reverses the entailment."""
     general, specials = pick(rng, words.things)
     special = pick(rng, specials)
     if rng.integers(2):
@@ -79,7 +78,7 @@ def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """At least and fewer than."""
+    """Numbers: at least and fewer than."""
     low, high = sorted(two(rng, range(len(NUMBERS))))
     count = {
         "+low": f"At least {NUMBERS[low]}",
@@ -109,7 +108,7 @@ def comparison(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def order(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """What came before and what came after."""
+    """Temporal order: before and after."""
     people, events = two(rng, words.people), two(rng, words.events)
     happenings = (f"{people[0]} {events[0]}", f"{people[1]} {events[1]}")
     return converse(rng, label, happenings, "The {0} before the {1}.", "The {1} after the {0}.")
@@ -123,7 +122,7 @@ def passing(rng: np.random.Generator, words: Words, label: str) -> Pair:
 
 
 def converse(rng: np.random.Generator, label: str, pair: tuple[str, str], direct: str, reverse: str) -> Pair:
-    """One form of a statement about a pair, and the other form about the same or the swapped pair."""
+    """Pairs one form of a statement with the other form, about the same people or with the people swapped."""
     second = pair if label == "same" else pair[::-1]
     forms = (direct, reverse) if rng.integers(2) else (reverse, direct)
     return forms[0].format(*pair), forms[1].format(*second)
@@ -140,22 +139,22 @@ def two(rng: np.random.Generator, items: Sequence[Any]) -> tuple[Any, Any]:
     return items[first], items[(first + step) % len(items)]
 
 
-# Draws a pair for a label of its own: entailment, neutral, contradiction; or different, same.
+# Draws a pair of sentences for one of the relation's labels: entailment, neutral, contradiction; or different, same.
 Relation = Callable[[np.random.Generator, Words, str], Pair]
-# For each label of a task, the relation's labels that stand for it.
+# Maps each label of a task to the corresponding labels of the relation.
 LabelMap = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """How one task's rows are drawn.
+    """The grammar of one task.
 
     Attributes:
-      seed: Of all its rows.
-      words: Its content words.
-      relations: Which relations it has, and what each may draw for a label of the task. They take turns,
-        so that every split has equally many rows of each.
-      sizes: Rows of train, dev and test.
+      seed: Random seed of the task's rows.
+      words: The task's content words.
+      relations: The task's relations, each with its labels for each label of the task. Relations alternate, so that
+        every split has the same number of rows of each.
+      sizes: Number of rows of train, dev and test.
     """
 
     seed: int
@@ -213,7 +212,7 @@ def builtin_rows(name: str, split: str) -> Rows:
 
 
 def draw_rows(grammar: Grammar) -> dict[str, Rows]:
-    """Draws every split; the labels are about equally frequent in each."""
+    """Draws every split. Each label has about the same number of rows."""
     rng = np.random.default_rng(grammar.seed)
     names = grammar.label_names
     seen: set[Pair] = set()

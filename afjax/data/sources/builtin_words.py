@@ -1,4 +1,4 @@
-"""The content words of the built-in tasks: those of the target are other ones than the sources'."""
+"""Content words of the built-in tasks. The target task and the source tasks have no content words in common."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Words:
-    """The content words that a task's sentences are made of.
+    """The content words of a task's sentences.
 
     Attributes:
-      people: Nouns with a regular plural.
-      handled: (base form, past) of verbs for what people do with things.
-      met: Past participles, equal to the past, of verbs for what people do to each other.
-      things: (general term, special terms), plurals.
+      people: Nouns for people, with a regular plural.
+      handled: ``(base form, past)`` of verbs whose objects are things.
+      met: Past participles of verbs whose objects are people. They must equal the past tense.
+      things: ``(general term, specific terms)``, plural nouns.
       details: Places and times.
       compared: Comparatives and their opposites.
-      events: What somebody does alone, in the past tense.
-      passed: How a thing changes hands, seen from the giver and from the receiver.
-      held: What changes hands.
+      events: Intransitive verbs in the past tense.
+      passed: ``(giver's verb, receiver's verb)`` for the same event, in the past tense.
+      held: Nouns for objects that are given and received.
     """
 
     people: tuple[str, ...]
@@ -32,8 +32,8 @@ class Words:
     held: tuple[str, ...]
 
 
-# As many people as the vocabulary of BERT has room for in one token each: with few, an adapter learns the
-# pairs of people by heart in place of the relation between the sentences.
+# As many people as possible that are a single token in BERT's vocabulary. With few people, an adapter memorizes the
+# pairs of people instead of learning the relation between the sentences.
 SOURCE_WORDS = Words(
     people=tuple(
         "nurse farmer teacher lawyer painter singer driver doctor sailor dancer judge student hunter banker actor "

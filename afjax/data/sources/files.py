@@ -1,4 +1,4 @@
-"""Reads rows of named columns from JSONL, TSV and CSV files, each also gzipped."""
+"""Reads rows of named columns from JSONL, TSV and CSV files, which may be gzipped."""
 
 import csv
 import errno
@@ -22,15 +22,15 @@ ENDINGS = tuple(f"{ending}{packed}" for ending in FORMATS for packed in ("", ".g
 def read_rows(path: Path, ending: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
 
-    TSV has no quoting; CSV quotes as Python's ``csv`` does. Both begin with a line of column names, and their values
-    are strings. Blank lines are skipped.
+    TSV has no quoting. CSV is quoted as in Python's ``csv`` module. Both start with a line of column names, and their
+    values are strings. Blank lines are skipped.
 
     Args:
       path: The file.
-      ending: One of ``FORMATS``, the file's format; empty: the file's name says it.
+      ending: The file's format, one of ``FORMATS``. If empty, the format is taken from the file's name.
 
     Raises:
-      UserError: The file is missing, empty, truncated, not UTF-8 or malformed; with its line.
+      UserError: The file is missing, empty, truncated, not UTF-8 or malformed. The message names the line.
     """
     ending = ending or Path(path.name.removesuffix(".gz")).suffix
     if ending not in FORMATS:
@@ -39,10 +39,10 @@ def read_rows(path: Path, ending: str = "") -> Iterator[tuple[str, dict[str, Any
 
 
 def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields rows as :func:`read_rows` does, from an open stream such as the standard input.
+    """Yields rows from an open stream, such as standard input; see :func:`read_rows`.
 
     Args:
-      stream: The bytes.
+      stream: A binary stream.
       name: The stream's name in error messages.
       ending: One of ``FORMATS``.
     """
@@ -51,7 +51,7 @@ def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> Iterator[tuple[
 
 
 def rows_of_lines(name: str, lines: Iterator[tuple[int, str]], ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of numbered lines, in the format that ``ending`` names."""
+    """Yields the rows of numbered lines in the format ``ending``."""
     rows = json_rows(name, lines) if ending == ".jsonl" else table_rows(name, lines, tabs=ending == ".tsv")
     empty = True
     for row in rows:
@@ -62,7 +62,7 @@ def rows_of_lines(name: str, lines: Iterator[tuple[int, str]], ending: str) -> I
 
 
 def find_split_file(folder: Path, split: str) -> Path | None:
-    """The file of a split in a task's folder, such as ``train.jsonl.gz``, or None.
+    """Finds the file of a split in a task's folder, such as ``train.jsonl.gz``; None if there is none.
 
     Raises:
       UserError: The folder is missing, or has two files for the split.
@@ -77,7 +77,7 @@ def find_split_file(folder: Path, split: str) -> Path | None:
             f"{problem}{reason}; a task's source is a folder with train and dev files, one file ({', '.join(FORMATS)}, "
             f"each also .gz), official:NAME:FOLDER, builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
         ) from None
-    # A link that leads nowhere counts, so that it is refused and not taken for a split that is not there.
+    # Broken links count as files, so that they cause an error instead of a silently missing split.
     found = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
     if len(found) > 1:
         raise UserError(
@@ -88,12 +88,12 @@ def find_split_file(folder: Path, split: str) -> Path | None:
 
 
 def file_stem(name: str) -> str:
-    """A data file's name without its ending: ``train`` of ``train.jsonl.gz``."""
+    """A data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
     return Path(name.removesuffix(".gz")).stem
 
 
 def nearest_in_folder(path: Path) -> str:
-    """``' Did you mean "..."?'`` for the name nearest to that of ``path`` in its folder, or an empty string."""
+    """Returns ``' Did you mean "..."?'`` with the most similar file name in the folder of ``path``, or ``''``."""
     try:
         names = sorted(os.listdir(path.parent))
     except (OSError, ValueError):
@@ -102,10 +102,10 @@ def nearest_in_folder(path: Path) -> str:
 
 
 def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[tuple[int, str]]:
-    """Yields ``(line number, line)`` with the line's end; a byte order mark in front is dropped.
+    """Yields ``(line number, line)``, including line ends. A byte order mark at the start of the file is dropped.
 
-    Of several encodings, the first that fits all of the file is taken. That is for old files, whose lines may also end
-    in lone carriage returns.
+    If several encodings are given, the first that decodes the entire file is used. This is meant for old files, so
+    lines can then also end in a single carriage return.
 
     Raises:
       UserError: The file is missing, truncated or in another encoding.
@@ -118,7 +118,7 @@ def read_lines(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> Iterator[
 
 
 def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
-    """All of a file, decoded as by :func:`read_lines`."""
+    """Reads an entire file; encodings are tried as in :func:`read_lines`."""
     return decode(str(path), b"".join(line for _, line in read_raw_lines(path)), encodings)
 
 
@@ -151,7 +151,7 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int = 1) -> str:
-    """Decodes bytes that begin with a line of ``source``, by the first of the encodings that fits."""
+    """Decodes bytes with the first encoding that fits. They start at line ``first_line`` of ``source``."""
     first_error = None
     for encoding in encodings:
         try:
@@ -160,7 +160,7 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
             first_error = first_error or error
             continue
         if "\0" in text:
-            # UTF-16 without a byte order mark decodes as UTF-8, with a NUL after each letter.
+            # UTF-16 without a byte order mark decodes as UTF-8, with NUL characters between the letters.
             line = first_line + text[: text.index("\0")].count("\n")
             raise UserError(f"{source}:{line} holds a NUL byte, as UTF-16 and binary files do; save the file as UTF-8.")
         return text
@@ -194,12 +194,12 @@ def table_rows(
     """Yields ``("PATH:LINE", {column: value})`` for every row of a table.
 
     Args:
-      path: What errors call the file.
-      lines: Of :func:`read_lines`.
-      tabs: Whether tabs set columns apart, without quoting; else commas do, with it.
-      names: Of the columns of a table whose first line is a row.
-      lenient: Takes what spreadsheets write: columns without a name, and stray quotes.
-      short: Gets the places of rows with fewer columns, which are then left out.
+      path: The file's name in error messages.
+      lines: Numbered lines, as from :func:`read_lines`.
+      tabs: Whether columns are separated by tabs, without quoting. Otherwise by commas, with quoting.
+      names: Column names, for a table without a line of column names.
+      lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
+      short: If given, rows with too few columns are skipped, and their ``PATH:LINE`` is appended to this list.
     """
     columns = list(names)
     checked = False
@@ -226,7 +226,7 @@ def table_rows(
 
 
 def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
-    """Refuses a first line that is one column only because other characters separate its columns."""
+    """Raises UserError if the first line has a single column because the file uses another separator."""
     right = "tabs" if tabs else "commas"
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
@@ -248,8 +248,8 @@ def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str
 def split_commas(
     path: Path | str, lines: Iterator[tuple[int, str]], *, strict: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Splits CSV; a quoted value may hold line ends, so a row's number is that of its first line."""
-    # Contexts can be longer than the 131,072 characters that csv takes for a field; its limit is one for all readers.
+    """Splits CSV. A quoted value can span lines; a row has the number of its first line."""
+    # Contexts can exceed csv's default limit of 131,072 characters per field. The limit is global to the module.
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in lines), strict=strict)
     number = 1
@@ -263,12 +263,12 @@ def split_commas(
 
 
 def shown_path(path: Path) -> str:
-    """A path as it looks in a message: whole, unless it is longer than a file system allows."""
+    """A path for a message, shortened if it is longer than file systems allow."""
     text = str(path)
     return text if len(text) <= 4096 else f"{text[:200]}..."
 
 
 def shorten(value: object) -> str:
-    """A value as it looks in a message: at most 40 characters of its repr."""
+    """A value for a message: its ``repr``, shortened to 40 characters."""
     text = shown(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

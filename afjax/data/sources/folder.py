@@ -1,4 +1,4 @@
-"""Sources that are a folder of splits or one file of rows."""
+"""Sources that are a folder with one file per split, or a single file."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
 
-# The first word of a file's name that says the file is a dev split. A folder that has one under another name than
-# "dev" does not get a dev split by hash, because its own would be ignored.
+# The beginning of a file name that indicates a dev split. A folder with such a file does not get a dev split by hash,
+# even if the file is not named "dev", because the file would be ignored.
 _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
 
 
@@ -22,7 +22,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
-    # A broken link counts as a file: its names must not be guessed.
+    # A broken link counts as a file, so that label names are not guessed in its place.
     known = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     return SplitSource(str(path), read_rows(path), known)
 
@@ -51,7 +51,7 @@ def _shared_form(source: str) -> str:
 
 
 def missing_split(task: TaskConfig, split: Split) -> UserError:
-    """The error for a split that a folder or a file does not have."""
+    """The error for a split that is missing from a folder or a file."""
     name = f"The task {task.name} has no {split} split"
     share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
     if task.source and is_one_file(task):
@@ -66,21 +66,21 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
 
 
 def is_one_file(task: TaskConfig) -> bool:
-    """Whether a task's source is a file of rows in place of a folder of splits."""
+    """Whether a task's source is a single file rather than a folder."""
     if not task.source:
         return False
     path = fetched(task.source)
-    # A file that does not exist is to be reported as a file.
+    # A missing path with a data file's ending counts as a file, so that the error is about a missing file.
     return os.path.isfile(path) or (path.name.endswith(ENDINGS) and not os.path.isdir(path))
 
 
 def split_path(task: TaskConfig, split: Split) -> Path | None:
-    """The file of a split: the file that the task names, else the usual one; None if there is none.
+    """Returns the file of a split: the one that the task names, or else the default; None if there is none.
 
-    A name in the task's ``train``, ``dev`` or ``test`` is relative to the source's folder.
+    File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
 
     Raises:
-      UserError: The source's folder is missing, or a task of one file names a train file as well.
+      UserError: The source's folder is missing, or the source is a file and the task also names a train file.
     """
     chosen = getattr(task, split)
     source = fetched(task.source) if task.source else Path()
@@ -97,9 +97,9 @@ def split_path(task: TaskConfig, split: Split) -> Path | None:
 
 
 def _similar_file(folder: Path, split: Split) -> str:
-    """``' Did you mean "validation.jsonl"?'`` for a file that may be the split, or an empty string.
+    """Returns ``' Did you mean "validation.jsonl"?'`` with a file that could be the split, or ``''``.
 
-    Names are compared without their endings, which all data files share. Other splits are not offered.
+    Names are compared without endings, because all data files share them. Files of other splits are not suggested.
     """
     if split == "dev" and (found := _dev_files(folder)):
         return f' Did you mean "{found[0]}"?'
@@ -109,7 +109,7 @@ def _similar_file(folder: Path, split: Split) -> str:
 
 
 def _dev_files(folder: Path) -> list[str]:
-    """The data files of a folder whose names say that they are a dev split."""
+    """The data files of a folder whose names indicate a dev split."""
     return [name for name in _data_files(folder) if _DEV_WORD.match(name)]
 
 

@@ -1,4 +1,4 @@
-"""What distinguishes the kinds of sources of rows."""
+"""The interface of a kind of source."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class SplitSource:
 
     Attributes:
       name: The split's name in error messages.
-      rows: ``(the row's name in error messages, its values by column name)``.
-      label_names: The label names that the source knows; may be empty.
+      rows: Pairs ``(the row's name in error messages, its values by column name)``.
+      label_names: The label names that the source defines; may be empty.
       text_columns: Text columns to look for if the task names none.
-      has_questions: Whether multiple-choice rows can have a question of their own, apart from the context.
+      has_questions: Whether multiple-choice rows can have a separate question in addition to the context.
     """
 
     name: str
@@ -35,18 +35,18 @@ def _never(task: TaskConfig) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
-    """A kind of source, as one module of this package describes it in its ``KIND``.
+    """A kind of source. Each kind is a module of this package and is defined by its ``KIND``.
 
     Attributes:
       scheme: The word before the colon in a task's ``source``; empty for files and folders.
       open_split: Opens a split's rows. Raises UserError if the split is missing.
       has_split: Whether a task has a split.
       split_files: The files that a split is read from, or the source's name for the split.
-      makes_dev: Whether the dev split is a part of the train file, because the task has no dev split of its own.
-      shared_form: The text after the colon without folders of this machine, for artefacts that are shared.
-      portable: Whether the source means the same on every machine.
+      makes_dev: Whether the dev split is taken from the train file because the task has no dev split.
+      shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.
+      portable: Whether the source refers to the same data on every machine.
       text_columns: Text columns to look for if a task names none.
-      num_texts: The number of texts per row, if it is always the same.
+      num_texts: The number of texts per row, if it is the same for all tasks of this kind.
     """
 
     scheme: str

@@ -1,4 +1,4 @@
-"""The table of kinds of sources: one module per kind, one line here."""
+"""The table of all kinds of sources. To add a kind, write a module with a ``KIND`` and list it here."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,15 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 
 
 def source_kind(source: str) -> SourceKind:
-    """The kind of a task's ``source``. A word that is no scheme belongs to a path, as in ``gs://``."""
+    """The kind of a task's ``source``. If the word before the colon is not a scheme, it is a path, as in ``gs://``."""
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)
 
 
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
-    """Opens the rows that a split is read from.
+    """Opens the rows of a split.
 
-    A dev split that is made by hash (see :func:`makes_dev`) is read from the same rows as train.
+    If the dev split is made by hash (see :func:`makes_dev`), this opens the rows of both train and dev.
 
     Raises:
       UserError: The split is missing.
@@ -29,20 +29,20 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
-    """Whether a task has a split, or a dev split can be made for it."""
+    """Whether a task has a split, or its dev split can be made by hash."""
     return source_kind(task.source).has_split(task, split)
 
 
 def makes_dev(task: TaskConfig) -> bool:
-    """Whether the dev split is a part of the train file, because the task has no dev split of its own.
+    """Whether the dev split is taken from the train file because the task has no dev split.
 
-    Only files of rows are divided. The splits of benchmarks, TFDS and built-in tasks are fixed.
+    This only applies to files. The splits of benchmarks, TFDS and built-in tasks are fixed.
     """
     return source_kind(task.source).makes_dev(task)
 
 
 def shared_source(source: str) -> str:
-    """A task's ``source`` without folders of this machine, for artefacts that are shared."""
+    """A task's ``source`` without this machine's folders, for artefacts that are shared."""
     kind = source_kind(source)
     if not kind.scheme:
         return kind.shared_form(source)

@@ -1,7 +1,7 @@
-"""How benchmarks lay out their rows: tables, JSON lines, folders of texts and SQuAD's JSON.
+"""File layouts of benchmarks: tables, JSON lines, folders of texts and SQuAD's JSON.
 
-A layout knows the files of each split in a task's folder (``find``), and makes of them rows with the keys that all
-tasks have in common (``read``). ``afjax.data.sources.official_tasks`` lists the tasks with their layouts.
+A layout finds the files of each split in a task's folder (``find``), and reads them as rows with the keys that are
+common to all tasks (``read``). ``afjax.data.sources.official_tasks`` lists the tasks with their layouts.
 """
 
 import warnings
@@ -19,24 +19,26 @@ from afjax.storage.json_files import parse_json
 
 Row = dict[str, Any]
 
-# (place, a row as the file has it, whether it must have a label) -> a row with our keys.
+# (the row's name in errors, the row in the file's format, whether it must have a label) -> the row with common keys.
 RowReader = Callable[[str, Row, bool], Row]
 
-# (split, its files) -> whether a row belongs to the split: (place, as the file has it, with our keys) -> bool.
+# (split, its files) -> a predicate that decides whether a row belongs to the split. The predicate's arguments are the
+# row's name in errors, the row in the file's format, and the row with common keys.
 RowChooser = Callable[[Split, tuple[Path, ...]], Callable[[str, Row, Row], bool]]
 
-# Names of files in order of preference; several in brackets count where they are all there.
+# File names in order of preference. All files of an inner tuple must exist.
 Candidates = tuple[str | tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Which files hold each split. Each may also be gzipped, with .gz at the end of its name.
+    """The files of each split. Each file may be gzipped, with .gz appended to its name.
 
     Attributes:
       train, dev, test: Files of one split.
-      every: Files that hold rows of all splits.
-      needs: Without one of these (patterns) the folder is not the benchmark's; empty: the files themselves tell.
+      every: Files with rows of all splits.
+      needs: Glob patterns. The folder belongs to the benchmark only if at least one of them matches; empty to skip this
+        check.
     """
 
     train: Candidates = ()
@@ -49,7 +51,7 @@ class Files:
         return [(names,) if isinstance(names, str) else names for names in (*getattr(self, split), *self.every)]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """The files of a split; none of them, where one is missing."""
+        """Finds the files of a split; empty if any of them is missing."""
         if self.needs and not any(any(folder.glob(need + packed)) for need in self.needs for packed in ("", ".gz")):
             return ()
         for names in self.candidates(split):
@@ -69,20 +71,20 @@ def find_file(path: Path) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Files):
-    """Rows of columns, set apart by tabs without quoting, or by commas with it.
+    """A table, either TSV without quoting or CSV with quoting.
 
     Attributes:
-      row: What the columns mean.
-      commas: CSV in place of TSV.
-      names: Of the columns, where the first line is a row already.
-      encodings: The first that fits the file is taken.
-      lenient: Takes what spreadsheets write: columns without a name, and stray quotes.
-      choose: Which rows belong to a split, where its files hold others, too.
-      aside: Files of a split that hold none of its rows.
-      skip_short: Leaves out rows with too few columns, with a warning, in place of an error.
-      drop_empty: Leaves out rows without text or label, with a warning.
-      drop_labels: Leaves out rows with these labels.
-      number: Rows without an id get their number from 0.
+      row: Converts a row to the common keys.
+      commas: Whether the table is CSV instead of TSV.
+      names: Column names, for a table without a line of column names.
+      encodings: Encodings to try; the first that fits the file is used.
+      lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
+      choose: Selects the rows of a split, if its files also have rows of other splits.
+      aside: Auxiliary files of a split, which have no rows.
+      skip_short: Whether rows with too few columns are skipped with a warning instead of raising an error.
+      drop_empty: Whether rows without text or label are skipped with a warning.
+      drop_labels: Rows with these labels are skipped.
+      number: Whether rows without an id get their index as id.
     """
 
     row: RowReader
@@ -133,11 +135,11 @@ def warn_left_out(places: list[str], total: int, what: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Files):
-    """One JSON object a line; beside the file there may be one of labels, a line each.
+    """One JSON object per line, optionally with a separate file of one label per line.
 
     Attributes:
-      row: What the fields mean.
-      label_lines: What the lines of the file of labels mean.
+      row: Converts an object to the common keys.
+      label_lines: The label index of each possible line of the label file.
     """
 
     row: RowReader
@@ -170,15 +172,15 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """One text a file, in a folder for each class; all of them in folders, or in an archive (.tar.gz, .tgz, .zip).
+    """One file per text in one folder per class, either unpacked or in an archive (.tar.gz, .tgz, .zip).
 
     Attributes:
-      roots: The folder of each split's classes.
-      archives: Archives that hold all roots, without their ending.
-      classes: The label of each class' folder; empty: folders are called as their labels.
-      encoding: Of the texts.
-      choose: Which texts belong to a split, where splits share a root: given the split, a text, and its number in its
-        class.
+      roots: The folder of each split, which has the folders of the classes.
+      archives: Names of archives with all roots, without endings.
+      classes: The label of each class's folder. If empty, the folders are named by their labels.
+      encoding: Encoding of the texts.
+      choose: Selects the texts of a split, if splits share a root. Its arguments are the split, a text, and the text's
+        index in its class.
     """
 
     roots: Mapping[Split, str]
@@ -188,7 +190,7 @@ class Folders:
     choose: Callable[[Split, str, int], bool]
 
     def find(self, folder: Path, split: Split) -> tuple[Path, ...]:
-        """The root folder of a split, or else the archive."""
+        """Finds the root folder of a split, or else the archive."""
         if split not in self.roots:
             return ()
         root = folder / self.roots[split]
@@ -203,7 +205,7 @@ class Folders:
         return [f"{self.roots[split]}/", *names] if split in self.roots else []
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
-        """Rows in the order of the names of their classes and files."""
+        """Yields rows, ordered by class folder and file name."""
         (source,) = files
         texts = self.archived_texts(source, self.roots[split]) if source.is_file() else self.folder_texts(source)
         num_seen: Counter[str] = Counter()
@@ -235,7 +237,7 @@ class Folders:
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(Files):
-    """Questions on paragraphs, as nested JSON.
+    """SQuAD's nested JSON of articles, paragraphs and questions.
 
     Attributes:
       no_answer: Whether questions may have no answer (SQuAD v2).
@@ -278,7 +280,7 @@ class Squad(Files):
 
 
 def member(place: str, value: Any, name: str, kind: type) -> Any:
-    """``value[name]``, of a kind, as SQuAD's structure demands it."""
+    """Returns ``value[name]`` of SQuAD's JSON. Raises UserError if it is missing or not of the given type."""
     found = value.get(name) if isinstance(value, dict) else None
     if not isinstance(found, kind) or isinstance(found, bool):
         kinds = {list: "list", str: "string", int: "integer"}

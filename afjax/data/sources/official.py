@@ -1,4 +1,4 @@
-"""The benchmarks' own downloads, as users have them on disk: which splits are there, and their rows."""
+"""Finds and reads the official downloads of benchmarks on the user's disk."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
-    """The files of each split that is there; empty where the task is not below ``data_dir``.
+    """Finds the files of each split below ``data_dir``; empty if the task is not there.
 
-    A task of one text a file has its folder, or the archive that they are in. A folder with a ``labels.json`` is of the
-    project's own form and never counts.
+    If a task has one file per text, the result has their folder or archive. Folders with a ``labels.json`` are in
+    afjax's own format and are ignored.
     """
     return {split: files for split, (_, files) in locate(name, data_dir)[1].items()}
 
@@ -30,12 +30,13 @@ def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:
 def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``(place, row)`` for the rows of a split, in the order of its files.
 
-    A row has ``text``; ``text_a`` and ``text_b``; ``context`` and ``choices``; or ``id``, ``question``, ``context`` and
-    ``answers`` (``text`` and ``answer_start``, both lists). Where it is labelled it has a ``label``, of multiple choice
-    the index of the right one, and where the format has one for each row an ``id``.
+    ``place`` is the row's name in error messages. A row has ``text``; ``text_a`` and ``text_b``; ``context`` and
+    ``choices``; or ``id``, ``question``, ``context`` and ``answers`` (``text`` and ``answer_start``, both lists). A
+    labelled row has a ``label``; for multiple choice, it is the index of the correct choice. Rows have an ``id`` if the
+    format has one for each row.
 
     Raises:
-      UserError: There is no such task or split, or a file is not as the benchmark publishes it.
+      UserError: The task or split does not exist, or a file is not in the benchmark's format.
     """
     folder, found = locate(name, data_dir)
     if split not in found:
@@ -45,7 +46,7 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
 
 
 def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[Layout, tuple[Path, ...]]]]:
-    """A task's folder, and by split the layout and the files that it has there."""
+    """Returns a task's folder (None if it is not found), and the layout and files of each split."""
     if name not in OFFICIAL:
         raise UserError(
             f'There is no official task "{name}"; the tasks are {", ".join(OFFICIAL)}.{did_you_mean(name, OFFICIAL)}'
@@ -64,7 +65,7 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
 
 
 def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
-    """Folders that are there under exactly this name, also where the file system would take RTE for rte."""
+    """Yields the folders that exist. Names are case-sensitive even if the file system is not (RTE and rte)."""
     for name in folders:
         folder = data_dir
         for part in PurePosixPath(name).parts:
@@ -77,7 +78,7 @@ def existing(data_dir: Path, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str:
-    """Says where a split was looked for, and what is to be fetched."""
+    """The error message for a missing split, with the expected files and folder."""
     task = OFFICIAL[name]
     names = {other: [text for layout in task.layouts for text in layout.describe(other)] for other in SPLITS}
     if not names[split]:
@@ -94,7 +95,7 @@ def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str
 
 
 def checked(rows: Iterator[tuple[str, Row]], source: str) -> Iterator[tuple[str, Row]]:
-    """Refuses splits without rows, and ids that two rows have."""
+    """Yields rows, and raises UserError for a duplicate id or a split without rows."""
     ids: set[Any] = set()
     empty = True
     for place, row in rows:
@@ -132,7 +133,7 @@ def _shared_form(rest: str) -> str:
 
 
 def split_official(source: str) -> tuple[str, Path]:
-    """``official:NAME:FOLDER`` as (name, folder)."""
+    """Splits ``official:NAME:FOLDER`` into the name and the folder."""
     _, name, folder = (source + "::").split(":", 2)
     folder = folder.removesuffix("::").removesuffix(":")
     if name not in OFFICIAL or not folder:

@@ -1,7 +1,7 @@
-"""What the columns and fields of the benchmarks' rows mean, and which rows belong to which split.
+"""Converts the benchmarks' rows to common keys, and selects the rows of each split.
 
-Rows get the keys that all tasks have in common: ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``;
-``label`` where there is one; and ``id`` where the format has one for each row.
+The common keys are ``text``; ``text_a`` and ``text_b``; or ``context`` and ``choices``. Labelled rows also have
+``label``. If the format has an id for each row, rows also have ``id``.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ def fields(
     strip: bool = False,
     **texts: str | tuple[str, ...],
 ) -> RowReader:
-    """Reads rows that differ from ours in the names of their columns.
+    """Returns a reader for rows that only need their columns renamed.
 
     Args:
-      label: The column of labels; of several the first that is there.
-      id: The column of ids, where there is one.
-      rename: Labels that are written otherwise than the task's label names.
-      strip: Takes blanks from both ends of texts.
-      **texts: By our keys, the columns of texts.
+      label: The label column. If there are several names, the first that exists.
+      id: The id column; empty if there is none.
+      rename: The task's label names by the benchmark's labels, for labels that differ.
+      strip: Whether to strip white space from the texts.
+      **texts: The benchmark's text columns by common key.
     """
 
     def read_text(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
@@ -90,7 +90,7 @@ def cosmosqa_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
-    """A row of multiple choice, whose label (None: there is none) is one of the choices' names."""
+    """Makes a multiple-choice row. The label must be one of the choices' names, or None for an unlabelled row."""
     if len(choices) < 2:
         raise UserError(f"{place} has {len(choices)} choices; it must have at least two.")
     row: Row = {"context": context, "choices": choices}
@@ -111,7 +111,7 @@ def argument_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
-    """The first of the named columns or fields that is there."""
+    """The value of the first of the named columns or fields that exists."""
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
             return raw[name]
@@ -130,7 +130,7 @@ def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
 
 
 def label_of(place: str, raw: Row, names: str | tuple[str, ...], labelled: bool) -> Any:
-    """The label, a boolean as JSON spells it; None where there is none and need not be."""
+    """A row's label, with booleans as "true" or "false"; None if it is missing and not required."""
     alternatives = (names,) if isinstance(names, str) else names
     if not labelled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
@@ -147,7 +147,7 @@ def id_of(place: str, raw: Row, name: str) -> Row:
 
 
 def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
-    """Chooses rows that name their split in a column."""
+    """Selects rows by a column with the name of their split."""
 
     def choose(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
         def belongs(place: str, raw: Row, row: Row) -> bool:
@@ -162,7 +162,7 @@ def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
 
 
 def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
-    """Chooses rows of MRPC's train file as GLUE does: dev are those whose pair of ids is in ``dev_ids.tsv``."""
+    """Selects rows of MRPC's train file as GLUE does: rows whose pair of ids is in ``dev_ids.tsv`` are dev."""
     lines = (line.split() for _, line in read_lines(files[1]))
     dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
     return lambda place, raw, row: (
@@ -171,14 +171,14 @@ def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row
 
 
 def by_hash(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
-    """Chooses rows by :func:`hashed_split`."""
+    """Selects rows by :func:`hashed_split`."""
     return lambda place, raw, row: hashed_split(row["text"], test=True) == split
 
 
 def hashed_split(text: str, *, test: bool) -> Split:
-    """The split of a text where the benchmark has none: the same wherever in its file the text is.
+    """The split of a text, for benchmarks without splits. It does not depend on the text's position in the file.
 
-    By a hash of the text a tenth is dev and, with ``test``, another tenth test.
+    A hash of the text assigns one tenth of the texts to dev and, if ``test`` is true, another tenth to test.
     """
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
     if part < 0.1:

@@ -1,4 +1,4 @@
-"""Reads splits of TFDS datasets: prepared array_record ones without TensorFlow, others with it."""
+"""Reads TFDS datasets. Datasets that are prepared as array_record do not need TensorFlow; others do."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError
 from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
-# What text columns are called in TFDS datasets, pairs before single ones.
+# Names of text columns in TFDS datasets. Pairs come before single texts.
 TFDS_TEXT_COLUMNS = (
     ("text_a", "text_b"),
     ("sentence1", "sentence2"),
@@ -23,21 +23,22 @@ TFDS_TEXT_COLUMNS = (
     ("sentence",),
 )
 
-# What each split is called in TFDS datasets.
+# Names of each split in TFDS datasets, in order of preference.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 
 
 def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
-    """Opens one split of ``tfds:NAME``, or of ``tfds:FOLDER`` with the version folder of a prepared dataset.
+    """Opens one split of ``tfds:NAME`` or ``tfds:FOLDER``, the version folder of a prepared dataset.
 
-    A prepared dataset on ``gs://`` is copied to the cache first: array_record reads from disks alone.
+    A prepared dataset on ``gs://`` is copied to the cache first, because array_record only reads local files.
 
     Returns:
-      What errors call the split; its rows, each with what errors call it; and the names of the label column's
-      ClassLabel feature (empty: it is none). A label of -1 is none, as in GLUE's test splits.
+      The split's name in error messages; pairs of each row's name in error messages and the row; and the names of the
+      label column's ClassLabel feature (empty if it has another type). A class label of -1 means no label, as in GLUE's
+      test splits.
 
     Raises:
-      UserError: No such dataset or split; or a package that is not installed is needed.
+      UserError: The dataset or split does not exist, or a required package is not installed.
     """
     builder = open_builder(task.source)
     name = find_tfds_split(task, split)
@@ -54,12 +55,12 @@ def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, di
 
 
 def _labelled(place: str, row: dict[str, Any], label: str) -> tuple[str, dict[str, Any]]:
-    """A row without its label where that is -1."""
+    """Removes a row's label if it is -1."""
     return place, {name: value for name, value in row.items() if name != label or value != -1}
 
 
 def find_tfds_split(task: TaskConfig, split: str) -> str:
-    """What the dataset calls a split: the task's own choice, else a usual name that it has, else empty."""
+    """The dataset's name for a split: the task's setting or a common name; empty if the dataset does not have it."""
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
     # "train[:10%]" is a part of "train".
@@ -68,7 +69,7 @@ def find_tfds_split(task: TaskConfig, split: str) -> str:
 
 
 def open_builder(source: str) -> Any:
-    """The dataset's builder, not yet prepared where it comes by name."""
+    """Returns the dataset's builder. A dataset given by name may not be prepared yet."""
     import tensorflow_datasets
     from etils import epath
 
@@ -92,27 +93,27 @@ def open_builder(source: str) -> Any:
     except (
         ValueError,
         TypeError,
-    ) as error:  # A name that TFDS cannot parse, or settings that the dataset does not have.
+    ) as error:  # TFDS cannot parse the name, or the dataset does not have its settings.
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f'The source "{source}" cannot be opened ({reason}); give tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
             "a prepared dataset."
         ) from error
-    # TFDS_DATA_DIR may be on an object store.
+    # TFDS_DATA_DIR can be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
         return tensorflow_datasets.builder_from_directory(fetched(builder.data_path))
     return builder
 
 
 def open_split(builder: Any, source: str, split: str) -> Iterable[dict[str, Any]]:
-    """The rows of a split, after a download where the dataset is not prepared yet."""
+    """Returns the rows of a split. Downloads and prepares the dataset if necessary."""
     import tensorflow_datasets
 
     try:
         builder.download_and_prepare()
         try:
             return builder.as_data_source(split=split)
-        except NotImplementedError:  # not in a format with random access
+        except NotImplementedError:  # The file format has no random access.
             return tensorflow_datasets.as_numpy(builder.as_dataset(split=split))
     except ImportError as error:
         raise UserError(missing_package(source, error)) from error
@@ -131,7 +132,7 @@ def missing_package(source: str, error: ImportError) -> str:
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with strings for bytes, Python numbers for NumPy ones and lists for arrays; each with its place."""
+    """Yields each row's name in error messages, and the row with bytes, NumPy numbers and arrays as Python types."""
     for number, row in enumerate(rows, start=1):
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}

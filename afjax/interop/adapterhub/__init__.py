@@ -1,7 +1,7 @@
-"""AdapterHub, both ways: what the ``adapters`` library on PyTorch saves, into a store and out of one.
+"""Imports and exports the files of AdapterHub's ``adapters`` library (PyTorch).
 
-:mod:`~afjax.interop.adapterhub.files` has the layout of its folders, ``adapters``, ``fusion`` and ``heads`` the tables
-between its settings and tensors and ours.
+:mod:`~afjax.interop.adapterhub.files` describes the layout of its folders. The modules ``adapters``, ``fusion`` and
+``heads`` map its settings and tensors to ours.
 """
 
 from afjax.interop.adapterhub.exporting import export_adapterhub

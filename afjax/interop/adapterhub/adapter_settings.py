@@ -1,4 +1,4 @@
-"""AdapterHub's settings of bottleneck adapters, and the table between them and ours."""
+"""Maps AdapterHub's settings of bottleneck adapters to ours and back."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from afjax.errors import UserError
 from afjax.interop.adapterhub.files import OWN, Part, shortened
 from afjax.trunk.config import TrunkConfig
 
-# The library's defaults of the settings an adapter's function depends on.
+# The library's defaults for the settings that change an adapter's output.
 _DEFAULTS: Mapping[str, Any] = {
     "original_ln_before": False,
     "original_ln_after": True,
@@ -25,9 +25,9 @@ _DEFAULTS: Mapping[str, Any] = {
     "leave_out": [],
 }
 _NEEDED = ("mh_adapter", "output_adapter", "reduction_factor", "non_linearity")
-# What afjax has no counterpart of; only these values pass.
+# Settings without a counterpart in afjax. Only these values are accepted.
 _ABSENT: Mapping[str, Any] = {"use_gating": False, "is_parallel": False, "phm_layer": False}
-# Without effect on an encoder that is not trained, or read elsewhere.
+# Settings that have no effect at inference, or that are read elsewhere.
 _IDLE: Mapping[str, Any] = {
     "init_weights_seed": None,
     "cross_adapter": False,
@@ -47,7 +47,7 @@ _IDLE: Mapping[str, Any] = {
     "phm_rank": 1,
     "phm_bias": True,
 }
-# Configs that files give by name: what each differs in from the defaults.
+# Configs that files refer to by name, as differences from the defaults.
 _NAMED: Mapping[str, Mapping[str, Any]] = {
     name: settings
     for names, settings in (
@@ -90,9 +90,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "tanh": "tanh",
 }
-# The first name of each counts.
+# An activation with several names is exported under the first.
 TO_ACTIVATIONS: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
-# Files without a version are of 2020, when these meant others.
+# Files without a version are from 2020, when these names had another meaning.
 _RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
     "bert": ("normal", 0.02),
@@ -101,14 +101,12 @@ _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
 
 
 def read_settings(part: Part) -> dict[str, Any]:
-    """A part's settings with the library's defaults, refusing what afjax adapters cannot do."""
-    given = part.envelope.get("config")
-    if isinstance(given, str):
-        if given not in _NAMED:
-            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
-        given = _NAMED[given]
-    if not isinstance(given, Mapping):
-        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
+    """Reads a part's settings and fills in the library's defaults.
+
+    Raises:
+      UserError: A setting is missing, invalid, unknown or not supported by afjax.
+    """
+    given = _given_settings(part)
     if given.get("architecture"):
         raise UserError(
             f'{part.where} is of the architecture "{given["architecture"]}"; afjax takes bottleneck adapters.'
@@ -137,7 +135,7 @@ def read_settings(part: Part) -> dict[str, Any]:
 
 
 def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: TrunkConfig, where: str) -> AdapterConfig:
-    """The architecture of settings and of each layer's bottleneck size."""
+    """Converts settings to an architecture. ``sizes`` has each layer's bottleneck size."""
     position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
     if position not in _POSITIONS:
         raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is no adapter.")
@@ -170,14 +168,33 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
     )
 
 
+def _given_settings(part: Part) -> Mapping[str, Any]:
+    """The settings in a part's file, or the settings that the file names."""
+    given = part.envelope.get("config")
+    if isinstance(given, str):
+        if given not in _NAMED:
+            raise UserError(f'{part.where} has the config "{given}"; afjax knows {", ".join(_NAMED)} by name.')
+        given = _NAMED[given]
+    if not isinstance(given, Mapping):
+        raise UserError(f"{part.where} has no config of an adapter; fetch it again.")
+    return given
+
+
 def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
-    """The architecture as afjax itself wrote it, which has more than the format can say."""
+    """The architecture that afjax wrote into the part, or None if another program wrote the part.
+
+    It has details that the library's format cannot express.
+
+    Raises:
+      UserError: It contradicts the part's settings.
+    """
     if not part.own:
         return None
     config = from_dict(AdapterConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
     written = adapter_settings(config, part.name, hidden_size=trunk.hidden_size, num_layers=trunk.num_layers)
-    if written != part.envelope["config"]:
-        changed = [key for key in written if written[key] != part.envelope["config"].get(key)]
+    given = _given_settings(part)
+    if written != given:
+        changed = [key for key in written if written[key] != given.get(key)]
         raise UserError(
             f"{part.where}: config and {OWN}.config differ in {shortened(changed) or 'unknown settings'}; "
             f'remove "{OWN}" where config is right.'
@@ -186,10 +203,10 @@ def own_config(part: Part, trunk: TrunkConfig) -> AdapterConfig | None:
 
 
 def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_layers: int) -> dict[str, Any]:
-    """An adapter's settings in the library's words.
+    """Converts an adapter's architecture to the library's settings.
 
     Raises:
-      UserError: The library has no such adapters.
+      UserError: The library does not support the architecture.
     """
     if config.layer_norms:
         raise UserError(
@@ -217,7 +234,11 @@ def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_
 
 
 def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str) -> dict[int, int]:
-    """Each layer's bottleneck size."""
+    """Computes each layer's bottleneck size. Left-out layers without a factor are omitted.
+
+    Raises:
+      UserError: A layer has no valid reduction factor.
+    """
     given, left_out = settings["reduction_factor"], settings["leave_out"] or ()
     sizes = {}
     for layer in range(trunk.num_layers):
@@ -233,16 +254,16 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
 
 
 def is_learnt(settings: Mapping[str, Any]) -> bool:
-    """Whether the factor on the up-projection's output is a parameter."""
+    """Whether the scale of the up-projection's output is a parameter."""
     return settings["scaling"] in ("learned", "channel")
 
 
 def _reduction_factor(config: AdapterConfig, hidden_size: int) -> float:
-    """A factor that gives the bottleneck's size, as the library rounds it."""
+    """A reduction factor that the library rounds to the adapter's bottleneck size."""
     if config.size is None:
         return config.reduction_factor
     factor = hidden_size / config.size
-    # The quotient may be rounded up, and would then divide to one unit less.
+    # If the quotient was rounded up, dividing by it gives one unit less.
     while int(hidden_size // factor) < config.size:
         factor = math.nextafter(factor, 0.0)
     return factor

@@ -1,8 +1,8 @@
-"""AdapterHub's bottleneck adapters: the table between their tensors and ours.
+"""Maps the tensors of AdapterHub's bottleneck adapters to ours and back.
 
-A layer's module has ``adapter_down.0`` and ``adapter_up`` (a linear layer each), and where it has LayerNorms of its own
-``adapter_norm_before`` and ``adapter_norm_after``. The former is saved a second time, as ``adapter_down.0``, and the
-linear layer is then ``adapter_down.1``.
+Each layer's module has two linear layers, ``adapter_down.0`` and ``adapter_up``. It may also have its own LayerNorms,
+``adapter_norm_before`` and ``adapter_norm_after``. If it has ``adapter_norm_before``, that LayerNorm is saved a second
+time as ``adapter_down.0``, and the linear layer is ``adapter_down.1``.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from afjax.interop.adapterhub.files import SUBLAYERS, Part, module_tensors, stac
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
-# What the modules are called, today and (task and language adapters) in 2020.
+# Names of the modules: the current name, then the names of task and language adapters in 2020.
 _MODULES = (
     "adapters",
     "layer_text_task_adapters",
@@ -38,10 +38,10 @@ _INVERTIBLE = ("invertible_adapters", "invertible_lang_adapters")
 
 
 def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, list[str]]:
-    """An adapter's architecture, its tree (float32), and what a user should know of it.
+    """Reads an adapter: its architecture, its tree (float32) and notes for the user.
 
     Raises:
-      UserError: Settings that afjax adapters do not have, or tensors that do not fit them and the trunk.
+      UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.
     """
     settings = read_settings(part)
     sizes = bottleneck_sizes(settings, trunk, part.where)
@@ -60,7 +60,7 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
         for layer in layers:
             shapes = _shapes(sizes[layer], d, norm_before, norm_after)
             wanted[slot, layer] = shapes if learnt is None else {**shapes, "scaling": learnt}
-    # Bottlenecks of several sizes are filled up with units that neither read nor give anything.
+    # Narrower bottlenecks are padded with zero units, which do not change the output.
     widest = max(sizes[layer] for layer in layers)
     _fill_up(found, wanted, widest)
     arrays = stacked(part, found, wanted)
@@ -85,10 +85,10 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
 def write_adapter(
     config: AdapterConfig, tree: Tree, name: str, *, prefix: str, hidden_size: int, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """An adapter's settings and tensors in the library's words.
+    """Converts an adapter to the library's settings and tensors.
 
     Raises:
-      UserError: The library has no such adapters.
+      UserError: The library does not support the architecture.
     """
     settings = adapter_settings(config, name, hidden_size=hidden_size, num_layers=num_layers)
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
@@ -106,12 +106,12 @@ def write_adapter(
 
 
 def own_adapter(config: AdapterConfig) -> dict[str, Any]:
-    """What afjax writes along with an adapter, for :func:`read_adapter`."""
+    """The fields that afjax adds to an adapter's file, for :func:`read_adapter`."""
     return {"config": to_dict(config)}
 
 
 def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
-    """Our path in a slot: the rest of their key."""
+    """Maps our paths within a slot to the suffixes of the library's tensor names."""
     table: dict[str, str] = {}
     modules = {"down": f"adapter_down.{int(norm_before)}", "up": "adapter_up"}
     for ours, theirs in modules.items():
@@ -133,7 +133,11 @@ def _shapes(size: int, hidden_size: int, norm_before: bool, norm_after: bool) ->
 
 
 def _drop_twins(found: Mapping[tuple[str, int], dict[str, np.ndarray]], where: str) -> None:
-    """Takes out the second copies of LayerNorms."""
+    """Removes the second copies of LayerNorms, in place.
+
+    Raises:
+      UserError: The two copies of a LayerNorm differ.
+    """
     for (slot, layer), tensors in found.items():
         for kind in ("weight", "bias"):
             twin, norm = tensors.pop(f"adapter_down.0.{kind}", None), tensors.get(f"adapter_norm_before.{kind}")
@@ -149,10 +153,13 @@ def _fill_up(
     wanted: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
     widest: int,
 ) -> None:
-    """Fills bottlenecks of the right size up with zeros to the widest, in place."""
+    """Zero-pads the bottlenecks and their shapes in ``wanted`` to ``widest``, in place.
+
+    Tensors that do not have the wanted shape are not padded; the caller reports them.
+    """
     for place, shapes in wanted.items():
         for leaf, shape in shapes.items():
-            # Of the linear layers only: the down-projection's rows and bias, the up-projection's columns.
+            # Only linear layers are padded: the down-projection's rows and bias, and the up-projection's columns.
             axis = {"adapter_down": 0, "adapter_up": 1}.get(leaf.partition(".")[0])
             tensor = found.get(place, {}).get(leaf)
             if axis is None or axis >= len(shape) or tensor is None or tensor.shape != shape or shape[axis] == widest:
@@ -167,7 +174,10 @@ def _is_invertible(key: str) -> bool:
 
 
 def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: bool) -> None:
-    """Refuses invertible adapters; the library of 2020 never used those that task adapters name."""
+    """Raises UserError if a part has an invertible adapter.
+
+    Task adapters may have one: the library of 2020 did not use it.
+    """
     declared = settings.get("inv_adapter") or settings.get("invertible_adapter")
     if (has_tensors or declared) and part.envelope.get("type") != "text_task":
         raise UserError(

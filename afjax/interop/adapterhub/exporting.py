@@ -1,4 +1,4 @@
-"""From a store into AdapterHub's folders."""
+"""Exports artefacts of a store to AdapterHub's folders."""
 
 import dataclasses
 import json
@@ -49,25 +49,27 @@ def export_adapterhub(
     weights: Weights = "safetensors",
     num_choices: int | None = None,
 ) -> list[tuple[str, Path]]:
-    """Writes an artefact as the ``adapters`` library saves it: the whole folder, or nothing.
+    """Exports an artefact in the format of the ``adapters`` library.
 
-    An adapter goes with the head of its name (``load_adapter(output)``); a fusion as a setup with its adapters and the
-    head of its name (``load_adapter_setup(output)``). A head that was trained with something else is left out.
+    An adapter is exported with the head of the same name (``load_adapter(output)``). A fusion is exported as a setup
+    with its adapters and the head of the same name (``load_adapter_setup(output)``). A head that was trained with
+    another artefact is left out. If the export fails, ``output`` is not created.
 
     Args:
       store_folder: The store.
       name: The artefact's name.
-      output: The folder to make.
-      kind: Which artefact of that name; None: the fusion or the adapter, else the head.
-      weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, its default, which
-        PyTorch writes.
-      num_choices: Choices a row, of a multiple-choice head whose choices have no names.
+      output: The folder to create.
+      kind: The artefact's kind. Defaults to the fusion or adapter of that name, or else the head.
+      weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, the library's
+        default, which requires PyTorch.
+      num_choices: Choices per row, for a multiple-choice head whose choices have no names.
 
     Returns:
-      ``(what, where)`` of each part.
+      ``(description, path)`` of each part.
 
     Raises:
-      UserError: Nothing of that name, something the library has no counterpart of, or a folder that is there already.
+      UserError: No artefact or several artefacts have this name, the library does not support the artefact, or
+        ``output`` exists or cannot be written.
     """
     output = expanded(output)
     if output.exists():
@@ -82,7 +84,7 @@ def export_adapterhub(
     try:
         writer = _Writer(store_folder, new, weights, num_choices)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
-        # Such folders can be entered by their maker alone.
+        # mkdtemp creates folders with mode 0700.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
     except OSError as error:
@@ -99,10 +101,10 @@ def _umask() -> int:
 
 
 def _choose(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
-    """Which artefact of a name is meant."""
+    """The kind of the artefact to export."""
     there: list[Kind] = [each for each, folder in _FOLDERS.items() if name in store.names(store_folder, folder)]
     if kind is not None:
-        # Reading says what there is in place of one that is missing.
+        # If the artefact does not exist, this raises an error that suggests the nearest name.
         store.read_manifest(store_folder, _FOLDERS[kind], name)
         return kind
     if "adapter" in there and "fusion" in there:
@@ -117,7 +119,7 @@ def _choose(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
 
 @dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Writes parts of one store into one folder."""
+    """Writes artefacts of one store to one folder."""
 
     store_folder: str | Path
     root: Path
@@ -125,14 +127,14 @@ class _Writer:
     num_choices: int | None
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
-        """An adapter, and the head of its name."""
+        """Writes an adapter and the head of the same name."""
         written = self._adapter_alone(name, folder)
         if self._has_head("adapters", name):
             written += self.head(name, folder)
         return written
 
     def fusion(self, name: str, folder: Path) -> list[tuple[str, Path]]:
-        """A setup of a fusion, its adapters and the head of its name."""
+        """Writes a setup: a fusion, its adapters and the head of the same name."""
         loaded = self._load("fusion", name)
         for problem in store.adapter_problems(self.store_folder, loaded.manifest):
             raise UserError(problem)
@@ -182,7 +184,10 @@ class _Writer:
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
-        """Whether a head of the same name was trained with an adapter or a fusion, as far as is recorded."""
+        """Whether there is a head of the same name that was trained with this adapter or fusion.
+
+        A head without a record of its training counts if its trunk matches.
+        """
         if name not in store.names(self.store_folder, "heads"):
             return False
         main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))
@@ -222,7 +227,7 @@ class _Writer:
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:
-    """What a manifest says of an adapter's or a fusion's training."""
+    """The task, labels, metrics and seed in an adapter's or a fusion's manifest."""
     task = manifest.task
     if task:
         task = to_dict(_without_paths(from_dict(TaskConfig, task, f'the task of "{manifest.name}"')))
@@ -230,6 +235,6 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def _without_paths(task: TaskConfig) -> TaskConfig:
-    """The task without files of the machine it was trained on."""
+    """The task without paths of the machine that it was trained on."""
     source = task.source if source_kind(task.source).portable else ""
     return dataclasses.replace(task, source=source, train="", dev="", test="")

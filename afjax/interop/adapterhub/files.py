@@ -3,10 +3,10 @@
     adapter_config.json          adapter.safetensors                 or pytorch_adapter.bin
     adapter_fusion_config.json   model_adapter_fusion.safetensors    or pytorch_model_adapter_fusion.bin
     head_config.json             model_head.safetensors              or pytorch_model_head.bin
-    adapter_setup.json           a composition, with a folder for each of its parts beside it
+    adapter_setup.json           a composition; each of its parts has a subfolder
 
-The JSON of a part is an envelope around its ``config``: name, model_type, model_name, model_class, hidden_size and
-version.
+The JSON file of a part is an envelope: it has ``config`` and the keys name, model_type, model_name, model_class,
+hidden_size and version.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ from afjax.trunk.hugging_face import read_tensors
 
 Weights = Literal["safetensors", "bin"]
 
-# Of the library whose format is written.
+# The version of the ``adapters`` library whose format is written.
 VERSION = "adapters.1.2.0"
 SETUP = "adapter_setup.json"
-# The key of an envelope under which afjax keeps what the format has no place for; the library leaves it alone.
+# The envelope's key for fields that are not part of the library's format. The library ignores it.
 OWN = "afjax"
 
 SUBLAYERS = {"attention": "attention.output", "ffn": "output"}
@@ -41,7 +41,7 @@ _KEY = re.compile(r"(?:(?:bert|roberta)\.)?encoder\.layer\.(\d+)\.(attention\.ou
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """What the files of one kind of part are called."""
+    """The names of the files of one kind of part."""
 
     noun: str
     config: str
@@ -61,7 +61,7 @@ HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_mode
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a manifest says of the training, where afjax wrote it along; else nothing."""
+    """Fields of a manifest about the training; empty unless afjax wrote the part."""
 
     task: dict = dataclasses.field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -71,7 +71,13 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """An adapter, a fusion or a head as its folder has it."""
+    """An adapter, a fusion or a head as read from its folder.
+
+    Attributes:
+      envelope: The contents of its JSON file.
+      tensors: The contents of its tensor file.
+      where: The path of its JSON file, for error messages.
+    """
 
     envelope: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
@@ -79,12 +85,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Its own name; empty where it has none, as heads of models that have one alone."""
+        """The part's name. Empty if it has none, such as the head of a model with a single head."""
         return str(self.envelope.get("name") or "")
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """What afjax wrote along; empty where another program wrote the part."""
+        """The fields that afjax added; empty if another program wrote the part."""
         own = self.envelope.get(OWN) or {}
         if not isinstance(own, Mapping):
             raise UserError(f'{self.where}: "{OWN}" is {own!r}, not an object; remove it, or export the part again.')
@@ -113,10 +119,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
-    """Reads a part, and checks that it is for such a trunk.
+    """Reads a part and checks that it matches the trunk's family and hidden size.
 
     Raises:
-      UserError: A missing or damaged file, another kind of model, another hidden size.
+      UserError: A file is missing or damaged, or the part is from the PEFT library, or for another family or hidden
+        size.
     """
     path = folder / files.config
     envelope = read_json(path)
@@ -138,13 +145,13 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
 def write_part(
     folder: Path, files: Files, envelope: Mapping[str, Any], tensors: Mapping[str, np.ndarray], weights: Weights
 ) -> None:
-    """Writes a part into a folder, which is made where it is missing."""
+    """Writes a part to a folder, which is created if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
     if weights == "safetensors":
         from safetensors.numpy import save
 
-        # In memory first: safetensors raises an exception of its own if the disk is full.
+        # Serialized in memory, because safetensors raises its own kind of exception if the disk is full.
         (folder / files.safetensors).write_bytes(save(tensors, metadata={"format": "pt"}))
     else:
         import torch
@@ -154,7 +161,7 @@ def write_part(
 
 
 def check_can_write(weights: Weights) -> None:
-    """Raises UserError where PyTorch is needed for the file, and not there."""
+    """Raises UserError if the format requires PyTorch and PyTorch is not installed."""
     if weights == "bin" and importlib.util.find_spec("torch") is None:
         raise UserError(
             "PyTorch, which writes .bin files, is not installed; install it (pip install 'afjax[torch]'), or take "
@@ -163,17 +170,17 @@ def check_can_write(weights: Weights) -> None:
 
 
 def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-    """The tensors of the modules of a part's name, ``{(slot, layer): {rest of the key: tensor}}``.
+    """Groups a part's tensors by module: ``{(slot, layer): {rest of the key: tensor}}``.
 
-    The library picks what it saves by substrings, so a file may hold modules of the same kind with other names; these
-    are left out.
+    The library selects the tensors to save by substrings of their names. A file may therefore hold modules of other
+    parts too; these are ignored.
 
     Args:
       part: An adapter or a fusion.
-      kinds: What its modules are called.
+      kinds: The names that the library uses for such modules.
 
     Raises:
-      UserError: Nothing of that name, or tensors of other kinds.
+      UserError: The part has no modules, or the file has tensors of other kinds of modules.
     """
     found: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     others, unknown = set(), []
@@ -200,15 +207,15 @@ def stacked(
     found: dict[tuple[str, int], dict[str, np.ndarray]],
     wanted: Mapping[tuple[str, int], Mapping[str, tuple[int, ...]]],
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Stacks tensors over the layers, ``{(slot, rest of the key): float32 [layers, ...]}``.
+    """Stacks tensors over the layers: ``{(slot, rest of the key): float32 [layers, ...]}``.
 
     Args:
-      part: Where they are from.
-      found: Of :func:`module_tensors`; is emptied.
-      wanted: The shape of every tensor that there should be.
+      part: The part, for error messages.
+      found: The result of :func:`module_tensors`. The stacked tensors are removed from it.
+      wanted: The shape of every expected tensor.
 
     Raises:
-      UserError: Missing or superfluous tensors, or other shapes.
+      UserError: Tensors are missing, unexpected or of the wrong shape.
     """
     rows: dict[tuple[str, str], list[np.ndarray]] = {}
     missing, wrong = [], []
@@ -229,12 +236,12 @@ def stacked(
 
 
 def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: Sequence[str]) -> None:
-    """Raises UserError where a part's tensors are not those that its config and the trunk ask for; lists them.
+    """Raises UserError if any tensor is missing, unknown or of the wrong shape, and lists them.
 
     Args:
-      part: Where they are from.
-      missing, extra: What lacks, and what nobody knows.
-      wrong: What is of another shape, with both shapes.
+      part: The part, for error messages.
+      missing, extra: Names of missing and of unknown tensors.
+      wrong: Names of tensors of the wrong shape, with the actual and the expected shape.
     """
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
@@ -250,7 +257,11 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
 
 
 def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
-    """The ``dropout_prob`` of a head or a fusion."""
+    """Reads the ``dropout_prob`` of a head or a fusion.
+
+    Raises:
+      UserError: It is not a number in [0, 1).
+    """
     rate = settings.get("dropout_prob")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
         raise UserError(f"{where} has dropout_prob={rate!r}; it must be at least 0 and below 1.")
@@ -258,14 +269,14 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
 
 
 def shortened(names: Any, most: int = 6) -> str:
-    """The first names of a list, and how many there are beyond."""
+    """Joins the first ``most`` names with commas and counts the rest."""
     names = sorted(names) if isinstance(names, set) else list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:
-    """A part's JSON; ``trunk`` is a manifest's."""
+    """Builds a part's JSON. ``trunk`` is the trunk's entry in a manifest."""
     return {
         "config": config,
         "hidden_size": trunk["hidden_size"],
@@ -279,5 +290,5 @@ def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> d
 
 
 def model_prefix(trunk: Mapping[str, Any]) -> str:
-    """What the names of the library's tensors begin with."""
+    """The prefix of the library's tensor names."""
     return str(trunk["family"])

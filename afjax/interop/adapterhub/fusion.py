@@ -1,4 +1,4 @@
-"""AdapterHub's AdapterFusion: the table between its settings and tensors and ours."""
+"""Maps the settings and tensors of AdapterHub's AdapterFusion to ours and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
 _MODULES = ("adapter_fusion_layer",)
-# What the library has whichever way afjax is set, and the only values of it that pass.
+# Settings that are constant in afjax. Only these values are accepted.
 _FIXED: Mapping[str, bool] = {"key": True, "query": True, "residual_before": False}
-# Without effect on what a trained fusion computes, or read elsewhere.
+# Settings that do not change a trained fusion's output, or that are read elsewhere.
 _KNOWN = (
     "value",
     "query_before_ln",
@@ -32,7 +32,11 @@ _REGULARIZATION = 0.01
 
 
 def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
-    """The names of the fused adapters; files of 2020 have them in the fusion's name alone."""
+    """The names of the fused adapters. In files from 2020, only the fusion's name lists them.
+
+    Raises:
+      UserError: ``adapter_names`` is not a list of names.
+    """
     names = envelope.get("adapter_names") or str(envelope.get("name") or "")
     names = names.split(",") if isinstance(names, str) else names
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
@@ -43,22 +47,22 @@ def member_names(envelope: Mapping[str, Any], where: str) -> list[str]:
 def read_fusion(
     part: Part, members: Sequence[AdapterConfig], trunk: TrunkConfig
 ) -> tuple[FusionConfig, Tree, list[str]]:
-    """A fusion's architecture, its tree (float32), and what a user should know of it.
+    """Reads a fusion: its architecture, its tree (float32) and notes for the user.
 
     Args:
       part: The fusion.
-      members: The architectures of the fused adapters, which have been found fit to be fused.
-      trunk: The trunk's.
+      members: The architectures of the fused adapters, already checked by ``check_fusible``.
+      trunk: The trunk's architecture.
 
     Raises:
-      UserError: Settings that fusions of afjax do not have, or tensors that do not fit them and the trunk.
+      UserError: afjax does not support the settings, or the tensors do not match the settings and the trunk.
     """
     settings = _settings(part, members[-1])
     config = _own_config(part) or _config(settings, part.where)
     d = trunk.hidden_size
     layers = adapter_layers(members[-1], trunk.num_layers)
     found = module_tensors(part, _MODULES)
-    # The library gives a fusion to every layer, also where its adapters have been left out.
+    # The library saves a fusion for every layer, including layers without adapters.
     found = {(slot, layer): tensors for (slot, layer), tensors in found.items() if layer in layers}
     shapes = {leaf: ((d, d) if leaf.endswith("weight") else (d,)) for leaf in _table(config.value).values()}
     wanted = {(slot, layer): shapes for slot in members[-1].slots for layer in layers}
@@ -78,19 +82,20 @@ def read_fusion(
 def write_fusion(
     config: FusionConfig, tree: Tree, name: str, member: AdapterConfig, *, prefix: str, num_layers: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A fusion's settings and tensors in the library's words.
+    """Converts a fusion to the library's settings and tensors.
 
-    A constant temperature is divided into the query, which gives the same scores.
+    The query is divided by a constant temperature, which gives the same scores.
 
     Args:
       config: The fusion's architecture.
-      tree: Its tree.
-      name: Its name there: its adapters' names with commas between them.
-      member: One of its adapters' architecture.
-      prefix, num_layers: The trunk's.
+      tree: The fusion's tree.
+      name: The fusion's name in the library: its adapters' names, joined with commas.
+      member: The architecture of one of its adapters.
+      prefix: The prefix of the tensor names.
+      num_layers: The trunk's number of layers.
 
     Raises:
-      UserError: The library has no such fusions.
+      UserError: The library does not support the architecture.
     """
     settings = fusion_settings(config, name)
     tensors = {}
@@ -107,10 +112,10 @@ def write_fusion(
 
 
 def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
-    """A fusion's settings in the library's words.
+    """Converts a fusion's architecture to the library's settings.
 
     Raises:
-      UserError: The library has no such fusions.
+      UserError: The fusion has been pruned, which the library does not support.
     """
     if config.kept is not None:
         raise UserError(
@@ -130,12 +135,19 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
 
 
 def own_fusion(config: FusionConfig, name: str) -> dict[str, Any]:
-    """What afjax writes along with a fusion, for :func:`read_fusion`; its temperature has gone into the query."""
+    """The fields that afjax adds to a fusion's file, for :func:`read_fusion`.
+
+    The temperature is 1, because :func:`write_fusion` divides the query by it.
+    """
     return {"name": name, "config": {**to_dict(config), "temperature": 1.0}}
 
 
 def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
-    """A part's settings, refusing what fusions of afjax cannot do; ``last`` is the adapter whose settings count."""
+    """Reads a fusion's settings. ``last`` is its last adapter, which determines the LayerNorm's position.
+
+    Raises:
+      UserError: A setting is unknown or not supported by afjax.
+    """
     given = part.envelope.get("config")
     given = _NAMED.get(given, given) if isinstance(given, str) else given
     if not isinstance(given, Mapping):
@@ -145,7 +157,7 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
             raise UserError(
                 f"{part.where} has {setting}={given[setting]}; fusions of afjax are always {value} in that."
             )
-    # Without the trunk's LayerNorm in front of the adapters the two queries are one.
+    # Without the trunk's LayerNorm before the adapters, both queries are the same.
     if given.get("query_before_ln") and last.pretrained_layer_norm in ("before", "both"):
         raise UserError(
             f"{part.where} has query_before_ln=true; the query of afjax's fusions is what the adapters read, behind "
@@ -161,14 +173,18 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
     value = bool(settings.get("value", True))
     return FusionConfig(
         value=value,
-        # The library takes 0 for "as the trunk".
+        # In the library, 0 means the trunk's rate.
         dropout=dropout_rate(settings, where) or None,
         regularization=_REGULARIZATION if value and settings.get("regularization", True) else 0.0,
     )
 
 
 def _own_config(part: Part) -> FusionConfig | None:
-    """The architecture as afjax itself wrote it."""
+    """The architecture that afjax wrote into the part, or None if another program wrote the part.
+
+    Raises:
+      UserError: It contradicts the part's settings.
+    """
     if not part.own:
         return None
     config = from_dict(FusionConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
@@ -180,7 +196,7 @@ def _own_config(part: Part) -> FusionConfig | None:
 
 
 def _table(value: bool) -> dict[str, str]:
-    """Our path in a slot: the rest of their key."""
+    """Maps our paths within a slot to the suffixes of the library's tensor names."""
     table = {
         f"{module}/{ours}": f"{module}.{theirs}"
         for module in ("query", "key")

@@ -1,8 +1,8 @@
-"""AdapterHub's prediction heads: the table between their settings and tensors and ours.
+"""Maps the settings and tensors of AdapterHub's prediction heads to ours and back.
 
-A flex head is a torch ``Sequential``: in front of each linear layer a dropout, behind each but the last an
-activation. So its linear layers stand at the places 1, 4, 7, ..., or 1, 3, 5, ... without activations. A static head is
-the one head of a Hugging Face model, under the names it has there.
+A flex head is a torch ``Sequential`` with a dropout before each linear layer and an activation after each linear layer
+except the last. Its linear layers therefore have the indices 1, 4, 7, ..., or 1, 3, 5, ... without activations. A
+static head is the only head of a Hugging Face model and has the tensor names of that model.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _KINDS: Mapping[str, TaskKind] = {
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
-# Static heads: the flex head that is the same, and the names of its linear layers.
+# Static heads: the settings of the equivalent flex head, and the names of the linear layers.
 _POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
 _TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
 _STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
@@ -47,7 +47,7 @@ _DEFAULT_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadHead:
-    """A head and what it is for; its fields are those of a store's head."""
+    """A head with its task and the other fields that a store keeps for heads."""
 
     config: HeadConfig
     params: Tree
@@ -61,10 +61,10 @@ class ReadHead:
 
 
 def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
-    """A head under the name it shall have.
+    """Reads a head. ``name`` becomes its task's name, unless afjax wrote the part and recorded the task.
 
     Raises:
-      UserError: A head that afjax does not have, or tensors that do not fit its settings and the trunk.
+      UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.
     """
     settings, modules = _settings(part)
     kind, labels, outputs = _outputs(settings, part.where)
@@ -103,12 +103,12 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
 def write_head(
     config: HeadConfig, tree: Tree, name: str, task: TaskConfig, labels: tuple[str, ...], num_choices: int | None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A head's settings and tensors in the library's words.
+    """Converts a head to the library's settings and tensors.
 
-    A regression task's scale is multiplied into the output layer, which gives the same predictions.
+    The output layer is multiplied by a regression task's scale, which gives the same predictions.
 
     Raises:
-      UserError: The library has no such heads, or the number of choices is not known.
+      UserError: The library does not support the head, or the number of choices is unknown.
     """
     settings = head_settings(config, task, labels, num_choices, name)
     linear = [tree["pooler"]] if "pooler" in tree else []
@@ -124,10 +124,10 @@ def write_head(
 def head_settings(
     config: HeadConfig, task: TaskConfig, labels: tuple[str, ...], num_choices: int | None, name: str
 ) -> dict[str, Any]:
-    """A head's settings in the library's words.
+    """Converts a head's architecture and task to the library's settings.
 
     Raises:
-      UserError: The library has no such heads, or the number of choices is not known.
+      UserError: The library does not support the head, or the number of choices is unknown.
     """
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
@@ -170,7 +170,10 @@ def own_head(
     seed: int,
     text_columns: int | None = None,
 ) -> dict[str, Any]:
-    """What afjax writes along with a head, for :func:`read_head`; the task's scale has gone into the output layer."""
+    """The fields that afjax adds to a head's file, for :func:`read_head`.
+
+    The task's scale is 1, because :func:`write_head` multiplies the output layer by it.
+    """
     task = dataclasses.replace(task, scale=1.0)
     return {
         "config": to_dict(config),
@@ -190,7 +193,7 @@ def _max_length(own: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
 
 
 def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A head's settings as those of a flex head, and the names of its linear layers."""
+    """A head's settings in a flex head's format, and the names of its linear layers."""
     given = part.envelope.get("config")
     if given is None:
         model = str(part.envelope.get("model_class"))
@@ -203,7 +206,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         named = len(label_ids) if isinstance(label_ids, Mapping) else 0
         count = part.envelope.get("num_labels") or named or 2
         if settings["head_type"] == "multiple_choice":
-            # What the library has here is the number of labels that every model has.
+            # The library has no number of choices here, only the number of labels that every model has.
             return {**settings, "num_choices": count, "label2id": None}, modules
         return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
     if not isinstance(given, Mapping):
@@ -216,7 +219,7 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
-    """The kind of task, label names in the order of the outputs, and how many outputs there are."""
+    """The kind of task, the label names in the order of the outputs, and the number of outputs."""
     head_type = str(settings.get("head_type"))
     if head_type not in _KINDS:
         raise UserError(f'{where} has a head of the type "{head_type}"; afjax has {", ".join(_KINDS)}.')
@@ -236,7 +239,7 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
 
 
 def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple[str, ...]:
-    """Label names by their numbers; none where the head has none."""
+    """The label names, ordered by their numbers. Empty if the head has none."""
     given = settings.get("label2id")
     if not given:
         return ()
@@ -271,14 +274,14 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
 
 
 def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> list[Tree]:
-    """The linear layers' parameters, in our layout.
+    """Converts the linear layers' parameters to our layout.
 
     Raises:
-      UserError: Missing or superfluous tensors, or other shapes.
+      UserError: Tensors are missing, unexpected or of the wrong shape.
     """
     left = dict(part.tensors)
     if part.envelope.get("config") is not None:
-        # A file may hold heads whose names begin with this one's.
+        # A file may also hold heads whose names start with this head's name.
         left = {key: tensor for key, tensor in left.items() if key.split(".")[1:2] == [part.name]}
     layers, missing, wrong = [], [], []
     for module in modules:

@@ -1,4 +1,4 @@
-"""From AdapterHub's folders into a store."""
+"""Imports AdapterHub's folders into a store."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ from afjax.trunk.pretrained import Trunk, check_length, load_trunk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Imported:
-    """An artefact that was read, ready for a store.
+    """An imported artefact.
 
     Attributes:
       kind: One of ``store.KINDS``.
-      name: Under which it enters the store.
+      name: Its name in the store.
       params: Its tree.
       details: The other fields of ``store.Draft``.
-      notes: What a user should know of it, each a part of a sentence.
+      notes: Notes for the user, each of them part of a sentence.
     """
 
     kind: str
@@ -52,26 +52,26 @@ def import_adapterhub(
     trunk: Trunk | None = None,
     overwrite: bool = False,
 ) -> list[Imported]:
-    """Takes adapters, fusions and heads that the ``adapters`` library has saved over into a store: all or nothing.
+    """Imports a folder of the ``adapters`` library into a store, all or nothing.
 
-    What the store has already, the same to the bit, stays: a fusion's adapters that came with another fusion, or what
-    an import had brought that was killed.
+    If the store already has a bit-identical copy of some of the artefacts, it is kept. Such copies come from another
+    fusion of the same adapters, or from an import that was killed.
 
     Args:
       source: A folder that ``save_adapter``, ``save_adapter_fusion``, ``save_head`` or ``save_adapter_setup`` wrote, or
-        the id of one on the Hugging Face hub.
+        its id on the Hugging Face hub.
       store_folder: The store.
-      name: Of the adapter, fusion and head of a folder; of a setup, that of its fusion, or else of its one adapter.
-        Empty: their own names.
-      trunk: What they were trained on; None: what they say.
-      overwrite: Whether artefacts of these names may be replaced.
+      name: New name of the adapter, fusion and head in a folder. In a setup it renames the fusion, or the adapter of a
+        setup without a fusion. Empty to keep the names.
+      trunk: The trunk that they were trained on. Defaults to the trunk that the files name.
+      overwrite: Whether existing artefacts may be replaced.
 
     Returns:
-      What was imported.
+      The imported artefacts, including those that the store already had.
 
     Raises:
-      UserError: A folder of something else, a damaged file, a setting that afjax has no counterpart of, a trunk that
-        does not fit, a name that is taken. The store is then as it was.
+      UserError: The folder has another format, a file is damaged, afjax does not support a setting, the trunk does not
+        match, or a name is taken. The store is unchanged in this case.
     """
     if name:
         check_name(name, "artefact")
@@ -109,10 +109,10 @@ def import_adapterhub(
 
 
 def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
-    """Whether the store has such an artefact under the name already."""
+    """Whether the store already has an identical artefact of that name."""
     try:
         manifest = store.read_manifest(store_folder, artefact.kind, artefact.name)
-    except UserError:  # It is damaged.
+    except UserError:  # The stored artefact is damaged.
         return False
     details = {key: plain(value) for key, value in artefact.details.items()}
     return (
@@ -142,7 +142,7 @@ def _find_source(source: str) -> Path:
 
 
 def _trunk_of(folder: Path) -> Trunk:
-    """The trunk that a folder's files name."""
+    """Loads the trunk that a folder's files name."""
     paths = [folder / kind.config for kind in (ADAPTER, FUSION, HEAD)]
     paths += [path for kind in (ADAPTER, FUSION, HEAD) for path in sorted(folder.glob(f"*/{kind.config}"))]
     for path in paths:
@@ -164,7 +164,7 @@ def _trunk_of(folder: Path) -> Trunk:
 
 
 def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
-    """What a folder itself holds: an adapter or a fusion, with its head or without, or a head."""
+    """Reads a folder without a setup: an adapter or a fusion with an optional head, or only a head."""
     found, main = [], name
     if (folder / ADAPTER.config).exists():
         found.append(_read_adapter(folder, trunk, name))
@@ -186,7 +186,7 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
 
 
 def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
-    """A composition with all its parts."""
+    """Reads a setup: a composition and all its parts."""
     path = folder / SETUP
     setup = read_json(path)
     kind, members = _composition(setup.get("adapter_setup"), path)
@@ -208,7 +208,7 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
 
 
 def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
-    """``Fuse`` and the names of what is fused, or ``Stack`` and one name."""
+    """Returns ``Fuse`` and the names of the fused adapters, or ``Stack`` and a single name."""
     if not isinstance(composition, Mapping) or not isinstance(composition.get("children"), list):
         raise UserError(f"{path} has no adapter_setup; fetch it again.")
     kind, members = composition.get("type"), []
@@ -223,7 +223,7 @@ def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
 
 
 def _plain(name: Any, path: Path) -> str:
-    """A name that is that of a folder beside the file."""
+    """Returns ``name`` if it can name a folder next to ``path``; raises UserError otherwise."""
     try:
         check_name(str(name), "adapter or head")
     except UserError as error:
@@ -232,9 +232,10 @@ def _plain(name: Any, path: Path) -> str:
 
 
 def _fusion_folder(folder: Path, members: list[str]) -> Path:
-    """The folder of a setup's fusion, called by its name: by default the names of what it fuses.
+    """Finds the folder of a setup's fusion.
 
-    A setup does not say a name that was given (``add_adapter_fusion(..., name=...)``), so its files have to.
+    The folder has the fusion's name, by default the list of its adapters. A setup does not record a custom name
+    (``add_adapter_fusion(..., name=...)``), so this function also searches the fusion configs in the other folders.
     """
     usual = folder / ",".join(members)
     others = sorted(path.parent for path in folder.glob(f"*/{FUSION.config}") if path.parent != usual)
@@ -255,7 +256,7 @@ def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
 
 
 def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tuple[AdapterConfig, str]]) -> Imported:
-    """A fusion over adapters ``{name: (architecture, digest)}``."""
+    """Reads a fusion of the adapters ``{name: (architecture, digest)}``."""
     check_fusible({member: config for member, (config, _) in members.items()}, trunk.config.num_layers)
     config, params, notes = read_fusion(part, [config for config, _ in members.values()], trunk.config)
     details = {
@@ -273,7 +274,7 @@ def _read_fusion(part: Part, trunk: Trunk, name: str, members: Mapping[str, tupl
 
 
 def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Imported:
-    """A head; ``otherwise`` is the name of one that has none."""
+    """Reads a head. Its name is ``name``, its own name or ``otherwise``, whichever is the first non-empty one."""
     if not (folder / HEAD.config).exists():
         raise UserError(f"{folder / HEAD.config} does not exist; the setup needs that head, fetch it again.")
     part = read_part(folder, HEAD, trunk.config)
@@ -299,7 +300,7 @@ def _read_head(folder: Path, trunk: Trunk, name: str, otherwise: str) -> Importe
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:
-    """The adapters of a fusion that is imported alone: the store has them already."""
+    """Loads the adapters of a fusion from the store. They must exist if a fusion is imported without its setup."""
     members = {}
     for name in member_names(part.envelope, part.where):
         if name not in store.names(store_folder, "adapters"):
@@ -323,7 +324,7 @@ def _architecture(adapter: Imported) -> AdapterConfig:
 
 
 def _named(part: Part, name: str) -> str:
-    """The name that a part gets; its own, or one that is given."""
+    """The name to import a part under: ``name``, or its own name if that is empty."""
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; give --name.")

@@ -1,0 +1,143 @@
+"""Records of finished runs, as tables and figures read them."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from afjax.analysis.workdirs import IGNORED_SETTINGS
+from afjax.config.adapters import Adapter
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.from_dict import to_dict
+from afjax.config.tasks import TaskConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The result of a finished run on one task.
+
+    Attributes:
+      task_config: The task.
+      method: See :func:`method_of`.
+      seed: The run's seed.
+      metrics: Dev metrics that are finite.
+      config: The experiment of the run; for a source of a fusion, the experiment that would train only the source. None
+        if only the run's artefacts were found, in a store.
+      adapter: The adapters' architecture, or None without adapters.
+      adapters: ``{digest: number of parameters}`` of the frozen adapters that a fusion needs in addition to its own
+        parameters.
+      own_parameters: The number of parameters trained for this task only, or None if its artefacts were not found.
+      shared_parameters: The number of parameters trained for all tasks of the run together.
+      inputs: Digests of the run's inputs, from ``inputs.json``; empty if only its artefacts were found.
+      trunk: SHA-256 of the pretrained trunk.
+      origin: If another run has trained the trunk on several tasks, that run's settings, with the pretrained trunk's
+        digest; otherwise empty.
+      trunk_name: The pretrained trunk's name.
+      trunk_parameters: Its number of parameters, or None if unknown.
+      folder: The workdir, or the store.
+      store: The store with the run's artefacts, or an empty string if they were not found.
+    """
+
+    task_config: TaskConfig
+    method: str
+    seed: int
+    metrics: Mapping[str, float]
+    config: ExperimentConfig | None
+    adapter: Adapter | None
+    adapters: Mapping[str, int]
+    own_parameters: int | None
+    shared_parameters: int
+    inputs: Mapping[str, str]
+    trunk: str
+    trunk_name: str
+    trunk_parameters: int | None
+    folder: epath.Path
+    store: str
+    origin: str = ""
+
+    @property
+    def task(self) -> str:
+        return self.task_config.name
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that early stopping followed."""
+        return self.task_config.main_metric
+
+    @property
+    def trained_parameters(self) -> int | None:
+        return None if self.own_parameters is None else self.own_parameters + self.shared_parameters
+
+    @property
+    def replaces_trunk(self) -> bool:
+        """Whether the task has its own trunk and does not need the pretrained one."""
+        method = self.method.removesuffix("-mt")
+        return method == "full" or method.endswith("-trunk")
+
+    @property
+    def sampler(self) -> str:
+        """The sampler of a multi-task run; empty for other runs."""
+        return self.config.sampling.sampler if self.config and self.config.recipe == "multitask" else ""
+
+    @property
+    def settings(self) -> str:
+        """Everything that the result depends on except the seed, in a form that can be compared.
+
+        Trunk and rows are represented by their digests, not by their paths.
+        """
+        if self.config is None:
+            return json.dumps([self.method, to_dict(self.adapter) if self.adapter else None])
+        values = {key: value for key, value in to_dict(self.config).items() if key not in IGNORED_SETTINGS}
+        values["trunk"] = self.origin or self.trunk
+        values["task"] = self._by_rows(values["task"])
+        values["tasks"] = [self._by_rows(task) for task in values["tasks"]]
+        values["sources"] = [{**source, "task": self._by_rows(source["task"])} for source in values["sources"]]
+        return json.dumps(values, sort_keys=True)
+
+    def _by_rows(self, task: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A task's settings, with the digests of its rows, if known, instead of their paths."""
+        if task is None:
+            return None
+        rows = [
+            self.inputs.get(
+                f"task {task['name']}'s {split} rows", self.inputs.get(f"source {task['name']}'s {split} rows")
+            )
+            for split in ("train", "dev")
+        ]
+        return {**task, "source": "", "data_dir": "", "rows": rows} if all(rows) else task
+
+
+@dataclasses.dataclass(frozen=True)
+class Unfinished:
+    """A run that is not finished."""
+
+    task: str
+    method: str
+    seed: int
+    folder: epath.Path
+    trunk: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """The runs in some folders.
+
+    Attributes:
+      records: Finished runs with a dev score, at least one.
+      unfinished: Runs that are not finished.
+      scoreless: Finished runs without a dev score.
+    """
+
+    records: tuple[RunRecord, ...]
+    unfinished: tuple[Unfinished, ...] = ()
+    scoreless: tuple[RunRecord, ...] = ()
+
+    def left_out(self, tasks: Sequence[str]) -> list[str]:
+        """One sentence for each run on these tasks that is left out, with the reason."""
+        return [
+            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
+            for each in self.unfinished
+            if each.task in tasks
+        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]

@@ -1,0 +1,35 @@
+"""The definition of a task in a benchmark's official download."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from afjax.data.sources.layouts import Layout
+
+Kind = Literal["classification", "regression", "multiple_choice", "span"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfficialTask:
+    """A task of a benchmark.
+
+    Attributes:
+      about: A description with the authors.
+      folders: Possible folders of the task's files, relative to the data folder. The first one with any of the files is
+        used.
+      layouts: Possible file layouts. Each split uses the first layout whose files exist.
+      kind: The kind of task.
+      labels: Label names in order; for multiple choice, the names of the choices. If empty, the names are the labels
+        that occur, in alphabetical order.
+      metric: The default dev metric. If empty, accuracy; Pearson correlation for regression, and F1 for span.
+      no_answer: Whether questions can have no answer.
+      tfds: The name of the dataset in TFDS; empty if TFDS does not have it.
+    """
+
+    about: str
+    folders: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    kind: Kind = "classification"
+    labels: tuple[str, ...] = ()
+    metric: str = ""
+    no_answer: bool = False
+    tfds: str = ""

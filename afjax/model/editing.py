@@ -1,0 +1,109 @@
+"""Edits trained models: drops layers, adds or removes adapters of a fusion, renames.
+
+Functions take a model and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``, and return the
+edited ones.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from afjax.config.adapters import Adapter
+from afjax.errors import UserError, did_you_mean
+from afjax.fusion.pruning import drop_layers, left_layers, take_layers
+from afjax.model.model import Model
+from afjax.trees import Tree
+
+
+def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple[Model, Tree]:
+    """Drops adapters, and the fusion if there is one, from some layers (AdapterDrop).
+
+    Raises:
+      UserError: The model has no adapter, one of the layers has none, or no layer would be left.
+    """
+    if not model.adapters:
+        raise UserError(f'The head "{model.head_name}" is used without adapters: there are no layers to drop.')
+    depth, params = model.trunk.num_layers, dict(params)
+    configs, adapters = [], dict(params["adapters"])
+    for name, config in model.adapters:
+        adapters[name], smaller = drop_layers(adapters[name], config, layers, depth)
+        configs.append((name, smaller))
+    changes: dict[str, Any] = {"adapters": tuple(configs)}
+    if name := model.fusion_name:
+        remaining, kept = left_layers(model.adapters[0][1], layers, depth), model.fusion.kept
+        params["fusion"] = {name: take_layers(params["fusion"][name], remaining)}
+        if kept is not None:
+            kept = tuple(tuple(of_slot[position] for position in remaining) for of_slot in kept)
+            changes["fusion"] = dataclasses.replace(model.fusion, kept=kept)
+    return dataclasses.replace(model, **changes), {**params, "adapters": adapters}
+
+
+def without_adapters(model: Model, names: Collection[str]) -> Model:
+    """Removes adapters from the fusion. The remaining ones share each layer's attention.
+
+    Raises:
+      UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been pruned.
+    """
+    members = fused_adapters(model)
+    if unknown := sorted(set(names) - set(members)):
+        raise UserError(
+            f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
+        )
+    if model.fusion.kept is not None:
+        raise UserError("This fusion has been pruned layer by layer; leave adapters out of the one that it came from.")
+    remaining = tuple((name, config) for name, config in model.adapters if name not in names)
+    if not remaining:
+        raise UserError("Every adapter of the fusion would be left out; leave at least one.")
+    return dataclasses.replace(model, adapters=remaining)
+
+
+def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter, Tree]]) -> tuple[Model, Tree]:
+    """Adds adapters, loaded by :func:`load_adapters`, to the fusion. The fusion is not trained again.
+
+    Raises:
+      UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot be
+        fused with the others.
+    """
+    members = fused_adapters(model)
+    if twice := sorted(set(added) & set(members)):
+        raise UserError(f'"{twice[0]}" is fused already; the fusion has {", ".join(members)}.')
+    if model.fusion.kept is not None:
+        raise UserError("This fusion has been pruned layer by layer; add adapters to the one that it came from.")
+    configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))
+    trees = {**params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
+    return dataclasses.replace(model, adapters=configs), {**params, "adapters": trees}
+
+
+def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Model:
+    """Prunes the fusion so that each layer keeps only some adapters; see ``FusionConfig.kept``.
+
+    Raises:
+      UserError: The model has no fusion, or ``kept`` does not fit it.
+    """
+    fused_adapters(model)
+    return dataclasses.replace(model, fusion=dataclasses.replace(model.fusion, kept=kept))
+
+
+def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
+    """Renames the head, and the fusion or the adapter. Fused adapters keep their names."""
+    params = {**params, "heads": {name: params["heads"][model.head_name]}}
+    changes: dict[str, Any] = {"head_name": name}
+    if model.fusion_name:
+        params["fusion"] = {name: params["fusion"][model.fusion_name]}
+        changes["fusion_name"] = name
+    elif model.adapters:
+        ((adapter, config),) = model.adapters
+        params["adapters"] = {name: params["adapters"][adapter]}
+        changes["adapters"] = ((name, config),)
+    return dataclasses.replace(model, **changes), params
+
+
+def fused_adapters(model: Model) -> list[str]:
+    """Returns the names of a fusion's adapters.
+
+    Raises:
+      UserError: The model has no fusion.
+    """
+    if not model.fusion_name:
+        raise UserError(f'The head "{model.head_name}" is used without a fusion; give one.')
+    return [name for name, _ in model.adapters]

@@ -1,0 +1,143 @@
+"""Counts the floating-point operations of instructions in a compiled program."""
+
+import dataclasses
+import functools
+import math
+import re
+
+import numpy as np
+
+from afjax.tpu.hlo import Array, Computation, Instruction, Module
+from afjax.tpu.loops import called
+
+_ARITHMETIC = frozenset(
+    "abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum minimum "
+    "multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even select "
+    "shift-left shift-right-arithmetic shift-right-logical sign subtract xor".split()
+)
+
+
+def count_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Counts the operations of one instruction.
+
+    The result is 0 for a fusion, because the instructions inside of it are counted separately.
+    """
+    opcode = instruction.opcode
+    size = instruction.results[0].size if instruction.results else 0
+    if opcode in _ARITHMETIC:
+        return size
+    arrays = [operand.results[0] for operand in computation.operands(instruction) if operand.results]
+    match opcode:
+        case "dot":
+            return 2 * size * math.prod(arrays[0].dims[axis] for axis in instruction.numbers("lhs_contracting_dims"))
+        case "convolution":
+            return 2 * _convolution_multiplications(instruction, arrays[0], arrays[1])
+        case "reduce":
+            return (arrays[0].size - size) * _flops_of_applied(module, instruction)
+        case "reduce-window":
+            return _window_reductions(instruction, arrays[0]) * _flops_of_applied(module, instruction)
+        case "map":
+            return size * _flops_of_applied(module, instruction)
+        case "scatter":
+            updates = arrays[-1]
+            return updates.size * _flops_of_applied(module, instruction)
+        case "sort":
+            return arrays[0].size * max(arrays[0].size - 1, 0).bit_length()
+        case "all-reduce" | "all-reduce-start":
+            # Like XLA, count one addition per entry, as if there were two devices.
+            return sum(array.size for array in arrays)
+    return 0
+
+
+def _flops_of_applied(module: Module, instruction: Instruction) -> int:
+    """Counts the operations of one application of a reduction's, map's or scatter's function."""
+    applied = called(module, instruction, "to_apply")
+    return sum(count_flops(module, applied, inner) for inner in applied.instructions.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _WindowDimension:
+    """One axis of an XLA window. ``base_dilation`` dilates the input, ``dilation`` the window."""
+
+    size: int
+    stride: int
+    padding: int
+    base_dilation: int
+    dilation: int
+
+
+def _window(attributes: str, rank: int) -> list[_WindowDimension]:
+    """Parses ``window={size=2x4 stride=1x3 pad=0_0x3_3 lhs_dilate=2x4}``; if missing, ``rank`` axes of size 1."""
+    found = re.search(r"\bwindow=\{([^}]*)\}", attributes)
+    if not found:
+        return [_WindowDimension(1, 1, 0, 1, 1)] * rank
+    fields = dict(part.split("=") for part in found.group(1).split())
+    sizes = [int(number) for number in fields["size"].split("x")]
+
+    def numbers(name: str, default: int) -> list[int]:
+        given = fields.get(name)
+        return [int(number.split("_")[0]) for number in given.split("x")] if given else [default] * len(sizes)
+
+    return [
+        _WindowDimension(*dimension)
+        for dimension in zip(
+            sizes,
+            numbers("stride", 1),
+            numbers("pad", 0),
+            numbers("lhs_dilate", 1),
+            numbers("rhs_dilate", 1),
+            strict=True,
+        )
+    ]
+
+
+def _window_reductions(instruction: Instruction, array: Array) -> int:
+    """Number of times a ``reduce-window`` applies its function.
+
+    If the window covers the whole axis at every position, each output is the sum over the axis. The TPU compiler writes
+    a sum that is broadcast back along its axis this way, for instance in a softmax. Such an axis is summed once.
+    """
+    window = _window(instruction.attributes, len(array.dims))
+    rows, summed = instruction.results[0].size, 1
+    for dimension, size, result_size in zip(window, array.dims, instruction.results[0].dims, strict=True):
+        if size > 1 and dimension == _WindowDimension(2 * size - 1, 1, size - 1, 1, 1):
+            rows, summed = rows // result_size, summed * size
+        else:
+            summed *= dimension.size
+    return rows * (summed - 1)
+
+
+def _convolution_multiplications(instruction: Instruction, left: Array, right: Array) -> int:
+    """Counts the multiply-adds of a convolution.
+
+    The TPU compiler turns matrix products into convolutions. A plain product is ``dim_labels=bf_io->bf``: batch times
+    output features times input features. Further axes become window axes (``0bf_0io->0bf``). Their strides and
+    dilations are chosen such that every output position meets its own kernel entry, and otherwise zeros. Zeros from
+    padding and dilation are not counted: along every window axis, a pair of output and kernel positions counts only if
+    it reads an input entry.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    assert labels is not None, f"convolution {instruction.name} has no dim_labels"
+    inputs, kernel, outputs = labels.groups()
+    spatial = sorted(label for label in outputs if label.isdigit())
+    window = _window(instruction.attributes, len(spatial))
+    result = instruction.results[0]
+    pairs = math.prod(
+        _meeting_pairs(dimension, left.dims[inputs.index(label)], result.dims[outputs.index(label)])
+        for label, dimension in zip(spatial, window, strict=True)
+    )
+    # The kernel has the input features of one group, so only the batch has to be divided by its number of groups.
+    batch = left.dims[inputs.index("b")] // instruction.number("batch_group_count", 1)
+    return pairs * batch * right.dims[kernel.index("i")] * right.dims[kernel.index("o")]
+
+
+@functools.cache
+def _meeting_pairs(window: _WindowDimension, input_size: int, output_size: int) -> int:
+    """Counts the pairs of output and kernel positions along one axis that read an input entry, not a zero."""
+    outputs = np.arange(output_size) * window.stride - window.padding
+    pairs = 0
+    for position in range(window.size):
+        places = outputs + position * window.dilation
+        inside = (places >= 0) & (places < input_size * window.base_dilation)
+        pairs += int((inside & (places % window.base_dilation == 0)).sum())
+    return pairs

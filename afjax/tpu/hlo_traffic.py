@@ -1,0 +1,133 @@
+"""Counts the bytes that a compiled program's instructions read and write in memory."""
+
+from collections.abc import Iterable
+
+from afjax.tpu.hlo import Array, Computation, Instruction, Module
+from afjax.tpu.hlo_instructions import FREE, FREE_CALLS, call_target, gather_chain, group_size
+from afjax.tpu.loops import called
+
+
+def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
+    """The ``(array, bytes)`` pairs that a top-level instruction reads and writes.
+
+    Reading a slice of an array, or updating it in place, counts the slice only. For instance, a scan over layers holds
+    the stacked weights of all layers, and each iteration reads the weights of one layer.
+    """
+    opcode = instruction.opcode
+    if opcode in FREE or opcode.endswith("-done") or opcode == "async-update":
+        return []
+    if opcode == "custom-call" and call_target(instruction) in FREE_CALLS:
+        return []
+    operands = [operand.results for operand in computation.operands(instruction)]
+    read = [array for arrays in operands for array in arrays]
+    results = instruction.results
+    match opcode:
+        case "dynamic-slice" | "slice" | "gather":
+            indices = read[1:] if opcode == "gather" else []
+            return [(read[0], results[0].num_bytes), (results[0], results[0].num_bytes), *_whole(indices)]
+        case "dynamic-update-slice":
+            return [(read[1], read[1].num_bytes), (results[0], read[1].num_bytes)]
+        case "scatter":
+            # The indices and updates are read, the updated entries are read and written.
+            target, places, updates = read[0], read[-2], read[-1]
+            return [*_whole([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
+        case "slice-start" | "dynamic-slice-start":
+            # The results are the operand, the slice, and a flag.
+            return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
+        case "copy-start":
+            return _whole([read[0], results[0]])
+        case "fusion":
+            inner = called(module, instruction, "calls")
+            reads = [
+                (arrays[0], min(_read_of(module, inner, parameter), arrays[0].num_bytes))
+                for arrays, parameter in zip(operands, inner.parameters, strict=True)
+                if arrays
+            ]
+            return [*reads, *zip(results, _written(module, inner), strict=True)]
+    if opcode.endswith("-start"):
+        # The results include the operands, so the written bytes are computed from the operands. An all-gather's result
+        # is larger by the number of devices.
+        share = group_size(instruction.attributes, module.num_devices) if opcode == "all-gather-start" else 1
+        return [*_whole(read), *((array, share * array.num_bytes) for array in read)]
+    return _whole([*read, *results])
+
+
+def _whole(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
+    return [(array, array.num_bytes) for array in arrays]
+
+
+def _read_of(module: Module, fused: Computation, name: str) -> int:
+    """Bytes of an instruction's result (usually a parameter's) that the other instructions of a fusion read."""
+    array = fused.instructions[name].results[0]
+    total = 0
+    for user in fused.users[name]:
+        places = [number for number, operand in enumerate(user.operands) if operand == name]
+        if _is_view(module, user):
+            total += _read_of(module, fused, user.name)
+            continue
+        match user.opcode:
+            case "dynamic-slice" | "slice" | "gather" if places == [0]:
+                total += user.results[0].num_bytes
+            case "dynamic-update-slice" if places == [0]:
+                total += 0
+            case "scatter" if places == [0]:
+                total += fused.instructions[user.operands[-1]].results[0].num_bytes
+            case "fusion":
+                inner = called(module, user, "calls")
+                total += sum(_read_of(module, inner, inner.parameters[number]) for number in places)
+            case "tuple":
+                # Passed through without a read.
+                total += 0
+            case _:
+                return array.num_bytes
+    return min(total, array.num_bytes)
+
+
+def _written(module: Module, fused: Computation) -> list[int]:
+    """Bytes that a fusion writes of each of its results."""
+    root = fused.instructions[fused.root]
+    names = root.operands if root.opcode == "tuple" else (fused.root,)
+    return [written for name in names for written in _written_of(module, fused, name)]
+
+
+def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
+    instruction = fused.instructions[name]
+    if _is_view(module, instruction):
+        return _written_of(module, fused, instruction.operands[0])
+    match instruction.opcode:
+        case "parameter":
+            # Passed through without a write.
+            return [0 for _ in instruction.results]
+        case "custom-call" if call_target(instruction) == "AsyncCollectiveStart":
+            return [0 for _ in instruction.results]
+        case _ if gather_chain(instruction):
+            # The gathered array is written once, and counted at the fusion that completes the collective.
+            return [0 for _ in instruction.results]
+        case "fusion":
+            return _written(module, called(module, instruction, "calls"))
+        case "dynamic-update-slice" | "scatter" if _is_parameter(module, fused, instruction.operands[0]):
+            number = 1 if instruction.opcode == "dynamic-update-slice" else -1
+            return [fused.instructions[instruction.operands[number]].results[0].num_bytes]
+    return [array.num_bytes for array in instruction.results]
+
+
+def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
+    """Whether an instruction is a parameter or a view of one, so that it can be updated in place."""
+    instruction = fused.instructions[name]
+    if _is_view(module, instruction):
+        return _is_parameter(module, fused, instruction.operands[0])
+    return instruction.opcode == "parameter"
+
+
+def _is_view(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction within a fusion is a view of its operand, so that only the used part is read.
+
+    Views are bitcasts, and fusions that consist of one copy and alias their operand. The TPU compiler uses such fusions
+    to change the tiling of arrays with small entries, for instance a stack of boolean dropout masks.
+    """
+    if instruction.opcode == "bitcast":
+        return True
+    if instruction.opcode != "fusion" or "output_to_operand_aliasing={{}: (0, {})}" not in instruction.attributes:
+        return False
+    inner = called(module, instruction, "calls").instructions.values()
+    return [step.opcode for step in inner] == ["parameter", "copy"]

@@ -1,0 +1,59 @@
+"""Named architectures, for benchmarks and for compilation without weights."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from afjax.errors import UserError, did_you_mean
+from afjax.trunk.config import TrunkConfig
+from afjax.trunk.hugging_face import read_trunk_config
+
+
+def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return TrunkConfig(
+        family="bert",
+        vocab_size=30522,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * hidden,
+        max_positions=512,
+        type_vocab_size=2,
+    )
+
+
+def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
+    return dataclasses.replace(
+        _bert(layers, hidden, heads),
+        family="roberta",
+        vocab_size=50265,
+        max_positions=514,
+        type_vocab_size=1,
+        layer_norm_epsilon=1e-5,
+        pad_id=1,
+    )
+
+
+SIZES: Mapping[str, TrunkConfig] = {
+    "minilm": _bert(6, 384, 12),
+    "bert-base": _bert(12, 768, 12),
+    "bert-large": _bert(24, 1024, 16),
+    "roberta-base": _roberta(12, 768, 12),
+    "roberta-large": _roberta(24, 1024, 16),
+}
+
+
+def trunk_size(name: str) -> TrunkConfig:
+    """Returns the architecture of a named size, or of a local folder's ``config.json``.
+
+    Raises:
+      UserError: The name is neither a known size nor a folder.
+    """
+    if name in SIZES:
+        return SIZES[name]
+    if Path(name).is_dir():
+        return read_trunk_config(Path(name))
+    raise UserError(
+        f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
+        f"{did_you_mean(name, SIZES)}"
+    )

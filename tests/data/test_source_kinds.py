@@ -1,0 +1,57 @@
+"""The table of kinds of sources: every kind has every part."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from afjax.config.tasks import TaskConfig
+from afjax.data.sources import folder
+from afjax.data.sources.kind import SourceKind
+from afjax.data.sources.kinds import SOURCE_KINDS, has_split, makes_dev, open_source, shared_source, source_kind
+
+
+@pytest.mark.parametrize("scheme", SOURCE_KINDS)
+def test_every_source_kind_is_complete(scheme: str) -> None:
+    kind = SOURCE_KINDS[scheme]
+    assert kind.scheme == scheme
+    for part in ("open_split", "has_split", "split_files", "makes_dev", "shared_form"):
+        assert callable(getattr(kind, part))
+    assert all(1 <= len(columns) <= 2 for columns in kind.text_columns)
+    assert {field.name for field in dataclasses.fields(SourceKind)} == set(vars(kind))
+
+
+@pytest.mark.parametrize(
+    ("source", "scheme"),
+    [
+        ("builtin:entail", "builtin"),
+        ("tfds:glue/rte", "tfds"),
+        ("official:rte:DATA", "official"),
+        ("rows.csv", ""),
+        ("gs://bucket/rte", ""),
+        ("C:\\rows.csv", ""),
+        ("builtin", ""),
+        ("", ""),
+    ],
+)
+def test_prefix_before_the_colon_selects_the_kind(source: str, scheme: str) -> None:
+    assert source_kind(source) is SOURCE_KINDS[scheme]
+
+
+def test_folder_and_builtin_task_share_one_interface(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "fine", "label": "yes"}\n{"text": "poor", "label": "no"}\n')
+    task = TaskConfig(name="reviews", source=str(tmp_path), dev_share=0.5)
+    opened = open_source(task, "train")
+    assert [row["text"] for _, row in opened.rows] == ["fine", "poor"]
+    assert (has_split(task, "dev"), has_split(task, "test"), makes_dev(task)) == (True, False, True)
+    assert folder.KIND.split_files(task, "dev") == [str(tmp_path / "train.jsonl")]
+    entail = TaskConfig(name="entail", source="builtin:entail")
+    assert open_source(entail, "dev").label_names == ("entailment", "neutral", "contradiction")
+    assert (has_split(entail, "test"), makes_dev(entail)) == (True, False)
+    assert SOURCE_KINDS["builtin"].split_files(entail, "dev") == ["builtin:entail dev"]
+
+
+def test_shared_sources_do_not_contain_local_folders() -> None:
+    assert shared_source("builtin:entail") == "builtin:entail"
+    assert shared_source("official:rte:/home/alice/DATA") == "official:rte:./DATA"
+    assert shared_source("/home/alice/rte") == "./rte"

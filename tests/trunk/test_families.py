@@ -1,0 +1,29 @@
+"""The table of encoder families: every family has every part."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from afjax.trunk.families import ENCODER_FAMILIES
+
+TOKENS = jnp.array([[5, 6, 7, 8], [5, 6, 1, 1]])
+TABLE = jnp.tile(jnp.arange(10.0)[:, None], (1, 3))
+
+
+@pytest.mark.parametrize("name", ENCODER_FAMILIES)
+def test_every_family_has_every_part(name: str) -> None:
+    family = ENCODER_FAMILIES[name]
+    assert family.name == name
+    embeddings = family.position_embeddings(TABLE, TOKENS, 1)
+    assert embeddings.shape == (2, 4, 3)
+    # The first token of a row has the first position.
+    np.testing.assert_array_equal(embeddings[:, 0], TABLE[jnp.full(2, family.first_position(1))])
+    assert family.default_pad_id >= 0
+
+
+def test_bert_positions_count_all_tokens_and_robertas_skip_padding() -> None:
+    bert, roberta = (
+        ENCODER_FAMILIES[name].position_embeddings(TABLE, TOKENS, 1)[..., 0] for name in ("bert", "roberta")
+    )
+    assert bert.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert roberta.tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
