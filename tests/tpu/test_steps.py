@@ -246,17 +246,23 @@ def test_method_flags_are_refused_with_a_config(flag: str, capsys: pytest.Captur
 def test_method_defaults_equal_those_in_the_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned: list[dict[str, Any]] = []
+    planned: list[plan.MethodCase] = []
 
-    def keep(**given: Any) -> None:
-        planned.append(given)
+    def keep(case: plan.MethodCase) -> None:
+        planned.append(case)
         raise UserError("kept")
 
-    monkeypatch.setattr(plan, "of_method", keep)
+    monkeypatch.setattr(plan, "plan_method", keep)
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=64"]) == 2
-    numbers = {"trunk": "bert-base", "num_adapters": 16, "num_tasks": 8, "batch_size": 64, "max_length": 128}
+    numbers: dict[str, Any] = {
+        "trunk": "bert-base",
+        "num_adapters": 16,
+        "num_tasks": 8,
+        "batch_size": 64,
+        "max_length": 128,
+    }
     numbers |= {"dtype": "bfloat16", "scan_layers": True, "remat": "none", "mesh": MeshConfig()}
-    assert planned == [{"method": "full", **numbers}]
+    assert planned == [plan.MethodCase(method="full", **numbers)]
     # Wide enough that no line of the help is wrapped.
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

@@ -12,7 +12,8 @@ import pytest
 from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
-from afjax.display.terminal import progress_bar, table_lines
+from afjax.display.tables import table_lines
+from afjax.display.terminal import progress_bar
 from afjax.tasks.load import Rows
 from afjax.train import logs
 from afjax.train.multitask import train_multitask
@@ -133,3 +134,5 @@ def test_progress_bars_are_only_shown_in_terminals(
 def test_tables_align_texts_left_and_numbers_right() -> None:
     lines = table_lines([("right", "yes", "no"), ("yes", "10", "2"), ("no", "3", "400")])
     assert lines == ["right  yes   no", "yes     10    2", "no       3  400"]
+    # Wide characters take two columns.
+    assert table_lines([("\u65e5\u672c", "1"), ("abc", "22")]) == ["\u65e5\u672c   1", "abc   22"]
