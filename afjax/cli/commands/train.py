@@ -95,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
             if not reason.startswith("RESOURCE_EXHAUSTED"):
                 raise
             raise UserError(
-                f"The run does not fit the devices' memory ({reason}); take fewer rows (train.batch_size), "
+                f"The run does not fit the devices' memory ({reason}); use fewer rows (train.batch_size), "
                 "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
             ) from error
         if hosts.is_first_host():
