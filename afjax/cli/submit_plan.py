@@ -211,8 +211,8 @@ def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
         )
     if set(manifest.labels) != set(known.labels):
         raise UserError(
-            f'The head "{name}" has the labels {", ".join(manifest.labels)}, but those of {task} are '
-            f"{', '.join(known.labels)}; train one with these, or name another with --names."
+            f'The head "{name}" has the labels {", ".join(manifest.labels)}, but {task} has '
+            f"{', '.join(known.labels)}; train a head with these, or name another with --names."
         )
     return trained
 

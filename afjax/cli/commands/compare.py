@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     add_mismatch_flag(parser)
     add_source_flags(parser, required=False)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--metric", default="", help="the metric to compare (that of early stopping)")
+    parser.add_argument("--metric", default="", help="the metric to compare (as for early stopping)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
     parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")

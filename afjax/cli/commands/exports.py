@@ -39,7 +39,9 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--output", required=True, type=Path, help="the folder to create")
-    adapterhub.add_argument("--kind", choices=("adapter", "fusion", "head"), help="if several artefacts have the name")
+    adapterhub.add_argument(
+        "--kind", choices=("adapter", "fusion", "head"), help="which one, if several artefacts have the name"
+    )
     adapterhub.add_argument(
         "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
     )

@@ -147,7 +147,7 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
     lines = _stored(model, arguments.store)
     if model.trunk.config.activation != "gelu_tanh":
         lines.append(
-            f"The authors' code uses the tanh approximation of GELU in BERT too, the trunk {arguments.trunk} does not. "
+            f"The authors' code uses the tanh approximation of GELU in BERT too; the trunk {arguments.trunk} does not. "
             "Logits will differ slightly; afjax import bert --gelu=tanh makes a trunk that agrees."
         )
     print("\n".join(lines))

@@ -44,7 +44,10 @@ def add(commands: Any) -> None:
     for out in (pack, push):
         out.add_argument("name", metavar="NAME", help="name of the artefact to share")
         out.add_argument(
-            "--kind", default="", choices=("adapters", "fusion", "heads"), help="if two artefacts have the name"
+            "--kind",
+            default="",
+            choices=("adapters", "fusion", "heads"),
+            help="which one, if two artefacts have the name",
         )
         out.add_argument("--license", default="", metavar="ID", help="for the model card, such as apache-2.0 (unknown)")
     pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file; replaced if it exists")

@@ -28,11 +28,11 @@ NAME is a built-in config (afjax configs lists them), FILE.py is your own.
 To resume a stopped run, run the same command again.
 
 All devices are used, as set by --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor. The hosts of a Cloud
-TPU slice are discovered. Elsewhere, start the same command on each host, with its own --process_id:
+TPU slice are discovered automatically. Elsewhere, start the same command on each host, with its own --process_id:
   afjax train ... --workdir=gs://BUCKET/run --coordinator_address=HOST0:8476 --num_processes=2 --process_id=0
 
-Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 an error to fix; 75 stopped by SIGTERM, all steps
-saved; 76 another host was lost."""
+Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 an error to fix; 75 stopped by SIGTERM, all steps saved;
+76 another host was lost."""
 
 
 def add(commands: Any) -> None:
