@@ -15,7 +15,7 @@ examples:
   afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
   afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
 
-A task is predicted by the head of its name (see --names), with the fusion of that name, else the adapter, else neither."""
+A task's head is the one of its name (see --names). It uses the fusion of that name, else the adapter, else neither."""
 
 
 def add(commands: Any) -> None:
