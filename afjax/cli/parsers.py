@@ -81,7 +81,7 @@ def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
     parser.add_argument("--adapter", default="", help="an adapter's name")
-    parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
+    parser.add_argument("--fusion", default="", help="a fusion's name, instead of an adapter's")
     parser.add_argument("--head", default="", help="the head's name (the one trained with the adapter or fusion)")
     add_mismatch_flag(parser)
     parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers whose adapters are left out")
