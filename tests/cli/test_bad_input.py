@@ -233,7 +233,7 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert "max_length is 129" in refused("eval", *model, source, "--max_length=129")
     assert "max_length is 0" in refused("eval", *model, source, "--max_length=0")
     assert "batch_size is 0; it must be at least 1" in refused("eval", *model, source, "--batch_size=0")
-    assert "give layers by their numbers" in refused("eval", *model, source, "--drop_layers=top")
+    assert "--drop_layers is top; give layer numbers" in refused("eval", *model, source, "--drop_layers=top")
     assert "Layer 2 has no adapter to drop" in refused("eval", *model, source, "--drop_layers=0,2")
     assert 'Did you mean "second"?' in refused("eval", *model, source, "--without=secnod")
     assert '"first" is fused already' in refused("eval", *model, source, "--with=first")

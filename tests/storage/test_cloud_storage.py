@@ -417,11 +417,11 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("gs://nowhere/x", "there is nothing of that name, or no bucket gs://nowhere"),
-        (f"gs://{FORBIDDEN}/x", "these credentials may not (403); ask for the role Storage Object Admin on gs://for"),
+        ("gs://nowhere/x", "the path or the bucket gs://nowhere does not exist"),
+        (f"gs://{FORBIDDEN}/x", "permission denied (403); ask for the role Storage Object Admin on gs://for"),
         (f"gs://{PRIVATE}/x", "no valid credentials for Google Cloud; run gcloud auth application-default login"),
-        ("gs://", "no object store that afjax knows"),
-        ("s3://bucket/x", "no object store that afjax knows; give a local path or gs://BUCKET/PATH"),
+        ("gs://", "an unsupported object store"),
+        ("s3://bucket/x", "an unsupported object store; give a local path or gs://BUCKET/PATH"),
     ],
 )
 def test_unusable_paths_are_refused(

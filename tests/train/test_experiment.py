@@ -109,7 +109,7 @@ def test_missing_sources_are_trained_and_stored_ones_reused(
         ("two", "adapter", "two"),
         ("two-fusion", "fusion", "two"),
     ]
-    assert 'The store has the adapter "one"; it is used as it is.' in capsys.readouterr().err
+    assert 'The store has the adapter "one"; it is used unchanged.' in capsys.readouterr().err
     assert all(0 <= result.metrics["accuracy"] <= 1 for result in results)
     assert store.read_manifest(tmp_path / "store", "adapters", "one") == stored
     assert store.names(tmp_path / "store", "adapters") == ["one", "two"]
@@ -179,7 +179,7 @@ def test_name_that_exists_in_the_store_is_refused(single: MakeConfig, fusion: Ma
     run_experiment(single("one", partition="head", name="two"), workdir=tmp_path / "refused", **shared)
     # Training the source two would overwrite that head.
     assert 'already has "two" in heads' in refusal(fusion(), tmp_path, workdir=tmp_path / "fusion", **shared)
-    assert '"two" would have one name' in refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
+    assert '"two" would share a name' in refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
 
 
 def test_invalid_configs_are_refused_before_anything_is_written(
