@@ -217,7 +217,7 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
         return [tag("p", "These runs did not record time and memory. Runs of this version of afjax do.")]
     if len(rows) > 1:
         rows.append(["all", duration(total), "", "", "", "", ""])
-    header = ["run", "time", "a step", "starts", "devices", "host memory", "device memory"]
+    header = ["run", "time", "time per step", "starts", "devices", "host memory", "device memory"]
     caption = (
         "Wall time up to the last checkpoint, including compilation and evaluation on dev rows. Memory is the peak "
         "of the process (over all its runs so far) and of any device, if the system reports it."
@@ -258,7 +258,7 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
         digests: list[list[Content]] = [
             [name, tag("span", str(digest), class_="code")] for name, digest in experiment.inputs.items()
         ]
-        parts.append(table(["read", "digest"], digests, caption="Inputs of the runs; SHA-256 over their contents."))
+        parts.append(table(["input", "digest"], digests, caption="Inputs of the runs; SHA-256 over their contents."))
     return parts
 
 

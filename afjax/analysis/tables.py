@@ -257,12 +257,7 @@ def _unknown(grid: Grid) -> list[str]:
     if not folders:
         return []
     others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [
-        (
-            f"The artefacts of {folders[0]}{others} were not found, so their parameters are unknown; add their "
-            "store to --runs."
-        )
-    ]
+    return [f"No artefacts of {folders[0]}{others} were found, so the parameters are unknown; add the store to --runs."]
 
 
 _PARAMETERS = (

@@ -144,7 +144,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     # Checked one by one: with a forged size, the standard library would return the same members forever.
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-            raise UserError(f"{path} has the member {member.name}, which is not a plain file; {FETCH_AGAIN}.")
+            raise UserError(f"{path} has the member {member.name!r}, which is not a plain file; {FETCH_AGAIN}.")
         if member.name in members:
             raise UserError(f"{path} has the member {member.name!r} twice; {FETCH_AGAIN}.")
         members[member.name] = member

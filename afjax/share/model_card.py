@@ -117,7 +117,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         "",
         f"- Trunk: {code_span(name)}{where}{f': {code_span(sizes)}' if sizes else ''}",
         f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk can be used",
-        f"- Parameters: {total}, in addition to the trunk's",
+        f"- Parameters: {total:,}, in addition to the trunk's",
     ]
     if task.get("name"):
         kind = f", {code_span(_task_kind(main))}" if _task_kind(main) else ""

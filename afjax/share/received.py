@@ -31,7 +31,9 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
     for path in paths:
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
-            raise UserError(f"{where} has the file {path}, whose path leads out of it or is not plain; {FETCH_AGAIN}.")
+            raise UserError(
+                f"{where} has the file {path!r}, whose path leads out of it or is not plain; {FETCH_AGAIN}."
+            )
         if parts[0] not in KINDS or not (parts[2:] == [MANIFEST] or (parts[2:3] == ["params"] and len(parts) > 3)):
             raise UserError(
                 f"{where} has the file {path}, which belongs to no artefact; only {', '.join(KINDS)} are shared, "

@@ -486,7 +486,7 @@ def test_remaining_time_is_estimated(
         ),
         (["--grid.seed=0,1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--config.seed=1"], "give a sweep's seeds as in --seeds=0,1,2"),
-        ([RATES, "--seeds=a"], '--seeds is "a"; give whole numbers with commas between'),
+        ([RATES, "--seeds=a"], '--seeds is "a"; give integers separated by commas'),
         ([RATES, "--seeds="], "--seeds is empty"),
         ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
     ],

@@ -184,7 +184,7 @@ def test_existing_folder_is_only_replaced_with_overwrite(source: Path, capsys: p
     (output / "notes").write_text("kept")
     words = ["import", "bert", str(source), f"--output={output}"]
     assert main(words) == 2
-    assert "is there already and stays as it is" in capsys.readouterr().err
+    assert "already exists and was not changed" in capsys.readouterr().err
     assert [path.name for path in output.iterdir()] == ["notes"]
     assert main([*words, "--overwrite"]) == 0
     assert load_trunk(str(output)).config == ARCHITECTURE

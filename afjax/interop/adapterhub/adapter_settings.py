@@ -250,7 +250,7 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
             if factor is None and layer in left_out:
                 continue
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1e-9 < factor < 1e9:
-            raise UserError(f"{where} has reduction_factor={given}, which gives no size for layer {layer}.")
+            raise UserError(f"{where} has reduction_factor={given!r}, which gives no size for layer {layer}.")
         sizes[layer] = max(1, int(trunk.hidden_size // factor))
     return sizes
 
