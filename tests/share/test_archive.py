@@ -496,7 +496,7 @@ def set_chunks(values: dict, members: Members) -> None:
     ("edit", "words"),
     [
         (set_version, "format_version is 99, this afjax reads 1"),
-        (set_name, "is that of adapters/mnli, not of adapters/rte"),
+        (set_name, "belongs to adapters/mnli, not to adapters/rte"),
         (set_leading_out, "missing (-) or extra (+): -params/../../../evil"),
         (set_shape, "bytes of parameters according to its manifests; refused"),
         (set_dtype, 'the leaf "output/kernel" is not a shape, dtype and sha256'),
