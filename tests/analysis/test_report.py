@@ -270,7 +270,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         find_experiments(epath.Path(tmp_path))
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     (tmp_path / "run" / "target" / "result.json").unlink()
-    with pytest.raises(UserError, match=r"has no finished run \(1 begun\);"):
+    with pytest.raises(UserError, match=r"has no finished run \(1 started\);"):
         find_experiments(epath.Path(tmp_path / "run"))
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="damaged"):

@@ -123,7 +123,7 @@ def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: P
     refused(bert, adapter, tmp_path / "store", "tensors that belong to no adapter: bert.pooler.weight")
     change_json(adapter / "adapter_config.json", lambda values: values.update(name="b"))
     change_tensors(path, lambda tensors: tensors.pop("bert.pooler.weight"))
-    refused(bert, adapter, tmp_path / "store", 'is of "b"', "are of a")
+    refused(bert, adapter, tmp_path / "store", 'is for "b"', "are for a")
 
 
 def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tm
         refused(bert, adapter, tmp_path / "store", f'"{name}" cannot be used', name=name)
     change_json(adapter / "adapter_config.json", lambda values: values.update(name=""))
     change_tensors(adapter / "adapter.safetensors", lambda tensors: None)
-    refused(bert, adapter, tmp_path / "store", 'is of ""')
+    refused(bert, adapter, tmp_path / "store", 'is for ""')
     # The library names fusions after their adapters.
     refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "give --name")
     path = setup / "adapter_setup.json"
