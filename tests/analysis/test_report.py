@@ -250,7 +250,7 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     look = DevEvaluation(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
     (picture,) = confusion(result, look)
     assert "pearson 0.9800" in picture.html
-    assert "3 of 3 dev rows with the largest errors" in mistakes(result, look)[0].html
+    assert "0 of 3 dev rows with the largest errors" in mistakes(result, look)[0].html
     counts = np.diag(np.full(50, 2))
     counts[3, 4] = 9
     names = tuple(f"label {number}" for number in range(50))

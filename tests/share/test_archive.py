@@ -170,7 +170,7 @@ def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path,
     with refused("already has heads/rte. Nothing was changed; give --overwrite"):
         share.unpack(archive, new)
     share.unpack(archive, new, overwrite=True)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(archive, new)
     assert list(digests(new)) == ["adapters/rte", "heads/rte"]
 
@@ -201,9 +201,9 @@ def test_fusion_with_adapters_already_in_the_store(
     assert "fusion/both" in digests(source)
     new = tmp_path / "new"
     save(new, "adapters", "rte", 8)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(fusion, new)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(fusion, new, name="mixed")
     with refused("cannot be used"):
         share.unpack(fusion, new, name="../mixed")
