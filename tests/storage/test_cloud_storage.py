@@ -312,7 +312,7 @@ def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None
     assert store.verify("gs://bucket/taken") == []
     assert store.read_manifest("gs://bucket/taken", "adapters", "b").digest == saved.digest
     before = names_in(cloud, "taken/")
-    with pytest.raises(UserError, match="has adapters/b already, and nothing was changed"):
+    with pytest.raises(UserError, match=r"already has adapters/b\. Nothing was changed"):
         share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
     assert names_in(cloud, "taken/") == before
 
