@@ -93,7 +93,7 @@ class ExperimentConfig:
         if not getattr(self, wanted):
             raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
         if getattr(self, unwanted):
-            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes config.{wanted} alone.")
+            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes only config.{wanted}.")
         if self.recipe != "fusion" and (self.sources or self.fused):
             raise UserError(
                 f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
@@ -106,7 +106,7 @@ class ExperimentConfig:
         for name in self.fused:
             if name not in names:
                 raise UserError(
-                    f'config.fused names "{name}", which is no source; sources: {", ".join(names)}.'
+                    f'config.fused names "{name}", which is not a source; sources: {", ".join(names)}.'
                     f"{did_you_mean(name, names)}"
                 )
         if len(set(self.fused)) != len(self.fused):

@@ -80,10 +80,10 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
         )
     highest = max(number for of_slot in fusion.kept for of_layer in of_slot for number in of_layer)
     if highest >= len(configs):
-        raise UserError(f"fusion.kept names adapter {highest}, but the fusion has {len(configs)}, from 0 on.")
+        raise UserError(f"fusion.kept names adapter {highest}, but the fusion has {len(configs)}, numbered from 0.")
     if any(config != configs[0] for config in configs):
         raise UserError(
-            "Each layer can only keep adapters of its own where all adapters of the fusion have one architecture."
+            "Each layer can only keep its own adapters if all adapters of the fusion have the same architecture."
         )
 
 

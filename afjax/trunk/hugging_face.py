@@ -244,8 +244,8 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     except pickle.UnpicklingError:
         # PyTorch's own message recommends loading the file unsafely.
         raise UserError(
-            f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
-            "the file again."
+            f"{path} cannot be read as plain tensors: it has other contents, which are not executed, or is damaged; "
+            "fetch the file again."
         ) from None
     except Exception as error:  # A damaged pickle can make torch.load raise any exception.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -135,7 +135,7 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{path} ends in the middle of its gzip data after line {number}; fetch it again.") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"{path} is not sound gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
+            f"{path} is not valid gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
             "if it is plain text."
         ) from error
     except (OSError, ValueError) as error:
@@ -231,7 +231,7 @@ def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
         if len(values) == 1 and character in values[0] and wrong != right:
-            own = f", or, if it is a file of your own, let its name end in {ending}" if ending else ""
+            own = f", or, if it is a file of your own, give it a name that ends in {ending}" if ending else ""
             raise UserError(
                 f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
                 f"file with {right}{own}."
