@@ -95,7 +95,7 @@ def check_answers(
         unknown = start is None or start == -1
         if not unknown and (isinstance(start, bool) or not isinstance(start, (int, np.integer)) or start < 0):
             raise UserError(
-                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null where "
+                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null if "
                 "it is not known."
             )
         known = not (unknown or guessed)

@@ -162,7 +162,9 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
         if "\0" in text:
             # UTF-16 without a byte order mark decodes as UTF-8, with NUL characters between the letters.
             line = first_line + text[: text.index("\0")].count("\n")
-            raise UserError(f"{source}:{line} holds a NUL byte, as UTF-16 and binary files do; save the file as UTF-8.")
+            raise UserError(
+                f"{source}:{line} contains a NUL byte, as UTF-16 and binary files do; save the file as UTF-8."
+            )
         return text
     assert first_error is not None
     before = raw[: first_error.start]
@@ -218,8 +220,8 @@ def table_rows(
         elif len(values) != len(columns):
             given = "the format has" if names else "the first line names"
             raise UserError(
-                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); put "
-                f"the {'tabs' if tabs else 'commas and quotes'} of this line right."
+                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); "
+                f"correct the {'tabs' if tabs else 'commas and quotes'} of this line."
             )
         else:
             yield f"{path}:{number}", dict(zip(columns, values, strict=True))
