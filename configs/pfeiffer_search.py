@@ -1,4 +1,4 @@
-"""AdapterFusion, appendix A.2: where in a layer an adapter, LayerNorms and residual belong; one task, BERT-base.
+"""AdapterFusion, appendix A.2: where to place an adapter, LayerNorms and the residual in a layer; one task, BERT-base.
 
 afjax train --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-one
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search

@@ -39,8 +39,8 @@ examples:
   launch/tpu_vm.py setup my-slice --zone=us-west4-a
   launch/tpu_vm.py setup my-slice --zone=us-west4-a --source=https://github.com/me/afjax.git --git_revision=main
 
-Of a checkout, the files that git tracks are sent, including uncommitted changes. Commands run in it, so configs/...
-is found."""
+The files of a checkout that git tracks are sent, including uncommitted changes. Commands run in the checkout, so
+configs/... is found."""
 
 RUN_EXAMPLE = """\
 example:

@@ -111,7 +111,7 @@ class ExperimentConfig:
                 )
         if len(set(self.fused)) != len(self.fused):
             raise UserError(f"config.fused is {self.fused}; name each source once.")
-        assert self.method, "its checks are the config's"
+        assert self.method, "the method's checks are part of the config's"
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
         # The workdir records the resolved learning rates, so that a run does not depend on later defaults.
@@ -123,7 +123,7 @@ class ExperimentConfig:
     @property
     def target(self) -> TaskConfig:
         """The task of the ``single`` and ``fusion`` recipes."""
-        assert self.task is not None, "__post_init__ sees to it"
+        assert self.task is not None, "checked by __post_init__"
         return self.task
 
     @functools.cached_property

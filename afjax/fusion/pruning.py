@@ -54,7 +54,7 @@ def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layer
       UserError: As :func:`left_layers`.
     """
     left = left_layers(config, dropped, num_layers)
-    assert not isinstance(config, OnTop), "left_layers sees to it"
+    assert not isinstance(config, OnTop), "checked by left_layers"
     layers = adapter_layers(config, num_layers)
     smaller = {name: take_layers(part, left) if name in config.slots else part for name, part in tree.items()}
     return smaller, dataclasses.replace(config, layers=tuple(layers[position] for position in left))

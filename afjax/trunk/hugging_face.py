@@ -143,12 +143,14 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     family = values.get("model_type")
     if not isinstance(family, str) or family not in ENCODER_FAMILIES:
         known = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
-        raise UserError(f'{where} describes a "{family}" model; afjax takes {known} encoders.')
+        raise UserError(f'{where} describes a "{family}" model; afjax supports {known} encoders.')
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
-        raise UserError(f"{where} describes a decoder or relative positions; afjax takes plain BERT/RoBERTa encoders.")
+        raise UserError(
+            f"{where} describes a decoder or relative positions; afjax supports plain BERT/RoBERTa encoders."
+        )
     activation = values.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise UserError(f'{where} has the activation "{activation}"; afjax knows {", ".join(_ACTIVATIONS)}.')
+        raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
     numbers = {}
     for name, number in _NUMBERS.items():
         value = values.get(name, number.default)
