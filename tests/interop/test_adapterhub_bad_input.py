@@ -150,7 +150,7 @@ def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Pat
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
-    said = "it holds something else, which is not run" if has_torch else "PyTorch is not installed"
+    said = "it has other contents, which are not executed" if has_torch else "PyTorch is not installed"
     refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
     assert not done.exists()
 

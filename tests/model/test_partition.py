@@ -145,7 +145,7 @@ def test_errors_name_the_leaves_and_the_rules() -> None:
         label(params, rules)
     assert str(raised.value) == (
         "The partition does not cover the parameters exactly once: heads/b matches two rules; "
-        'rule "adapters/.*" matches no leaf; trunk/x matches no rule. Mend the rules.'
+        'rule "adapters/.*" matches no leaf; trunk/x matches no rule. Correct the rules.'
     )
 
 

@@ -72,7 +72,7 @@ def test_meshes_that_do_not_fit() -> None:
             make_mesh(config, devices)
     with pytest.raises(UserError, match=r"mesh\.fsdp is 0; it must be at least 1, or -1"):
         MeshConfig(fsdp=0)
-    with pytest.raises(UserError, match="give -1 once at most"):
+    with pytest.raises(UserError, match="give -1 at most once"):
         MeshConfig(fsdp=-1)
     check_batch(32, abstract(4, 2, 1))
     with pytest.raises(UserError, match="A batch of 30 rows cannot be split over 8 devices"):

@@ -509,7 +509,7 @@ def set_chunks(values: dict, members: Members) -> None:
         (set_other_trunk, "artefacts of several trunks"),
         (set_digest, 'the leaf "output/kernel" has sha256'),
         (add_bytes, "but its manifest lists 40 bytes of parameters"),
-        (set_chunks, f'adapters/rte: the leaf "output/kernel" has shape [{2**40}, 8], by the manifest it is [4, 2]'),
+        (set_chunks, f'adapters/rte: the leaf "output/kernel" has shape [{2**40}, 8], but the manifest has [4, 2]'),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -256,7 +256,7 @@ def save(value: float, *, overwrite: bool = False) -> None:
 
 def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
     save(1.0)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         save(2.0)
     save(2.0, overwrite=True)
     assert store.load("gs://bucket/own", "adapters", "a").params["up"]["kernel"][0, 0] == 2.0
@@ -265,7 +265,7 @@ def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
     # The files of a writer that was killed before its last file, and before another file.
     (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
     assert store.names("gs://bucket/own", "adapters") == []
-    with pytest.raises(UserError, match=r"has no manifest\.json, so it is no artefact"):
+    with pytest.raises(UserError, match=r"has no manifest\.json, so it is not an artefact"):
         store.load("gs://bucket/own", "adapters", "a")
     assert len(store.verify("gs://bucket/own")) == 1
     save(3.0)

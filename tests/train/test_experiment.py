@@ -454,7 +454,7 @@ def test_invalid_multitask_data_is_refused(
     ("changes", "message"),
     [
         ({"tasks": ()}, "config.tasks is missing; the multitask recipe needs it."),
-        ({"task": TaskConfig(name="one")}, "config.task is given, but the multitask recipe takes config.tasks alone."),
+        ({"task": TaskConfig(name="one")}, "config.task is given, but the multitask recipe takes only config.tasks."),
         ({"tasks": (TaskConfig(name="one"),) * 2}, "config.tasks has two tasks named one; give each its own name."),
         ({"partition": "fusion"}, 'A fusion is trained by the fusion recipe, not by partition="fusion".'),
         ({"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),
