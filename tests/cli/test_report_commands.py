@@ -165,7 +165,7 @@ def test_compare_refuses_invalid_arguments(
     assert "neither a workdir nor a model" in refused("compare", "adaptor:first", "adapter:first", *where)
     assert "give --store" in refused("compare", "adapter:first", "adapter:second")
     assert '"frist"' in refused("compare", "adapter:frist:first", "adapter:second", *where)
-    assert "A has 2 runs and B 1" in refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
+    assert "A has 2 runs and B has 1" in refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
     assert "not one of accuracy" in refused("compare", "adapter:first", "adapter:first", *where, "--metric=bleu")
     assert "--resamples is 0" in refused("compare", "adapter:first", "adapter:first", *where, "--resamples=0")
     assert "--seed is -1" in refused("compare", "adapter:first", "adapter:first", *where, "--seed=-1")
