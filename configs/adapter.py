@@ -3,11 +3,11 @@
 afjax train --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte --store=runs/store
 afjax sweep --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte-sweep --seeds=0,1,2
 
-DATA holds the tasks: the benchmarks' downloads, or one folder a task, each with train and dev. The adapter enters the
-store under its task's name, which is where configs/fusion.py looks for it: one such run for each task to be fused. The
-sweep is over the paper's reduction factors. A run takes at most 30 passes over the train split.
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The adapter
+is stored under its task's name, where configs/fusion.py looks for it. Do one such run for each task to fuse. The sweep
+is over the paper's reduction factors. A run makes at most 30 passes over the train split.
 
-This is table 3 of the paper, dev accuracy with reduction factors 2, 16 and 64 (16 is column ST-A of its table 1 too):
+This is table 3 of the paper, dev accuracy with reduction factors 2, 16 and 64 (16 is also column ST-A of its table 1):
 
       MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
  2   84.60  90.57  92.66  94.20    94.44     76.83  77.14  86.13  87.50  70.68  87.85

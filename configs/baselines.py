@@ -1,13 +1,13 @@
-"""What the papers compare with, on one task: one method each of head, full, layernorm, top_k, houlsby and pfeiffer.
+"""The papers' baselines on one task. The method is head, full, layernorm, top_k, houlsby or pfeiffer.
 
 afjax train --config=configs/baselines.py:method=full,task=rte,data=DATA/rte --workdir=runs/rte-full
 afjax train --config=configs/baselines.py:method=top_k,top_k=3,task=rte,data=DATA/rte --workdir=runs/rte-top
 afjax train --config=configs/baselines.py:method=houlsby,size=64,task=rte,data=DATA/rte --workdir=runs/rte-houlsby
 afjax train --config=configs/baselines.py:method=pfeiffer,factor=16,task=rte,data=DATA/rte --workdir=runs/rte-pfeiffer
 
-Houlsby 2019, section 3.4 and figure 4: adapters of every size, the top layers and the LayerNorms alone on MNLI and CoLA
-with BERT-base, each with the learning rates of section 3.2. (Their dev accuracies on MNLI: 83.7 with size 64, about 2 M
-trained parameters; 77.8 with the top layer, about 9 M; 84.4 with all.) For CoLA, metric=matthews.
+Houlsby 2019, section 3.4 and figure 4: adapters of every size, only the top layers, and only the LayerNorms, on MNLI
+and CoLA with BERT-base, each with the learning rates of section 3.2. (Their dev accuracies on MNLI: 83.7 with size 64,
+about 2 M trained parameters; 77.8 with the top layer, about 9 M; 84.4 with all layers.) For CoLA, metric=matthews.
 
 afjax sweep --config=configs/baselines.py:method=houlsby,task=mnli,data=DATA/mnli --workdir=runs/mnli-sizes \\
     --grid.adapter.size=1,2,4,8,16,32,64,128,256,512 --seeds=0,1,2
@@ -25,8 +25,8 @@ houlsby    84.13  90.63  92.75  93.96    94.07     77.44  76.02  86.66  86.12  6
 
 import ml_collections
 
-# By method: partition, adapter preset, learning rate, epochs. Houlsby's and Pfeiffer's learning rates are those of
-# their papers' code and text; the others suit BERT-base as a start, and are best swept.
+# Partition, adapter preset, learning rate and epochs of each method. Houlsby's and Pfeiffer's learning rates are from
+# their papers' code and text. The others are starting points for BERT-base; sweep them.
 METHODS = {
     "head": ("head", "pfeiffer", 1e-3, 20.0),
     "full": ("full", "pfeiffer", 3e-5, 3.0),
@@ -53,7 +53,7 @@ def get_config(
     max_length: int = 128,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """factor is pfeiffer's (2, 8, 16, 64), size houlsby's (2 to 256), top_k that method's; 0: the method's own."""
+    """factor (2, 8, 16, 64) is for pfeiffer, size (2 to 256) for houlsby, top_k for top_k. 0 is the method's value."""
     if method not in METHODS:
         raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
     partition, preset, own_rate, own_epochs = METHODS[method]
@@ -62,13 +62,13 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-{method}"
-    # A benchmark's task is found by its name in the folder that holds the downloads, and brings its kind and metric.
+    # A benchmark's task is found by its name in the folder of the downloads. Its kind and metric are known.
     own = {"source": data, "kind": kind, "metric": metric}
     config.task = {"name": task, **({"data_dir": data_dir} if data_dir else own)}
     config.partition = partition
     config.top_k = top_k if method == "top_k" else 0
     config.adapter = {"preset": preset, **({"size": size} if preset == "houlsby" else {"reduction_factor": factor})}
-    # Houlsby's pooler stays frozen, as it does where LayerNorms alone are trained; else the head trains one of its own.
+    # For houlsby and layernorm, the trunk's pooler is used and stays frozen. Otherwise the head trains its own pooler.
     # For a trunk without a pooler: --config.head.pooler=head.
     config.head = {"pooler": "trunk" if method in ("houlsby", "layernorm") else "head"}
     config.train = {
@@ -77,7 +77,7 @@ def get_config(
         "batch_size": 32,
         "max_length": max_length,
         "warmup": 0.1,
-        # The best look at dev is kept; a run stops after three without a better one.
+        # The best evaluation on dev is kept. A run stops after three evaluations without an improvement.
         "patience": 3,
     }
     return config

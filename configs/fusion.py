@@ -1,12 +1,12 @@
-"""AdapterFusion of eight tasks' adapters for one of them; adapters the store lacks are trained first.
+"""AdapterFusion of eight tasks' adapters for one of the tasks. Adapters missing from the store are trained first.
 
 afjax train --config=configs/fusion.py:target=rte,data=DATA --workdir=runs/fusion-rte --store=runs/store
 afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+cb --workdir=runs/mine --store=runs/store
 
-The second command fuses adapters that the store has: nothing but the target's data is needed.
+The second command fuses adapters from the store, so it only needs the target's data.
 
 This is column "F. w/ ST-A" of table 1 of the paper, dev accuracy on BERT-base, of fusions of 16 tasks' adapters (five
-of them are multiple choice); single-task adapters alone are in configs/adapter.py:
+of them are multiple choice); for the single-task adapters see configs/adapter.py:
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 84.28  90.71  92.20  93.82    94.04     77.65  76.25  90.29  87.28  76.82  92.14
@@ -15,7 +15,7 @@ of them are multiple choice); single-task adapters alone are in configs/adapter.
 import ml_collections
 
 # Passes over each source's train split; the pass with the best dev score is kept. The learning
-# rates were chosen on dev for minilm; the epochs are what two cores had time for (docs/results.md).
+# rates were chosen on dev for minilm; the epochs were limited by two CPU cores (docs/results.md).
 SOURCE_EPOCHS = {
     "cb": 15.0,
     "rte": 5.0,
@@ -26,7 +26,7 @@ SOURCE_EPOCHS = {
     "boolq": 2.0,
     "qqp": 1.0,
 }
-# Passes over the target's train split; three where it is not named.
+# Passes over the target's train split; three for other targets.
 TARGET_EPOCHS = {"cb": 6.0, "rte": 2.0}
 
 
@@ -37,12 +37,12 @@ def get_config(
     sources: str = "+".join(SOURCE_EPOCHS),
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """source is the target's own, if data does not hold the target; sources are the adapters that are fused."""
+    """source is the target's data source, if it is not in data. sources are the adapters to fuse."""
     config = ml_collections.ConfigDict()
     config.recipe = "fusion"
     config.trunk = "minilm"
     config.seed = seed
-    # data is the folder that holds the tasks: the benchmarks' downloads, or a folder each with train, dev, labels.json.
+    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train, dev, labels.json.
     config.task = {"name": target, **({"source": source} if source else {"data_dir": data})}
     config.adapter = {"reduction_factor": 16.0}
     shared = {"batch_size": 32, "max_length": 128, "warmup": 0.1}

@@ -1,4 +1,4 @@
-"""AdapterFusion of MT-A's adapters: those that configs/mt_adapter.py left in a store, on the trunk trained with them.
+"""AdapterFusion of the MT-A adapters that configs/mt_adapter.py stored, on the trunk trained with them.
 
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store

@@ -1,19 +1,20 @@
-"""Houlsby 2019, section 3.3: classification tasks beyond GLUE, on BERT-base; adapters, all layers, or the top layers.
+"""Houlsby 2019, section 3.3: classification tasks beyond GLUE, on BERT-base with adapters, all layers or top layers.
 
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,text=message,label=kind --workdir=runs/spam
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k,top_k=3 --workdir=runs/spam-top
 afjax train --config=configs/houlsby_extra.py:task=sms_spam,data_dir=DATA --workdir=runs/sms-spam
 
-DATA/spam is a folder with train and dev, as .csv, .tsv or .jsonl; text and label name its columns, where they are not
-called so. With data_dir the task is one of the paper's 17, by its name (afjax data list), in the files that its authors
-publish; 80 % of the rows are train, 10 % dev and 10 % test, by a hash of their text. The paper's grids, the learning
-rate and epochs of which are the same for every method:
+DATA/spam is a folder with train and dev, as .csv, .tsv or .jsonl. text and label name its columns, if they have other
+names than these. With data_dir the task is one of the paper's 17, by its name (afjax data list), in the files that its
+authors published; 80 % of the rows are train, 10 % dev and 10 % test, by a hash of their text. The paper's grids, with
+the same learning rates and epochs for every method:
 
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam --workdir=runs/spam-sweep --seeds=0,1,2
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k --workdir=runs/spam-top-sweep \\
     --grid.adapter.size=64 --grid.top_k=1,2,3,5,7,9,11,12
 
-(The size is nothing to top_k and full; given one value, it is not swept.) The first is 72 runs a seed, the second 96.
+(top_k and full ignore the size; a single value keeps it from being swept.) The first grid is 72 runs per seed, the
+second 96.
 The paper chose the epochs of each task by hand, from learning curves (its table 4), rather than on the grid.
 
 This is table 2 of the paper, test accuracy: a mean over 17 tasks of 73.3 with adapters, 73.7 with full fine-tuning and
@@ -52,7 +53,8 @@ def get_config(
     config.partition = method
     config.top_k = top_k if method == "top_k" else 0
     config.adapter = {"preset": "houlsby", "size": size}
-    # Frozen with adapters, trained with the others. For a trunk without a pooler: --config.head.pooler=head.
+    # The pooler is frozen with adapters and trained with the other methods. For a trunk without a pooler, give
+    # --config.head.pooler=head.
     config.head = {"pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,

@@ -3,14 +3,14 @@
 afjax train --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-mrpc --store=runs/store
 afjax sweep --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-sweep --seeds=0,1,2,3,4
 
-DATA holds the tasks: the benchmarks' downloads, or one folder a task, each with train and dev. The sweep is the
-paper's: 18 settings by 5 seeds, 90 runs a task, of which the best on dev counts. (The paper's runs had four Cloud TPUs
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The sweep
+is the paper's: 18 settings by 5 seeds, 90 runs per task; the best on dev counts. (The paper's runs had four Cloud TPUs
 each.)
 
-This is table 1 of the paper, scored on GLUE's test sets by its server: with the best size a task CoLA 59.5, SST 94.0,
+This is table 1 of the paper, scored on GLUE's test sets by its server: with each task's best size CoLA 59.5, SST 94.0,
 MRPC 89.5, STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5, mean 80.0; with size 64
-throughout a mean of 79.6; full fine-tuning 80.4. The authors' code names 85.78 (accuracy, give or take 2) as MRPC's dev
-score with a learning rate of 3e-4, 5 epochs and size 64, on BERT-base.
+throughout a mean of 79.6; full fine-tuning 80.4. The authors' code states 85.78 (accuracy, plus or minus 2) as MRPC's
+dev score with a learning rate of 3e-4, 5 epochs and size 64, on BERT-base.
 """
 
 import ml_collections
@@ -42,7 +42,7 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-houlsby"
-    # A task that is not GLUE's has classes and is scored by accuracy.
+    # A task that is not in GLUE is a classification task, scored by accuracy.
     config.task = {"name": task, "data_dir": data, **TASKS.get(task, {})}
     config.partition = "adapter"
     config.adapter = {"preset": "houlsby", "size": size}

@@ -1,4 +1,4 @@
-"""Houlsby 2019, section 3.5: answers cut from a passage (SQuAD v1.1), with adapters or the whole of BERT-large.
+"""Houlsby 2019, section 3.5: SQuAD v1.1 (extractive question answering), adapters or full fine-tuning of BERT-large.
 
 afjax train --config=configs/houlsby_squad.py:data=DATA --workdir=runs/squad --store=runs/store
 afjax train --config=configs/houlsby_squad.py:data=DATA,method=full --workdir=runs/squad-full
@@ -10,13 +10,13 @@ Windows are BERT's: 384 tokens, one every 128, questions of at most 64, answers 
 steps of 32 windows.
 
 The paper's figure 5: F1 on dev 90.4 with adapters of size 64, 89.9 with size 2, 90.7 with full fine-tuning. Its
-learning rates and epochs are not known to us; those below are BERT's for full fine-tuning, and those of
+learning rates and epochs are not known to us. Those below are BERT's for full fine-tuning, and the same as in
 configs/houlsby_glue.py for adapters.
 """
 
 import ml_collections
 
-# By method: learning rate and epochs.
+# Learning rate and epochs of each method.
 METHODS = {"adapter": (3e-4, 20.0), "full": (3e-5, 3.0)}
 
 
@@ -32,7 +32,7 @@ def get_config(
     train_rows: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """A learning rate, or epochs, of 0: the method's own."""
+    """A learning rate or epochs of 0 selects the method's default."""
     own_rate, own_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"

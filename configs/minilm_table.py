@@ -1,4 +1,4 @@
-"""AdapterFusion's table 1 at the size of two cores: eight tasks, every method, minilm, few rows of the large tasks.
+"""AdapterFusion's table 1, scaled down for two CPU cores: eight tasks, every method, minilm, few rows of large tasks.
 
 afjax train --config=configs/minilm_table.py:method=adapter,task=rte,data=DATA,seed=0 \\
     --workdir=runs/0/rte-adapter --store=runs/0/store
@@ -8,23 +8,23 @@ afjax train --config=configs/minilm_table.py:method=mt,data=DATA,seed=0 --workdi
 afjax train --config=configs/minilm_table.py:method=fusion_mt,task=rte,data=DATA,seed=0,trunk=runs/0/mt/trunk \\
     --workdir=runs/0/rte-fusion-mt --store=runs/0/mt/store
 
-A fusion's sources are the eight tasks' adapters, its target's own among them; those that the store lacks are trained
-first. docs/findings.md has what came out.
+A fusion's sources are the eight tasks' adapters, including the target's own. Adapters missing from the store are
+trained first. The results are in docs/findings.md.
 """
 
 import ml_collections
 
 TASKS = ("mnli", "qqp", "sst2", "sick", "scitail", "mrpc", "rte", "cb")
-# Train rows that are taken, evenly spaced; mnli, of which others profit, has all that are there.
+# Number of train rows to use, evenly spaced. mnli uses all its rows, because other tasks profit from it.
 ROWS = 2500
 # Passes over the train split. cb has a tenth of the others' rows.
 EPOCHS = {"head": 2.0, "adapter": 3.0, "houlsby": 3.0, "layernorm": 3.0, "top_k": 3.0, "full": 3.0}
 EPOCHS |= {"mt": 2.0, "fusion": 2.0, "fusion_mt": 2.0}
 EPOCHS_OF_CB = {"head": 8.0, "adapter": 10.0, "houlsby": 10.0, "layernorm": 10.0, "top_k": 8.0, "full": 8.0}
 EPOCHS_OF_CB |= {"fusion": 6.0, "fusion_mt": 6.0}
-# Where the trunk is trained; 1e-3 elsewhere.
+# Learning rates of the methods that train the trunk; 1e-3 for the others.
 TRUNK_LEARNING_RATES = {"full": 1e-4, "top_k": 1e-4, "mt": 1e-4}
-# A pass over all the tasks' rows together, of which mnli's are 8468.
+# One pass over the rows of all tasks, including mnli's 8468.
 MULTI_TASK_STEPS = 728
 
 
@@ -37,7 +37,7 @@ def get_config(
     top_k: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """size is Houlsby's; top_k the upper layers that are trained; fusion_mt's trunk is the one that mt has left."""
+    """size is for houlsby. top_k is the number of trained upper layers. fusion_mt takes the trunk that mt saved."""
     if method not in EPOCHS:
         raise ValueError(f"method is {method}, not one of {', '.join(EPOCHS)}")
 
@@ -51,7 +51,7 @@ def get_config(
             "batch_size": 32,
             "max_length": 128,
             "warmup": 0.1,
-            # The best of the looks at dev, one after each pass, is kept; none ends the run early.
+            # dev is evaluated after each pass, and the best result is kept. There is no early stopping.
             "patience": 0,
         }
 

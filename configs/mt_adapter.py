@@ -4,9 +4,9 @@ afjax train --config=configs/mt_adapter.py:data=DATA,tasks=mnli+qqp+rte --workdi
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-The adapters in the store are those of the trunk that is trained with them, runs/mt/trunk; the second command fuses
-them on it. With adapter=pals or low_rank the modules are those of Stickland & Murray 2019, whose settings and modules
-the paper takes: adapter=pals,epochs=25 (25 epochs of 2400 steps of 32 rows, on all 16 tasks at once).
+The adapters in the store belong to the trunk that is trained with them, runs/mt/trunk; the second command fuses them
+on it. With adapter=pals or low_rank the modules are from Stickland & Murray 2019, whose settings and modules the paper
+uses: adapter=pals,epochs=25 (25 epochs of 2400 steps of 32 rows, on all 16 tasks at once).
 
 This is column MT-A of table 1 of the paper, dev accuracy on BERT-base (five of its tasks are multiple choice):
 

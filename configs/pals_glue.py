@@ -1,14 +1,14 @@
-"""BERT and PALs (Stickland & Murray 2019): one trunk for all GLUE tasks, trained jointly, with a module a task.
+"""BERT and PALs (Stickland & Murray 2019): one trunk for all GLUE tasks, trained jointly, with a module per task.
 
 afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
-The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA holds the tasks, as
-downloaded or a folder each. The learning rate for other trunks and shorter runs is an argument. The authors' code clips
-each tensor's gradient for itself, which is --config.train.clip_by=tensor.
+The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA is the folder of the
+tasks: the benchmarks' downloads, or one folder per task. For other trunks and shorter runs, set the learning rate. The
+authors' code clips each tensor's gradient separately, as --config.train.clip_by=tensor does.
 
-The paper's average GLUE scores on BERT-base, test sets: 79.6 a model for each task; 79.9 shared; 79.6 top_attention;
-80.4 pals. On the dev sets pals have 81.7 with annealed sampling.
+The paper's average GLUE scores on BERT-base, test sets: 79.6 with one model per task; 79.9 shared; 79.6 top_attention;
+80.4 pals. On the dev sets pals reach 81.7 with annealed sampling.
 """
 
 import ml_collections
@@ -49,10 +49,11 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = method
-    # data holds the tasks: the benchmarks' downloads, or a folder each with train and dev (and labels.json). A folder
-    # that is no benchmark's has classes and is scored by accuracy.
+    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev (and
+    # labels.json). A task that is not from a benchmark is a classification task,
+    # scored by accuracy.
     config.tasks = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
-    # "Shared" has nothing of a task's own but its output layer; the pooler is the trunk's for every method.
+    # In "shared", only the output layer is task-specific. Every method uses the trunk's pooler.
     config.partition = "full" if method == "shared" else "adapter+trunk"
     config.adapter = {"preset": "pals" if method == "shared" else method}
     config.head = {"pooler": "trunk", "dropout": 0.1}

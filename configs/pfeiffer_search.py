@@ -1,18 +1,19 @@
-"""AdapterFusion, appendix A.2: where in a layer an adapter, LayerNorms and residual belong; one task, BERT-base.
+"""AdapterFusion, appendix A.2: where to place an adapter, LayerNorms and the residual in a layer; one task, BERT-base.
 
 afjax train --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-one
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search
 
-DATA holds the tasks: the benchmarks' downloads, or one folder a task, each with train and dev. The whole grid is 1152
-runs a seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) show it in three steps, each with the best of the one
-before: (a) positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a), all else as it ended, is 3 runs:
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The whole
+grid is 1152 runs per seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) show it in three steps, each with the
+best setting of the previous one: (a) positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a), with all
+other settings at their final values, is 3 runs:
 
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-a \\
     --grid.adapter.pretrained_layer_norm=both --grid.adapter.new_layer_norm=none \\
     --grid.adapter.residual_from=sublayer --grid.adapter.reduction_factor=16 --grid.adapter.activation=relu
 
-On all three tasks one setting was the best, which is the default here: one adapter behind the feed-forward layer, the
-pretrained LayerNorm before and after it, and no new one.
+The same setting was best on all three tasks, and is the default here: one adapter after the feed-forward layer, the
+pretrained LayerNorm before and after it, and no new LayerNorm.
 """
 
 import ml_collections
@@ -49,9 +50,9 @@ def get_config(
 def get_sweep() -> dict:
     """The paper's components, factors and activations.
 
-    residual_from="sum" is left out: it needs the pretrained LayerNorm in front of the adapter, and a sweep takes only
-    grids of which every combination is an adapter. Add it with --grid.adapter.residual_from=sublayer,input,sum where
-    --grid.adapter.pretrained_layer_norm=before,both.
+    residual_from="sum" is left out, because it needs the pretrained LayerNorm before the adapter, and every
+    combination in a sweep's grid must be a valid adapter. Add it with
+    --grid.adapter.residual_from=sublayer,input,sum and --grid.adapter.pretrained_layer_norm=before,both.
     """
     return {
         "adapter.position": ["ffn", "attention", "both"],

@@ -2,8 +2,8 @@
 
 afjax train --config=configs/quickstart.py --workdir=runs/quickstart
 
-The target's own adapter is trained to compare with. It is not fused: it knows its 200 rows by heart, so the fusion
-would listen to it alone.
+The target's own adapter is trained for comparison. It is not fused: it has memorized its 200 rows, so the fusion would
+attend to nothing else.
 """
 
 import ml_collections

@@ -1,8 +1,8 @@
-"""One task after the other, the trunk fine-tuned each time, and what is left of the earlier ones (forgetting).
+"""Sequential fine-tuning of the trunk on one task after another, with the forgetting of earlier tasks.
 
 afjax train --config=configs/sequential.py:tasks=mnli+mrpc+rte,data=DATA --workdir=runs/sequential --store=runs/store
 
-The scores of every task after each are printed, and stand in runs/sequential/forgetting.csv.
+The scores of all tasks after each task are printed, and written to runs/sequential/forgetting.csv.
 """
 
 import ml_collections

@@ -1,4 +1,4 @@
-"""One partition on one task: an adapter (default), the head alone, full fine-tuning, LayerNorms, upper layers.
+"""One partition on one task: an adapter (default), only the head, full fine-tuning, LayerNorms or upper layers.
 
 afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=runs/store
 afjax train --config=configs/single.py:task=csqa,data_dir=DATA,partition=head --workdir=runs/csqa-head
@@ -6,9 +6,9 @@ afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,t
 
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 
-data is the source of one task. data_dir is the folder that holds the benchmarks' downloads; the task is found there by
-its name. Without both, the task must be a built-in one (entail, paraphrase or target). A TOML file can describe a task
-of your own.
+data is the source of one task. data_dir is the folder of the benchmarks' downloads, where the task is found by its
+name. Without either, the task must be a built-in one (entail, paraphrase or target). A TOML file can describe a task of
+your own.
 """
 
 import pathlib
@@ -43,6 +43,6 @@ def get_config(
     config.partition = partition
     config.top_k = top_k
     config.adapter = {"reduction_factor": 16.0}
-    # Everything else has its default, also the learning rate, which depends on the partition (docs/defaults.md).
+    # Everything else has its default, including the learning rate, which depends on the partition (docs/defaults.md).
     config.train = {"epochs": epochs, "max_length": max_length}
     return config

@@ -1,4 +1,4 @@
-"""One Cloud TPU slice, by way of `gcloud`: what state it is in, making and deleting it, and asking its workers."""
+"""One Cloud TPU slice, managed with `gcloud`: its state, creation, deletion and workers."""
 
 import argparse
 import dataclasses
@@ -53,16 +53,19 @@ ADVICE = (
         r"RESOURCE_EXHAUSTED|no more capacity|[Ii]nsufficient.*capacity|[Ss]tockout",
         "the zone has no such slice free; give another --zone or a smaller slice, or try again later.",
     ),
-    (r"ALREADY_EXISTS|already exists", "the name is taken; give another, or delete what has it with `delete`."),
+    (
+        r"ALREADY_EXISTS|already exists",
+        "the name is taken; give another, or delete the slice that has it with `delete`.",
+    ),
     (
         r"INVALID_ARGUMENT|[Ii]nvalid (value|choice)|unrecognized arguments|Must be specified",
-        "gcloud refused what was asked; put the flag right that it names.",
+        "gcloud rejected the arguments; correct the flag that it names.",
     ),
 )
 
 
 class LaunchError(Exception):
-    """Something that the user can put right; the message is one sentence that says how."""
+    """An error that the user can fix. The message says how."""
 
 
 class UnreachableError(LaunchError):
@@ -74,13 +77,13 @@ class WaitedEnoughError(LaunchError):
 
 
 class Job(NamedTuple):
-    """What a worker says of its job.
+    """The state of a worker's job, as the worker reports it.
 
     Attributes:
-      state: ``idle`` (none was ever started), ``running``, ``finished`` or ``lost`` (ended without an exit code, as
-        when the worker was started anew).
-      digest: Of the command.
-      code: The exit code, if it is finished.
+      state: ``idle`` (no job was ever started), ``running``, ``finished`` or ``lost`` (ended without an exit code, for
+        example because the worker was restarted).
+      digest: The digest of the command.
+      code: The exit code of a finished job.
     """
 
     state: str
@@ -90,7 +93,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """What the cloud says of a slice; the states are the cloud's own, empty where the thing does not exist."""
+    """The state of a slice, in the cloud's own terms. A state is empty if its resource does not exist."""
 
     request: str = ""
     node: str = ""
@@ -99,7 +102,7 @@ class Slice:
 
     @property
     def condition(self) -> str:
-        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost`` (preempted, failed, or only half there)."""
+        """``missing``, ``waiting``, ``ready``, ``deleting`` or ``lost`` (preempted, failed or incomplete)."""
         if not self.request and not self.node:
             return "missing"
         if "DELETING" in (self.request, self.node):
@@ -122,15 +125,15 @@ class Slice:
 
 
 class Cloud:
-    """One slice. With ``dry_run`` the commands are printed, none is run, and all goes on as if each had done its work.
+    """One slice. With ``dry_run`` the commands are only printed, and treated as successful.
 
     Args:
       name: The slice's name.
-      zone: Its zone; empty: gcloud's own setting.
-      project: Its project; empty: gcloud's own setting.
-      poll_seconds: How long to wait between two looks at it.
-      dry_run: Whether to only print.
-      pretended: What a dry run finds.
+      zone: Its zone. If empty, gcloud's setting is used.
+      project: Its project. If empty, gcloud's setting is used.
+      poll_seconds: Seconds between checks of its state.
+      dry_run: Whether to only print the commands.
+      pretended: The state of the slice that a dry run assumes.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class Cloud:
     # gcloud
 
     def check(self) -> None:
-        """Refuses what cannot work, before anything is made: no gcloud, no login, no project or zone."""
+        """Raises before anything is created if gcloud, its login, the project or the zone is missing."""
         if self.dry_run:
             return
         if not shutil.which("gcloud"):
@@ -175,21 +178,21 @@ class Cloud:
         return self._gcloud("compute", "tpus", group, verb, *words, *self._flags, "--quiet", capture=capture)
 
     def _explained(self, done: subprocess.CompletedProcess[str]) -> LaunchError:
-        """What to do about a command that failed."""
+        """Returns the error for a failed command, with advice."""
         for pattern, advice in ADVICE:
             if re.search(pattern, done.stderr):
                 return LaunchError(f"{self.name}: {advice} ({_said(done)})")
         return UnreachableError(f"{self.name}: gcloud failed, try again. ({_said(done)})")
 
     def _waits(self) -> Iterator[float | None]:
-        """For every try the seconds to wait after it; None: it is the last."""
+        """Yields the seconds to wait after each try, and None after the last."""
         yield from (min(self.poll_seconds, 5) * 2**number for number in range(TRIES - 1))
         yield None
 
     # The slice
 
     def describe(self) -> Slice:
-        """The slice as it is now."""
+        """Returns the current state of the slice."""
         # In this order, because the node of an active request already exists.
         request, node = self._described("queued-resources"), self._described("tpu-vm")
         if self.dry_run:
@@ -214,20 +217,20 @@ class Cloud:
         raise error
 
     def ready(self) -> Slice:
-        """The slice, which must be ready for work."""
+        """Returns the state of the slice. Raises if it is not ready."""
         found = self.describe()
         advice = {
-            "missing": f"make it with `create {self.name}`.",
+            "missing": f"create it with `create {self.name}`.",
             "waiting": "it is not ready yet; try again later.",
-            "deleting": f"it is being deleted; wait, then make it again with `create {self.name}`.",
-            "lost": "it was preempted or is only half there; run `delete` and then `create`, or `babysit` alone.",
+            "deleting": f"it is being deleted; wait, then create it again with `create {self.name}`.",
+            "lost": "it was preempted or is incomplete; run `delete` and then `create`, or only `babysit`.",
         }
         if found.condition != "ready":
             raise LaunchError(f"{self.name} has {found}; {advice[found.condition]}")
         return found
 
     def create(self, *flags: str) -> None:
-        """Asks for the slice."""
+        """Requests the slice."""
         done = self._tpus("queued-resources", "create", self.name, f"--node-id={self.name}", *flags)
         if done.returncode:
             raise LaunchError(str(self._explained(done)))
@@ -236,7 +239,7 @@ class Cloud:
     def wait(self, timeout_minutes: float) -> Slice:
         """Waits until the slice is ready.
 
-        A request that is not met in time is taken back: it could be met, and cost, when nobody waits any more.
+        A request that is not granted in time is canceled. It could be granted later, and cost money unnoticed.
         """
         begin = time.monotonic()
         shown, shown_at = "", begin
@@ -250,18 +253,18 @@ class Cloud:
                 return found
             if found.condition != "waiting":
                 raise LaunchError(
-                    f"{self.name} was not given ({found}); run `delete {self.name}`, and ask for another zone or size."
+                    f"{self.name} was not granted ({found}); run `delete {self.name}`, and try another zone or size."
                 )
             if now - begin >= timeout_minutes * 60:
                 self.delete(found)
                 raise WaitedEnoughError(
-                    f"{self.name} was not given within {timeout_minutes:g} minutes, and its request was taken back; "
+                    f"{self.name} was not granted within {timeout_minutes:g} minutes, and its request was canceled; "
                     "give a longer --timeout, another --zone or a smaller slice."
                 )
             time.sleep(self.poll_seconds)
 
     def delete(self, found: Slice) -> None:
-        """Deletes whatever there is of the slice, and returns when it is gone."""
+        """Deletes the slice, even if it is incomplete, and waits until it is gone."""
         for _ in range(PATIENCE):
             done = None
             if found.request and found.request != "DELETING":
@@ -276,7 +279,9 @@ class Cloud:
             if done and done.returncode:
                 say(str(self._explained(done)))
             time.sleep(self.poll_seconds)
-        raise LaunchError(f"{self.name} could not be deleted and may cost money ({found}); delete it on the console.")
+        raise LaunchError(
+            f"{self.name} could not be deleted and may cost money ({found}); delete it in the Cloud console."
+        )
 
     # Its workers
 
@@ -287,10 +292,10 @@ class Cloud:
           found: The slice.
           function: The function.
           *values: Its arguments.
-          pretended: What a worker tells in a dry run.
+          pretended: The assumed answer of a worker in a dry run.
 
         Returns:
-          ``{worker: the words it told}``, of all workers, in order.
+          ``{worker: words of its answer}`` for all workers, in order.
         """
         script = re.sub(r"^ *#.*\n", "", WORKER_SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE)
         command = shlex.join(["bash", "-c", script, "worker", function, *values])
@@ -312,8 +317,8 @@ class Cloud:
             if seconds is not None:
                 time.sleep(seconds)
         raise UnreachableError(
-            f"{self.name}: {len(told)} of {found.workers} workers answered over ssh; see that the network's firewall "
-            f"lets port 22 in, and try again. ({_said(done)})"
+            f"{self.name}: {len(told)} of {found.workers} workers answered over ssh; check that the network's firewall "
+            f"allows port 22, and try again. ({_said(done)})"
         )
 
     def copy(self, source: Path) -> None:
@@ -327,23 +332,23 @@ class Cloud:
         raise self._explained(done)
 
     def jobs(self, found: Slice) -> dict[int, Job]:
-        """What all workers say of their jobs."""
+        """Returns the state of the job on each worker."""
         jobs = {}
         for worker, (state, *rest) in self.ask_workers(found, "status", pretended="idle").items():
             jobs[worker] = Job(state, "".join(rest[:1]), int(rest[1]) if state == "finished" else None)
         return jobs
 
     def show_log(self, worker: int, lines: int, *, follow: bool = False) -> None:
-        """Prints the end of a worker's log; with ``follow`` also all that is added, until interrupted."""
+        """Prints the end of a worker's log; with ``follow`` also new lines, until interrupted."""
         tail = f"tail -n {lines} {'-F ' if follow else ''}afjax-job/log"
         words = ("ssh", self.name, f"--worker={worker}", f"--command={tail}")
         done = self._tpus("tpu-vm", *words, capture=False)
         if done.returncode:
-            raise LaunchError(f"{self.name}: worker {worker} has no log yet, or cannot be reached, as said above.")
+            raise LaunchError(f"{self.name}: worker {worker} has no log yet or cannot be reached; see above.")
 
 
 def slice_flags(arguments: argparse.Namespace) -> list[str]:
-    """gcloud's flags for the slice that the user asks for."""
+    """Returns gcloud's flags for the requested slice."""
     given, topology = arguments.accelerator_type, arguments.topology
     # The cloud's documentation says v5e, its commands say v5litepod.
     kind = re.sub(r"^v5e\b", "v5litepod", given)
@@ -372,12 +377,12 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Tells the user one line."""
+    """Prints one line for the user."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """gcloud's answer, of a command that gives one JSON object."""
+    """Returns the JSON object that gcloud printed."""
     try:
         answer = json.loads(done.stdout)
     except json.JSONDecodeError:
@@ -385,13 +390,13 @@ def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     if not isinstance(answer, dict):
         command = shlex.join(["gcloud", *done.args[1:]])
         raise LaunchError(
-            f"gcloud answered {done.stdout[:100]!r}, which is no JSON object; see to it that `{command}` prints one "
+            f"gcloud answered {done.stdout[:100]!r}, which is not a JSON object; make sure that `{command}` prints one "
             "and nothing else."
         )
     return answer
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    """gcloud's error, on one line."""
+    """Returns gcloud's error on one line."""
     words = " ".join(done.stderr.split())
     return words[words.find("ERROR:") :][:300] if "ERROR:" in words else words[-300:] or f"exit code {done.returncode}"

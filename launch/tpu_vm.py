@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains on a Cloud TPU slice from a laptop: makes the slice, sets it up, runs `afjax train` on all its workers.
+"""Trains on a Cloud TPU slice from a laptop: creates the slice, sets it up and runs `afjax train` on all workers.
 
-It needs Python 3.10 or newer and `gcloud`, and nothing else. It remembers nothing: what a slice does is read from the
-cloud, and what a job does from files on the workers, so every command may be stopped and given again.
+It needs only Python 3.10 or newer and `gcloud`. It keeps no state: the state of a slice is read from the cloud, and the
+state of a job from files on the workers. So any command can be interrupted and repeated.
 """
 
 import argparse
@@ -39,20 +39,21 @@ examples:
   launch/tpu_vm.py setup my-slice --zone=us-west4-a
   launch/tpu_vm.py setup my-slice --zone=us-west4-a --source=https://github.com/me/afjax.git --git_revision=main
 
-A checkout is sent as the files that git tracks, with their changes. Commands run in it, so configs/... is found."""
+The files of a checkout that git tracks are sent, including uncommitted changes. Commands run in the checkout, so
+configs/... is found."""
 
 RUN_EXAMPLE = """\
 example:
   launch/tpu_vm.py run my-slice --zone=us-west4-a -- \\
       afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart --config.seed=1
 
-All behind -- is the command; it goes on when this machine is off."""
+Everything after -- is the command. It keeps running when this machine is off."""
 
 STOP_EXAMPLE = """\
 example:
   launch/tpu_vm.py stop my-slice --zone=us-west4-a
 
-Stop a babysit of it first: that one starts the command again. The slice stays, and costs."""
+First stop any babysit of the slice, which would restart the command. The slice stays, and costs money."""
 
 LOGS_EXAMPLE = """\
 examples:
@@ -72,11 +73,11 @@ example:
   launch/tpu_vm.py babysit my-slice --zone=us-west4-a --accelerator_type=v5e-16 --spot --delete_at_end -- \\
       afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart
 
-A babysit that was stopped goes on when the same command is given again. It exits with the exit code of afjax."""
+To resume a babysit that was stopped, run the same command again. It exits with the exit code of afjax."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command; returns its exit code: 0, 2 with one sentence on stderr, or with babysit that of afjax."""
+    """Runs one command. Returns 0, or 2 with a message on stderr, or for babysit afjax's exit code."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = make_parser().parse_args(argv[:cut])
     arguments.words = list(argv[cut + 1 :])
@@ -98,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         say(f"tpu_vm: {' '.join(str(error).split())}")
         return 2
     except KeyboardInterrupt:
-        say(f"tpu_vm: interrupted; a slice goes on, and costs, until `delete {arguments.name}`.")
+        say(f"tpu_vm: interrupted; a slice keeps running, and costs money, until `delete {arguments.name}`.")
         return 130
 
 
@@ -106,32 +107,34 @@ def main(argv: Sequence[str]) -> int:
 
 
 def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Asks for a slice, and waits until it is there."""
+    """Requests a slice and waits until it is ready."""
     flags = slice_flags(arguments)
     found = cloud.describe()
     if found.condition in ("ready", "waiting"):
-        raise LaunchError(f"{cloud.name} exists already ({found}); go on with `setup`, or give another name.")
+        raise LaunchError(f"{cloud.name} already exists ({found}); continue with `setup`, or give another name.")
     if found.condition != "missing":
-        raise LaunchError(f"{cloud.name} is only half there ({found}); run `delete {cloud.name}`, then this again.")
+        raise LaunchError(f"{cloud.name} is incomplete ({found}); run `delete {cloud.name}`, then this command again.")
     cloud.create(*flags)
     if arguments.no_wait:
-        say(f"{cloud.name} is asked for, see `status`; it costs from when it is ACTIVE until `delete {cloud.name}`.")
+        say(
+            f"{cloud.name} was requested; see `status`. It costs money while it is ACTIVE, until `delete {cloud.name}`."
+        )
         return 0
     with telling_what_stays(cloud):
         cloud.wait(arguments.timeout)
-    say(f"{cloud.name} is ready; it costs until `delete {cloud.name}`.")
+    say(f"{cloud.name} is ready; it costs money until `delete {cloud.name}`.")
     return 0
 
 
 def setup(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Brings Python and afjax to all workers; given again, it brings afjax anew."""
+    """Installs Python and afjax on all workers; run again, it reinstalls afjax."""
     set_up(arguments, cloud, cloud.ready())
     say(f"{cloud.name} is set up.")
     return 0
 
 
 def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Starts a command on all workers, unless one runs."""
+    """Starts a command on all workers, unless one is running."""
     found = cloud.ready()
     refuse_running(cloud, cloud.jobs(found))
     start(arguments, cloud, found)
@@ -140,9 +143,9 @@ def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def stop(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Stops the command on all workers: with SIGTERM, on which afjax saves a checkpoint, and then with SIGKILL."""
+    """Stops the command on all workers: first with SIGTERM, which makes afjax save a checkpoint, then with SIGKILL."""
     cloud.ask_workers(cloud.ready(), "stop", str(arguments.grace_seconds), pretended="stopped")
-    say(f"Nothing runs on {cloud.name}; it costs until `delete {cloud.name}`.")
+    say(f"Nothing runs on {cloud.name}; it costs money until `delete {cloud.name}`.")
     return 0
 
 
@@ -156,7 +159,7 @@ def logs(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def status(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Shows the state of the slice, and of the job on every worker."""
+    """Shows the state of the slice and of the job on each worker."""
     found = cloud.describe()
     print(f"{cloud.name}: {found}", flush=True)
     if found.condition == "ready":
@@ -166,13 +169,13 @@ def status(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Deletes the slice: the queued resource and the node, or what there is of them."""
+    """Deletes the slice: its queued resource and its node, as far as they exist."""
     found = cloud.describe()
     if found.condition == "missing":
         say(f"{cloud.name} does not exist; there is nothing to delete.")
         return 0
     if not arguments.yes and not cloud.dry_run:
-        print(f"Delete {cloud.name} ({found}) and all on its disks? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"Delete {cloud.name} ({found}) and everything on its disks? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise LaunchError(f"{cloud.name} was not deleted; answer y, or give --yes.")
     cloud.delete(found)
@@ -181,7 +184,7 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Sees a command through to its end, on as many slices as it takes; returns its exit code."""
+    """Runs a command to its end, on as many slices as it takes; returns its exit code."""
     flags = slice_flags(arguments)
     # After an error the slice stays even with --delete_at_end, because the error is best investigated there.
     with telling_what_stays(cloud):
@@ -189,7 +192,7 @@ def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str]) -> int:
-    """What babysit does, as long as no error ends it."""
+    """Runs babysit until the command ends or an error is raised."""
     watch = Watch(arguments, cloud)
     failures = 0
     while True:
@@ -214,20 +217,20 @@ def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str
         cloud.delete(found)
         say(f"{cloud.name} is deleted.")
     else:
-        say(f"{cloud.name} stays; it costs until `delete {cloud.name}`.")
+        say(f"{cloud.name} stays; it costs money until `delete {cloud.name}`.")
     return code
 
 
 @dataclasses.dataclass
 class Watch:
-    """What babysit knows of its command.
+    """The state of babysit.
 
     Attributes:
-      arguments: The user's.
-      cloud: The slice's.
-      seen: Whether this process saw the command run. Only then its end counts: what ended it earlier may be mended.
-      crashes: How often it crashed since.
-      stragglers: Looks in a row that found some workers ended badly and others still running.
+      arguments: The user's arguments.
+      cloud: The slice.
+      seen: Whether this process saw the command run. Only then does its end count: an earlier failure may be fixed.
+      crashes: How often it has crashed since.
+      stragglers: Number of consecutive checks that found some workers failed and others still running.
     """
 
     arguments: argparse.Namespace
@@ -237,7 +240,7 @@ class Watch:
     stragglers: int = 0
 
     def step(self, found: Slice) -> int | None:
-        """Takes one look at a slice and does what is to be done; returns the exit code when the command has ended."""
+        """Checks the slice once and acts on its state. Returns the exit code when the command has ended."""
         cloud, digest = self.cloud, digest_of(self.arguments.words)
         jobs = cloud.jobs(found)
         running = {worker: job for worker, job in jobs.items() if job.state == "running"}
@@ -262,9 +265,9 @@ class Watch:
                 cloud.show_log(worker, TAIL_LINES)
                 return code
             seconds = cloud.poll_seconds * 2 ** min(self.crashes, 5)
-            crash = f"crash {self.crashes}, at most {self.arguments.max_restarts} are tried again"
+            crash = f"crash {self.crashes}; at most {self.arguments.max_restarts} are retried"
             why = "stopped by a notice" if code == PREEMPTED else crash
-            say(f"{cloud.name}: worker {worker} ended with exit code {code} ({why}); again in {seconds:.0f} s.")
+            say(f"{cloud.name}: worker {worker} ended with exit code {code} ({why}); restarting it in {seconds:.0f} s.")
             time.sleep(seconds)
         else:
             set_up(self.arguments, cloud, found)
@@ -277,12 +280,12 @@ class Watch:
 
 
 def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
-    """A slice that is ready: the one there is, or else a new one. What is left of a lost one is deleted."""
+    """Returns a ready slice, the existing one or a new one. Deletes the remains of a lost one."""
     found = cloud.describe()
     if found.condition == "ready":
         return found
     if found.condition in ("lost", "deleting"):
-        say(f"{cloud.name} is lost ({found}); it is deleted and made again.")
+        say(f"{cloud.name} is lost ({found}); it is deleted and created again.")
         cloud.delete(found)
     if found.condition != "waiting":
         cloud.create(*flags)
@@ -290,14 +293,14 @@ def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
 
 
 def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
-    """Brings Python and afjax to all workers."""
+    """Installs Python and afjax on all workers."""
     from_git = is_url(arguments.source)
     if not from_git:
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "afjax-source.tar.gz"
             pack(Path(arguments.source), archive, dry_run=cloud.dry_run)
             cloud.copy(archive)
-    say(f"{cloud.name}: setting up all workers, which takes some minutes the first time.")
+    say(f"{cloud.name}: setting up all workers, which takes a few minutes the first time.")
     values = (arguments.extras, *((arguments.source, arguments.git_revision) if from_git else ()))
     told = cloud.ask_workers(found, "setup", *values, pretended="ready")
     refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
@@ -309,13 +312,13 @@ def is_url(source: str) -> bool:
 
 
 def tracked_files(source: Path) -> list[str]:
-    """The files of afjax's checkout that git tracks."""
+    """Returns the files of afjax's checkout that git tracks."""
     try:
         listed = subprocess.run(
             ["git", "-C", str(source), "ls-files", "-z"], capture_output=True, check=False, encoding="utf-8"
         )
     except FileNotFoundError:
-        raise LaunchError("There is no git here; install it, or give --source the URL of a git repository.") from None
+        raise LaunchError("git is not installed; install it, or give --source the URL of a git repository.") from None
     names = [name for name in listed.stdout.split("\0") if (source / name).is_file()]
     if "setup.py" not in names:
         raise LaunchError(f"--source is {source}; give a git checkout of afjax, or the URL of a git repository.")
@@ -323,10 +326,10 @@ def tracked_files(source: Path) -> list[str]:
 
 
 def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
-    """Writes the files that git tracks, as they are now, to an archive."""
+    """Archives the files that git tracks, including uncommitted changes."""
     names = tracked_files(source)
     if dry_run:
-        print(f"# {archive} is made of the {len(names)} files that git tracks in {source}.")
+        print(f"# {archive} contains the {len(names)} files that git tracks in {source}.")
         return
     with tarfile.open(archive, "w:gz") as file:
         for name in names:
@@ -343,16 +346,16 @@ def start(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
 
 
 def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
-    """Raises if a job runs."""
+    """Raises if a job is running."""
     if running := [worker for worker, job in jobs.items() if job.state == "running"]:
         raise LaunchError(
-            f"A command runs on worker {running[0]} of {cloud.name} already (see `logs`); wait, or `stop` it."
+            f"A command is already running on worker {running[0]} of {cloud.name} (see `logs`); wait, or `stop` it."
         )
 
 
 @contextlib.contextmanager
 def telling_what_stays(cloud: Cloud) -> Iterator[None]:
-    """Where an error ends the block, says that the slice costs, unless there is none."""
+    """If the block raises, warns that the slice costs money, unless there is none."""
     try:
         yield
     except Exception:
@@ -361,28 +364,28 @@ def telling_what_stays(cloud: Cloud) -> Iterator[None]:
         except LaunchError:
             stays = "may stay"
         if stays:
-            say(f"{cloud.name} {stays}; it costs until `delete {cloud.name}`.")
+            say(f"{cloud.name} {stays}; it costs money until `delete {cloud.name}`.")
         raise
 
 
 def decisive(jobs: Mapping[int, Job]) -> tuple[int, int]:
-    """The worker, and its exit code, that says best why a command ended on all of them."""
+    """Returns the worker that best explains why the command ended, and its exit code."""
     ranks = {MISTAKE: 0, PREEMPTED: 2, OTHER_HOST_DIED: 3, DONE: 4}
     codes = {worker: LOST if job.code is None else job.code for worker, job in jobs.items()}
     return min(codes.items(), key=lambda item: ranks.get(item[1], 1))
 
 
 def digest_of(words: Sequence[str]) -> str:
-    """By what a worker calls a command, as in ``tpu_vm_worker.sh``."""
+    """Returns the digest of a command, equal to the one in ``tpu_vm_worker.sh``."""
     return hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
 
 
 def check_words(arguments: argparse.Namespace) -> None:
-    """Refuses a command that is missing, or that babysit cannot bring back."""
+    """Raises if the command is missing, or if babysit could not resume it."""
     words, action = arguments.words, arguments.action
     if action not in (run, babysit):
         if words:
-            raise LaunchError(f"{shlex.join(words)} was given behind --; only run and babysit take a command.")
+            raise LaunchError(f"{shlex.join(words)} was given after --; only run and babysit take a command.")
         return
     wanted = ["afjax", "train"] if action is babysit else ["afjax"]
     if words[: len(wanted)] != wanted:
@@ -399,13 +402,13 @@ def check_words(arguments: argparse.Namespace) -> None:
 
 
 def check_source(arguments: argparse.Namespace) -> None:
-    """Refuses a checkout that cannot be sent, before there is a slice that waits for it and costs."""
+    """Raises if the checkout cannot be sent, before a slice is created and costs money."""
     if arguments.action in (setup, babysit) and not is_url(arguments.source):
         tracked_files(Path(arguments.source))
 
 
 def value_of(words: Sequence[str], flag: str) -> str:
-    """The value of a flag in a command, empty if it is not there."""
+    """Returns the value of a flag in a command, or an empty string."""
     value = ""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == flag:
@@ -419,13 +422,13 @@ def value_of(words: Sequence[str], flag: str) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; it gives ``action``, the function of the one that was called, with its flags."""
+    """Returns the parser of all commands. It sets ``action`` to the function of the chosen command."""
     parser = argparse.ArgumentParser(prog="tpu_vm.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     creating = _command(commands, create, CREATE_EXAMPLE)
     _add_slice_flags(creating)
-    creating.add_argument("--no_wait", action="store_true", help="ask only, and do not wait for it")
+    creating.add_argument("--no_wait", action="store_true", help="request the slice without waiting for it")
 
     _add_source_flags(_command(commands, setup, SETUP_EXAMPLE))
     _command(commands, run, RUN_EXAMPLE)
@@ -436,9 +439,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     showing = _command(commands, logs, LOGS_EXAMPLE)
-    showing.add_argument("--worker", type=int, default=0, help="whose (0)")
-    showing.add_argument("--lines", type=whole_number, default=200, help="how many of the last lines (200)")
-    showing.add_argument("--follow", action="store_true", help="show what is added too, until Ctrl-C")
+    showing.add_argument("--worker", type=int, default=0, help="the worker whose log to show (0)")
+    showing.add_argument("--lines", type=whole_number, default=200, help="how many lines from the end to show (200)")
+    showing.add_argument("--follow", action="store_true", help="also show new lines, until Ctrl-C")
 
     _command(commands, status, STATUS_EXAMPLE)
     _command(commands, delete, DELETE_EXAMPLE).add_argument("--yes", action="store_true", help="do not ask")
@@ -446,8 +449,8 @@ def make_parser() -> argparse.ArgumentParser:
     sitting = _command(commands, babysit, BABYSIT_EXAMPLE)
     _add_slice_flags(sitting)
     _add_source_flags(sitting)
-    sitting.add_argument("--max_restarts", type=whole_number, default=5, help="crashes that are tried again (5)")
-    deletion = "delete the slice when the command has ended (it stays if an error ends babysit before)"
+    sitting.add_argument("--max_restarts", type=whole_number, default=5, help="how many crashes are retried (5)")
+    deletion = "delete the slice when the command has ended (not if babysit fails before that)"
     sitting.add_argument("--delete_at_end", action="store_true", help=deletion)
     return parser
 
@@ -483,29 +486,35 @@ def _command(commands: Any, action: Callable[..., int], example: str) -> argpars
     parser.add_argument("name", metavar="NAME", help="the slice's name")
     parser.add_argument("--zone", default="", help="its zone (gcloud's compute/zone)")
     parser.add_argument("--project", default="", help="its project (gcloud's core/project)")
-    parser.add_argument("--poll_seconds", type=number, default=30, help="seconds between two looks (30)")
-    parser.add_argument("--dry_run", action="store_true", help="print the commands, and run none")
+    parser.add_argument("--poll_seconds", type=number, default=30, help="seconds between checks (30)")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands without running them")
     return parser
 
 
 def _add_slice_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--accelerator_type", required=True, metavar="TYPE", help="as in v4-32, v5e-16, v5p-8, v6e-16")
-    parser.add_argument("--topology", default="", help="as in 2x2x4, with a type without a size")
-    parser.add_argument("--runtime_version", default="", help="the image (the one for JAX on this type)")
+    parser.add_argument(
+        "--accelerator_type", required=True, metavar="TYPE", help="for example v4-32, v5e-16, v5p-8 or v6e-16"
+    )
+    parser.add_argument("--topology", default="", help="for example 2x2x4, with a type without a size")
+    parser.add_argument("--runtime_version", default="", help="the VM image (the one for JAX on this type)")
     capacity = parser.add_mutually_exclusive_group(required=True)
     kinds = {"spot": "cheap, can be preempted", "on_demand": "full price", "reserved": "from a reservation"}
     for kind, what in kinds.items():
         capacity.add_argument(f"--{kind}", dest="capacity", action="store_const", const=kind, help=what)
     parser.add_argument(
-        "--service_account", default="", metavar="EMAIL", help="as whom it runs (the project's default)"
+        "--service_account", default="", metavar="EMAIL", help="the slice's service account (the project's default)"
     )
-    parser.add_argument("--timeout", type=number, default=1440, metavar="MINUTES", help="how long to ask for it (1440)")
+    parser.add_argument(
+        "--timeout", type=number, default=1440, metavar="MINUTES", help="how long to wait for the slice (1440)"
+    )
 
 
 def _add_source_flags(parser: argparse.ArgumentParser) -> None:
     here = str(Path(__file__).resolve().parents[1])
     parser.add_argument("--source", default=here, help="a git checkout, or the URL of a git repository (this checkout)")
-    parser.add_argument("--git_revision", default="", help="what of the URL's to check out (its default branch)")
+    parser.add_argument(
+        "--git_revision", default="", help="the branch, tag or commit of the URL to use (its default branch)"
+    )
     parser.add_argument("--extras", default="tpu,gcs", help="afjax's extras to install (tpu,gcs)")
 
 

@@ -52,7 +52,7 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
     Raises:
       UserError: A layer that does not exist or is given twice, or a file that cannot be written.
     """
-    assert found, "there is no picture of no fusion"
+    assert found, "at least one fusion is needed"
     depth = len(next(iter(found[0].means.values()))[ALL])
     check_layers(layers, depth)
     layers = layers or range(depth)
@@ -118,8 +118,8 @@ def draw_token_activations(found: TokenActivations, output: Path, *, layers: Seq
     ]
     if len(parts) > 1 and len(panels) > _MOST_LINES:
         raise UserError(
-            f"The text's {len(found.tokens)} tokens fill {len(panels)} lines over all layers, more than the "
-            f"{_MOST_LINES} that one picture shows; give fewer --layers, or a shorter text."
+            f"The text has {len(found.tokens)} tokens, which take {len(panels)} lines over all layers. A figure "
+            f"shows at most {_MOST_LINES}; give fewer --layers, or a shorter text."
         )
     lines = [
         [found.fusion, slot, layer, place, token, name, float(amount)]
@@ -147,7 +147,7 @@ def _draw(
 ) -> list[Path]:
     """Draws heatmaps that share rows and colours. ``cell`` is the width and height of an entry in inches."""
     if not lines:
-        raise UserError("The layers that were asked for have no adapters: there is nothing to show.")
+        raise UserError("The requested layers have no adapters, so there is nothing to show.")
     first = panels[0]
     longest = max(map(len, first.rows)), max(len(name) for panel in panels for name in panel.columns)
     margin = 0.35 + 0.06 * longest[0]

@@ -86,8 +86,8 @@ def mean_activations(
     if by_label:
         if not isinstance(rows, Rows) or task_model.task.kind != "classification":
             raise UserError(
-                f'The task "{task_model.task.name}" is of the kind {task_model.task.kind}, whose rows have no classes '
-                "to tell apart; leave out by_label."
+                f'The task "{task_model.task.name}" is of the kind {task_model.task.kind}, whose rows have no class '
+                "labels; leave out by_label."
             )
         task_model.check_labels(rows)
         labels = np.asarray(rows.labels)
@@ -149,7 +149,7 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
 def _check_fusion(task_model: TaskModel) -> None:
     if not task_model.model.fusion_name:
         raise UserError(
-            f'The head "{task_model.model.head_name}" is used without a fusion, which alone has activations.'
+            f'The head "{task_model.model.head_name}" is used without a fusion, and only fusions have activations.'
         )
 
 

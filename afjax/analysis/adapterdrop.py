@@ -83,7 +83,7 @@ def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32)
     if not task_model.model.fusion_name:
         raise UserError(f'The head "{task_model.model.head_name}" is used without a fusion: there is nothing to rank.')
     if task_model.model.fusion.kept is not None:
-        raise UserError("This fusion has been pruned layer by layer; rank the adapters of the one that it came from.")
+        raise UserError("This fusion has been pruned layer by layer; rank the adapters of the original fusion.")
     attention = task_model.predict_rows(rows, batch_size=batch_size, fusion_attention=True).fusion_attention
     return {slot: of_slot.mean(0) for slot, of_slot in attention.items()}
 

@@ -105,7 +105,9 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
     for task, metrics in found.items():
         if len(metrics) > 1:
             told = ", ".join(f"{name} in {record.folder}" for name, record in metrics.items())
-            raise UserError(f'Runs on "{task}" follow different metrics ({told}); give --metric one that all have.')
+            raise UserError(
+                f'Runs on "{task}" have different main metrics ({told}); give --metric a metric that all of them have.'
+            )
     if metric and all(metric not in metrics for metrics in found.values()):
         there = sorted({name for metrics in found.values() for of in metrics.values() for name in of.metrics})
         raise UserError(f'No run has the metric "{metric}"; there are {", ".join(there)}.{did_you_mean(metric, there)}')
@@ -154,8 +156,8 @@ def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] =
     for name in names:
         if name not in there and name not in also:
             raise UserError(
-                f'{flag} names "{name}", of which there is no finished run; there are {", ".join(there)}.'
-                f"{did_you_mean(name, there)}"
+                f'{flag} names "{name}", which has no finished run; there are '
+                f"{', '.join(there)}.{did_you_mean(name, there)}"
             )
         if names.count(name) > 1:
             raise UserError(f'{flag} names "{name}" twice; give each name once.')

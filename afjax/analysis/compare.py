@@ -25,12 +25,12 @@ from afjax.train.record import by_path
 # The printed names of the row counts.
 _ROWS = {
     "both_right": "both right",
-    "only_a": "A alone",
-    "only_b": "B alone",
+    "only_a": "only A right",
+    "only_b": "only B right",
     "both_wrong": "both wrong",
     "nearer_a": "A nearer",
     "nearer_b": "B nearer",
-    "equal": "as near",
+    "equal": "equally near",
 }
 
 
@@ -98,11 +98,14 @@ def compare(
     """
     if len(first) != len(second):
         raise UserError(
-            f"A has {len(first)} runs and B {len(second)}; give as many of each, paired in order (as by their seeds)."
+            f"A has {len(first)} runs and B has {len(second)}; give the same number of each, paired in order (for "
+            "example by seed)."
         )
     kinds = {side.model.task.kind for side in (*first, *second)}
     if len(kinds) > 1:
-        raise UserError(f"Tasks of different kinds ({', '.join(sorted(kinds))}) are not compared; give one task's.")
+        raise UserError(
+            f"Tasks of different kinds ({', '.join(sorted(kinds))}) cannot be compared; give runs of one task."
+        )
     task = first[0].model.task
     for side in (*first, *second):
         side.model.check_labels(rows)
@@ -140,7 +143,7 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
     Returns:
       The scores, and errors, float [rows]: 0 for right and 1 for wrong, or the absolute error for regression.
     """
-    assert rows.labels is not None, "check_labels has seen to this"
+    assert rows.labels is not None, "checked by check_labels"
     kind, logits = model.task.kind, predictions.logits
     if kind == "span":
         right = [[text for text, _ in answers] for answers in rows.labels]
@@ -257,7 +260,7 @@ def _verdict(found: Comparison) -> str:
     of = found.metrics[found.main_metric]
     if of.low > 0 or of.high < 0:
         return f"{'B' if of.low > 0 else 'A'} is better by {abs(of.difference):.4f} {found.main_metric}"
-    return f"No significant difference in {found.main_metric}: zero lies in the interval"
+    return f"No significant difference in {found.main_metric}: the interval contains zero"
 
 
 def _count(value: float) -> str:

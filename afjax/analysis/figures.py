@@ -88,10 +88,11 @@ def check_output(output: Path) -> None:
     """
     stem = _stem(output)
     if stem.is_dir() and not output.suffix:
-        raise UserError(f"{output} is a folder; give --output a file's name in it, without a suffix.")
+        raise UserError(f"{output} is a folder; give --output a file name in it, without a suffix.")
     if output.exists() and not output.is_file() and not output.is_dir():
         raise UserError(
-            f"{output} is a device or a pipe; give --output the common name of {', '.join(SUFFIXES)} files."
+            f"{output} is a device or a pipe; give --output a path without a suffix for the {', '.join(SUFFIXES)} "
+            "files."
         )
     for path in _targets(output):
         writing.check_output(path, make_folder=True)
@@ -134,7 +135,7 @@ def picture(figure: "Figure", suffix: str) -> bytes:
     others = [each for each in caught if not re.match(_LACKING, str(each.message))]
     # An SVG keeps its text, so the viewer's fonts can show these characters.
     if suffix == ".png" and len(others) < len(caught):
-        print("The PNG has boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
+        print("The PNG shows boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     return buffer.getvalue()

@@ -93,7 +93,7 @@ def check_choice(given: str, allowed: Iterable[str], what: str) -> None:
     """Raises UserError unless ``given`` is one of the allowed names."""
     names = list(allowed)
     if given not in names:
-        raise UserError(f'There is no {what} "{given}"; take {", ".join(names)}.{did_you_mean(given, names)}')
+        raise UserError(f'There is no {what} "{given}"; choose from {", ".join(names)}.{did_you_mean(given, names)}')
 
 
 def _latex(text: str) -> str:

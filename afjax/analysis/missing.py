@@ -127,7 +127,7 @@ def _new_workdir(beside: epath.Path, name: str) -> epath.Path:
     for each in names:
         if not (parent / each).exists():
             return parent / each
-    raise UserError(f"{parent} has {name} a thousand times; move these runs elsewhere.")
+    raise UserError(f"{parent} already has a thousand folders named like {name}; move these runs elsewhere.")
 
 
 def _by_name(config: ExperimentConfig) -> dict[str, Any]:

@@ -39,8 +39,8 @@ SECTIONS = {
     "scores": "Scores",
     "curves": "Training curves",
     "activations": "Fusion activations",
-    "confusion": "What is taken for what",
-    "mistakes": "Rows it got wrong",
+    "confusion": "Confusion matrix",
+    "mistakes": "Misclassified rows",
     "cost": "Time and memory",
     "config": "Config",
     "versions": "Versions and digests",
@@ -97,7 +97,7 @@ def make_page(
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
     on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
-    several = [tag("p", f"Of the run{on} that is best on dev: {best.title}.")] if len(finished) > 1 else []
+    several = [tag("p", f"For the run{on} with the best dev score: {best.title}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
         "trained": [*several, trained_table(best, looked, manifests)],
@@ -201,11 +201,11 @@ def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) ->
     if len(groups) == 1:
         return []
     numbers = [len(group) for group in groups.values()]
-    first = "the first of those that have" if numbers.count(max(numbers)) > 1 else "which has"
+    first = "the first of the tasks with the" if numbers.count(max(numbers)) > 1 else "the task with the"
     words = (
-        "These runs are on several tasks, whose scores do not compare. Scores and times are of all; the rest is about "
-        f"the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For that of another run give "
-        "its own folder as --workdir."
+        "These runs are on several tasks, whose scores are not comparable. Scores and times cover all runs; the "
+        f"rest is about the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For a report "
+        "on another run, give its own folder as --workdir."
     )
     return [tag("p", words)]
 
@@ -222,7 +222,7 @@ def _key_numbers(
     # With several tasks the numbers differ per task, and the table below has them.
     if len(looked) == 1 and looked[0].parameters:
         trained, total = looked[0].parameters
-        pairs += [("trained parameters", f"{trained:,}"), ("of all parameters", f"{trained / total:.2%}")]
+        pairs += [("trained parameters", f"{trained:,}"), ("share of all parameters", f"{trained / total:.2%}")]
     seconds = [run.usage.get("seconds") for experiment in finished for run in experiment.runs]
     if seconds and all(seconds):
         pairs.append(("training time", duration(sum(filter(None, seconds)))))
@@ -235,7 +235,7 @@ def _of_looks(looked: Sequence[EvaluatedResult], show: Callable[[Result, DevEval
     for each in looked:
         parts += [tag("h3", each.result.name)] if len(looked) > 1 else []
         if each.look is None:
-            what = "The dev rows cannot be looked at" if each.parameters else "The model cannot be loaded"
+            what = "The model cannot be evaluated on its dev rows" if each.parameters else "The model cannot be loaded"
             parts.append(tag("p", f"{what}: {each.missing}"))
         else:
             parts += show(each.result, each.look)

@@ -107,10 +107,10 @@ def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
     """Plots predicted against right values."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
     ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]
-    axes.plot(ends, ends, color="#595959", linestyle=":", label="as it should be")
+    axes.plot(ends, ends, color="#595959", linestyle=":", label="perfect prediction")
     chosen = np.linspace(0, len(labels) - 1, min(len(labels), 1000)).round().astype(int)
     axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLOURS[0], alpha=0.4, markersize=3)
-    axes.set_xlabel("right value")
+    axes.set_xlabel("true value")
     axes.set_ylabel("predicted value")
     with style():
         axes.legend()

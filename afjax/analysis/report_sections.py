@@ -88,9 +88,11 @@ def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
     """A fusion's mean attention over its adapters, as a heatmap and as a table."""
     if look is None:
-        return [tag("p", f"{result.name} was not run on its dev rows, so nothing is known of a fusion's use.")]
+        return [
+            tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
+        ]
     if not look.activations:
-        return [tag("p", f"{result.name} is no fusion, so it attends to no adapters.")]
+        return [tag("p", f"{result.name} is not a fusion, so it has no attention over adapters.")]
     figures, tables = [], []
     for slot, means in look.activations.items():
         # In a fusion that was pruned layer by layer, a column is a different adapter in each layer.
@@ -102,9 +104,9 @@ def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
         figures.append(
             image(
                 picture(draw.activation_figure(look.layers, members, means), ".svg"),
-                f"Mean attention of {result.name} over its adapters, most in {'; '.join(most)}.",
+                f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(most)}.",
                 f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean "
-                "over rows of the mean over each row's tokens, padding left out)",
+                "over rows of the mean over each row's tokens, padding excluded)",
             )
         )
         rows: list[list[Content]] = [
@@ -115,7 +117,7 @@ def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
         tables.append(table(["layer", *members], rows, numbers=numbers, caption=f"after {slot}"))
     return [
         tag("div", *figures, class_="figures wide"),
-        tag("details", tag("summary", f"The numbers of {result.name}"), *tables),
+        tag("details", tag("summary", f"Numbers for {result.name}"), *tables),
     ]
 
 
@@ -124,17 +126,17 @@ def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
     if look.values is not None:
         labels, predicted = look.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in look.scores.items())
-        alternative = f"Predicted values of {result.name} by right ones: {scores}."
+        alternative = f"Predicted against true values of {result.name}: {scores}."
         picture_ = picture(draw.values_figure(labels, predicted), ".svg")
-        return [tag("div", image(picture_, alternative, "Predicted and right values"), class_="figures")]
+        return [tag("div", image(picture_, alternative, "Predicted and true values"), class_="figures")]
     counts = look.confusion
     if counts is None:
-        return [tag("p", f"The task {result.task} has no fixed set of labels, so there is no table of them.")]
+        return [tag("p", f"The task {result.task} has no fixed set of labels, so it has no confusion matrix.")]
     if len(look.labels) > _CLASSES:
         off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
         worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
         rows = [[look.labels[i], look.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
-        caption = f"The pairs that {result.name} mixes up most, of {len(counts)} labels."
+        caption = f"The most frequent confusions of {result.name}, out of {len(counts)} labels."
         return [table(["right", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     head = tag(
@@ -155,8 +157,8 @@ def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
         ]
         body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
     caption = (
-        f"{result.name} on {look.num_rows:,} dev rows; percentages are of the rows with that right label. What it got "
-        "right is outlined."
+        f"{result.name} on {look.num_rows:,} dev rows. Percentages are relative to the rows with that right label. "
+        "Correct predictions are outlined."
     )
     return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
@@ -166,9 +168,12 @@ def mistakes(result: Result, look: DevEvaluation) -> list[Markup]:
     if not look.num_wrong:
         return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]
     share = f"{look.num_wrong:,} of {look.num_rows:,} dev rows are wrong ({look.num_wrong / look.num_rows:.1%})"
-    told = f"{share}; these are the {len(look.mistakes)} that {result.name} was surest of."
+    told = f"{share}; these are the {len(look.mistakes)} that {result.name} was most confident about."
     if look.values is not None:
-        told = f"These are the {len(look.mistakes)} of {look.num_rows:,} dev rows where {result.name} is farthest off."
+        told = (
+            f"These are the {len(look.mistakes)} of {look.num_rows:,} dev rows with the largest errors of "
+            f"{result.name}."
+        )
     cards = (tag("li", _card(mistake, is_value=look.values is not None)) for mistake in look.mistakes)
     return [tag("p", told), *([tag("ol", *cards, class_="mistakes")] if look.mistakes else [])]
 
@@ -209,13 +214,13 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
                     ]
                 )
     if not rows:
-        return [tag("p", "These runs have not recorded what they took; runs of this version of afjax do.")]
+        return [tag("p", "These runs did not record time and memory. Runs of this version of afjax do.")]
     if len(rows) > 1:
         rows.append(["all", duration(total), "", "", "", "", ""])
-    header = ["run", "time", "a step", "starts", "devices", "host memory", "device memory"]
+    header = ["run", "time", "time per step", "starts", "devices", "host memory", "device memory"]
     caption = (
-        "Wall time up to the last checkpoint, with compilation and the looks at dev rows; the most memory that the "
-        "process (of all its runs until then) and any device held, where the system tells."
+        "Wall time up to the last checkpoint, including compilation and evaluation on dev rows. Memory is the peak "
+        "of the process (over all its runs so far) and of any device, if the system reports it."
     )
     return [table(header, rows, numbers=(1, 2, 3, 5, 6), caption=caption)]
 
@@ -248,12 +253,12 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
             table(["artefact", "parameters", "seed", "saved (UTC)", "digest"], rows, numbers=(1, 2), caption=caption)
         )
     else:
-        parts.append(tag("p", "The store no longer has what these runs saved; give --store where it is."))
+        parts.append(tag("p", "The store no longer has the artefacts of these runs; give their current --store."))
     if experiment.inputs:
         digests: list[list[Content]] = [
             [name, tag("span", str(digest), class_="code")] for name, digest in experiment.inputs.items()
         ]
-        parts.append(table(["read", "digest"], digests, caption="What the runs read; SHA-256 over its contents."))
+        parts.append(table(["input", "digest"], digests, caption="Inputs of the runs; SHA-256 over their contents."))
     return parts
 
 

@@ -66,7 +66,7 @@ def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], man
     shown = table(header, rows, numbers=(4, 5, 6, 7))
     if totals:
         return shown
-    return Markup(shown.html + tag("p", f"All parameters are not known: {looked[0].missing}").html)
+    return Markup(shown.html + tag("p", f"The number of all parameters is unknown: {looked[0].missing}").html)
 
 
 def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[EvaluatedResult]) -> list[Markup]:
@@ -84,9 +84,9 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Evaluate
         rows.append([result.name, result.main_metric, *(score(result.metrics.get(name)) for name in names)])
         if each.look:
             scores = [score(each.look.scores.get(name)) for name in names]
-            rows.append([f"{result.name}, scored again", f"on {each.look.num_rows} rows", *scores])
+            rows.append([f"{result.name}, evaluated again", f"on {each.look.num_rows} rows", *scores])
     caption = (
-        "Every dev metric of the kept parameters, as in training, and as the stored model scores its dev rows now."
+        "Dev metrics of the kept parameters: as evaluated during training, and as evaluated now with the stored model."
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
     return parts
@@ -119,8 +119,8 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
     if len(varying) > len(shown):
         caption += (
-            f" {len(varying) - len(shown)} more settings differ, which stand in each run's config.json; afjax table "
-            "puts methods side by side."
+            f" {len(varying) - len(shown)} more settings differ; see each run's config.json. afjax table compares "
+            "methods side by side."
         )
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
@@ -131,7 +131,9 @@ def other_rows(best: ExperimentRecord, looked: Sequence[EvaluatedResult]) -> lis
     for each in looked:
         known = best.inputs.get(f"task {each.result.task}'s dev rows")
         if each.look and known and known != each.look.digest:
-            words = f"The dev rows of {each.result.task} are not those that training chose by: their digests differ."
+            words = (
+                f"The dev rows of {each.result.task} are not the rows that training evaluated on: their digests differ."
+            )
             parts.append(tag("p", tag("strong", words)))
     return parts
 

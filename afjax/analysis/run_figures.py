@@ -225,7 +225,7 @@ def _trained(cell: Cell) -> int:
     record = cell.records[0]
     if record.trained_parameters is None:
         raise UserError(
-            f"How many parameters the run in {record.folder} has trained cannot be counted: its artefacts or its trunk "
+            f"The trained parameters of the run in {record.folder} cannot be counted: its artefacts or its trunk "
             "were not found; add its store to --runs."
         )
     return record.trained_parameters

@@ -63,12 +63,14 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     )
     given = ", ".join(str(folder) for folder in folders)
     if not records:
-        told = f" ({len(unfinished)} begun and not finished)" if unfinished else ""
+        told = f" ({len(unfinished)} started but not finished)" if unfinished else ""
         raise UserError(f"There is no finished run in {given}{told}; give workdirs that afjax train has finished.")
     scored = [record for record in records if record.main_metric in record.metrics]
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
         where = next(record.folder for record in records if record.task == task)
-        raise UserError(f'No run on "{task}" has a dev score (as {where}); leave these runs out, or train them again.')
+        raise UserError(
+            f'No run on "{task}" has a dev score (for example {where}); leave these runs out, or train them again.'
+        )
     scoreless = tuple(record for record in records if record not in scored)
     return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
 
@@ -192,7 +194,7 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
     if not isinstance(inputs.get("the trunk"), str):
-        raise UserError(f'{workdir / INPUTS} is damaged (it names no "the trunk"); leave {workdir} out.')
+        raise UserError(f'{workdir / INPUTS} is damaged (it has no entry "the trunk"); leave {workdir} out.')
     runs = [(config, workdir / TARGET)]
     for source in config.sources:
         folder = source_folder(workdir, source.task.name)
@@ -305,8 +307,8 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
     if len(by_trunk) > 1:
         told = "; ".join(f"{of.folder}: {of.trunk_name} ({sha[:12]})" for sha, of in by_trunk.items())
         raise UserError(
-            f"The runs began with different trunks ({told}); give runs of one, and beside runs on a jointly trained "
-            "trunk the workdir and store of the run that trained it."
+            f"The runs started from different trunks ({told}). Give runs on one trunk; for runs on a jointly "
+            "trained trunk, also give the workdir and store of the run that trained it."
         )
     return found
 

@@ -118,8 +118,8 @@ def _of_runs(
     if swept:
         names = ", ".join(list(swept)[:4]) + (f" and {len(swept) - 4} more" if len(swept) > 4 else "")
         raise UserError(
-            f"{folder} holds runs of several settings ({names} differ); give the workdirs of those to "
-            "compare, with commas between."
+            f"{folder} holds runs of several settings ({names} differ); give the workdirs to compare, separated by "
+            "commas."
         )
     sides = []
     for experiment in sorted(finished, key=lambda experiment: experiment.config["seed"]):

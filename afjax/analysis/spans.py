@@ -52,8 +52,8 @@ class SpanScores:
         whole = self.whole[metric]
         if not whole or not np.isfinite(whole):
             raise UserError(
-                f"With all adapters the model has a {metric} of {whole:g}, to which no change is relative; take "
-                "another metric, or a model that has learned more."
+                f"With all adapters the model has a {metric} of {whole:g}, so relative changes are undefined; "
+                "choose another metric, or a model that has learned more."
             )
         change = np.full((len(self.layers), len(self.layers)), np.nan)
         for (first, last), scores in self.without.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The axis labels of settings.
 SETTINGS = {
-    "init_scale": "Standard deviation of the adapters' start",
+    "init_scale": "Standard deviation of the adapters' initial weights",
     "size": "Bottleneck size",
     "reduction_factor": "Reduction factor",
 }
@@ -94,7 +94,7 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
                 scores += found if len(found) > 1 else []
     if not scores:
         raise UserError(
-            "No runs of adapters differ in adapter.init_scale, adapter.size or adapter.reduction_factor alone; sweep "
+            "No runs of adapters differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep "
             "one of these, as in afjax sweep --grid.adapter.init_scale=1e-7,1e-5,1e-3,1e-2,1e-1,1.0."
         )
     return scores
@@ -160,9 +160,9 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
             if not set.intersection(*(set(by_value) for by_value in options.values())):
                 told = "; ".join(f"{option}: {', '.join(map(_named, sorted(of)))}" for option, of in options.items())
                 raise UserError(
-                    f'The runs on "{task}" are no sweep of the architecture, as at no reduction factor or size do they '
-                    f"have every adapter.{step} ({told}); give --runs a sweep of configs/pfeiffer_search.py, or the "
-                    "--tasks that have one."
+                    f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has every '
+                    f"adapter.{step} ({told}); give --runs a sweep of configs/pfeiffer_search.py, or the --tasks "
+                    "that have one."
                 )
             found = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))

@@ -152,7 +152,7 @@ def arrows(grid: Grid) -> Table:
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
     header = ("task", *(f"{one} vs {other}" for one, other in pairs))
     table = _table(
-        "Changes of dev scores",
+        "Changes in dev scores",
         header,
         rows,
         dataclasses.replace(grid, methods=tuple(used)),
@@ -257,12 +257,12 @@ def _unknown(grid: Grid) -> list[str]:
     if not folders:
         return []
     others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"What {folders[0]}{others} trained was not found, so its parameters are unknown; add its store to --runs."]
+    return [f"No artefacts of {folders[0]}{others} were found, so the parameters are unknown; add the store to --runs."]
 
 
 _PARAMETERS = (
-    "Parameters are those of all the tasks' models together, heads included, relative to the pretrained trunk; trained "
-    "are those of one task, relative to it."
+    "Parameters: the models of all tasks together, heads included, relative to the pretrained trunk. Trained: per "
+    "task, relative to the pretrained trunk."
 )
 
 
@@ -359,7 +359,7 @@ def _notes(grid: Grid) -> list[str]:
     record = next(cell for cell in shown).records[0] if shown else grid.collection.records[0]
     runs = sum(cell.num_runs for cell in shown)
     notes = [
-        "Scores are dev metrics times 100: mean ± sample standard deviation over seeds, (n): of n seeds alone.",
+        "Scores are dev metrics times 100: mean ± sample standard deviation over seeds; (n): only n seeds.",
         f"{runs} {'run' if runs == 1 else 'runs'} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
     ]
@@ -367,7 +367,7 @@ def _notes(grid: Grid) -> list[str]:
     if picked:
         notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
     notes += [
-        f"{folder} repeats a run of {cell.method} on {cell.task} that is shown, has another score, and does not count."
+        f"{folder} repeats a run of {cell.method} on {cell.task} with another score, and is ignored."
         for cell in shown
         for folder in cell.repeated
     ]
@@ -412,4 +412,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(word) for word in text.split(",")))
     except ValueError:
-        raise UserError(f'--seeds is "{text}"; give whole numbers with commas between, as in --seeds=0,1,2.') from None
+        raise UserError(f'--seeds is "{text}"; give integers separated by commas, as in --seeds=0,1,2.') from None

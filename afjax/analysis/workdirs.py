@@ -112,7 +112,7 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
         folders = _search(workdir, _DEPTH)
         experiments = [_experiment(folder, folder.relative_to(workdir).as_posix()) for folder in folders]
     if not any(experiment.results for experiment in experiments):
-        begun = f" ({len(experiments)} begun)" if experiments else ""
+        begun = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(
             f"{workdir} has no finished run{begun}; give --workdir the folder of a finished run (of afjax train, "
             "afjax sweep, or a recipe called from Python). For a run from Python of an earlier version, call "
@@ -195,7 +195,7 @@ def load_result(
     own = experiment.workdir / "trunk"
     began = experiment.inputs.get("the trunk")
     if not moved.trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
-        raise UserError(f"{own}, the trunk that this run has trained, is not there; give it with --trunk.")
+        raise UserError(f"{own}, the trunk that this run trained, does not exist; give it with --trunk.")
     name = moved.trunk or (str(own) if own.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 

@@ -17,14 +17,14 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         # One line, even if the message contains a library's message of several lines.
         return 2, " ".join(str(error).split())
     if isinstance(error, BrokenPipeError):
-        return 128 + signal.SIGPIPE, "The reader of what this command prints has ended."
+        return 128 + signal.SIGPIPE, "The program that reads this command's output has exited."
     if isinstance(error, OSError):
         return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted; the same command goes on from the last checkpoint."
+        return 130, "interrupted; run the same command again to resume from the last checkpoint."
     if isinstance(error, client_errors()):
         told = " ".join(str(error).split()) or type(error).__name__
         # The user can correct credentials, permissions and names. Other errors may be temporary.
         code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
-        return code, f"Google Cloud Storage does not answer as it should ({told}); try again."
+        return code, f"Google Cloud Storage failed ({told}); try again."
     return None

@@ -74,17 +74,17 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add_stored_model_flags(parser)
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
 
 
 def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
     parser.add_argument("--adapter", default="", help="an adapter's name")
-    parser.add_argument("--fusion", default="", help="a fusion's name, in place of an adapter's")
+    parser.add_argument("--fusion", default="", help="a fusion's name, instead of an adapter's")
     parser.add_argument("--head", default="", help="the head's name (the one trained with the adapter or fusion)")
     add_mismatch_flag(parser)
-    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers to leave out the adapters of")
+    parser.add_argument("--drop_layers", default="", metavar="0,1", help="layers whose adapters are left out")
     parser.add_argument("--without", default="", metavar="NAME,NAME", help="adapters to leave out of the fusion")
     parser.add_argument("--with", dest="added", default="", metavar="NAME,NAME", help="adapters to add to the fusion")
 
@@ -99,12 +99,12 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow_mismatch",
         action="store_true",
-        help="use a head with another adapter or fusion than it was trained with (its scores are then not its own)",
+        help="use a head with another adapter or fusion than it was trained with (its scores may then differ)",
     )
 
 
 def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max_length", type=int, default=128, help="tokens a row; longer rows are cut (128)")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens per row; longer rows are cut (128)")
 
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -112,11 +112,11 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     source.add_argument(
         "--source", help="a folder, a file, a task's .toml, official:NAME:FOLDER, builtin:NAME or tfds:NAME"
     )
-    source.add_argument("--data_dir", help="the folder of all tasks, where the head's task is found by its name")
+    source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 
 def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing artefacts or files of the same name")
 
 
 def print_written(paths: Iterable[Path]) -> None:

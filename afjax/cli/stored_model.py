@@ -61,7 +61,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     if arguments.drop_layers:
         words = arguments.drop_layers.split(",")
         if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
-            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layers by their numbers, as in 0,1,2.")
+            raise UserError(f"--drop_layers is {arguments.drop_layers}; give layer numbers, as in 0,1,2.")
         task_model = task_model.without_layers([int(word) for word in words])
     return task_model
 
@@ -86,7 +86,7 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
     try:
         return load_trunk(recorded)
     except UserError as error:
-        raise UserError(f"{error} The store records this trunk; give --trunk if it is elsewhere now.") from error
+        raise UserError(f"{error} The store records this trunk; give --trunk if it has moved.") from error
 
 
 def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:

@@ -67,14 +67,14 @@ def plan(
     data_dir = expanded(data_dir)
     if not data_dir.is_dir():
         raise UserError(
-            f"There is no folder {data_dir}; give --data_dir the folder that holds the tasks' folders, as the "
-            "benchmark's download has them."
+            f"There is no folder {data_dir}; set --data_dir to the folder that holds the tasks' folders, as in the "
+            "benchmark's download."
         )
     chosen = _chosen(ENTRIES[benchmark], tasks)
     if benchmark == "squad":
         return [_squad_job(chosen, store_folder, data_dir, names, split or "dev")]
     if split == "dev":
-        raise UserError(f"--split=dev was given, but the server of {TITLES[benchmark]} takes test alone; leave it out.")
+        raise UserError(f"--split=dev was given, but the server of {TITLES[benchmark]} only takes test; leave it out.")
     if "{task}" not in names and len({entry.head for entry in chosen}) > 1:
         raise UserError(f'--names is {names}, one head for several tasks; put "{{task}}" where their names differ.')
     return _test_jobs(benchmark, chosen, store_folder, data_dir, names, partial=partial)
@@ -112,8 +112,8 @@ def _test_jobs(
         problems.append(f"{data_dir} has no {', '.join(entry.rows_file for entry in absent)}")
     if problems and not (partial and any(task and entry.head not in headless for entry, task in sources)):
         raise UserError(
-            f"The submission to {TITLES[benchmark]} lacks something: {', and '.join(problems)}; train and fetch these, "
-            "name other heads with --names or fewer tasks with --tasks, or give --partial to go on with what is there."
+            f"The submission to {TITLES[benchmark]} is incomplete: {', and '.join(problems)}. Add what is missing, "
+            "name other heads with --names or fewer tasks with --tasks, or give --partial to continue without."
         )
     for task, name in name_of.items():
         if task not in headless:
@@ -134,8 +134,8 @@ def _warn(
     """Warns on stderr about files without rows or without a head, and about further files that the server needs."""
     lines = [f"{entry.file} is left out: {data_dir} has no {entry.rows_file}." for entry in absent]
     lines += [
-        f'{job.entry.file} says {first_label(job.entry.head)} of every row, as there is no head "'
-        f"{name_of[job.entry.head]}\": this task's score will mean nothing."
+        f'{job.entry.file} predicts {first_label(job.entry.head)} for every row, because there is no head "'
+        f"{name_of[job.entry.head]}\". This task's score will be meaningless."
         for job in jobs
         if not job.head
     ]
@@ -143,7 +143,7 @@ def _warn(
     wanted = len(ENTRIES[benchmark]) + len(others)
     if len(jobs) < wanted:
         unknown = f"; afjax does not know {', '.join(others)}" if others else ""
-        lines.append(f"{TITLES[benchmark]}'s server wants {wanted} files, of which these are {len(jobs)}{unknown}.")
+        lines.append(f"{TITLES[benchmark]}'s server expects {wanted} files; these are {len(jobs)} of them{unknown}.")
     for line in lines:
         print(line, file=sys.stderr)
 
@@ -211,8 +211,8 @@ def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
         )
     if set(manifest.labels) != set(known.labels):
         raise UserError(
-            f'The head "{name}" has the labels {", ".join(manifest.labels)}, but those of {task} are '
-            f"{', '.join(known.labels)}; train one with these, or name another with --names."
+            f'The head "{name}" has the labels {", ".join(manifest.labels)}, but {task} has '
+            f"{', '.join(known.labels)}; train a head with these, or name another with --names."
         )
     return trained
 

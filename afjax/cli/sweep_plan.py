@@ -101,7 +101,7 @@ def plan(
     """
     wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if adapters and not (Path(adapters) / "adapters").is_dir():
-        raise UserError(f"--adapters={adapters} is no store with adapters on this machine; give a store's folder.")
+        raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
     sweep = _going_on(wanted, workdir)
     find_store = (lambda: adapters) if adapters else None
     seen: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
     for word in words:
         setting, _, text = word.partition("=")
         if setting in given:
-            raise UserError(f"--grid.{setting} is given twice; give all its values in one, with commas between.")
+            raise UserError(f"--grid.{setting} is given twice; give all its values in one flag, separated by commas.")
         given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
     grid = {**_file_grid(config), **given}
     if not grid:
@@ -150,7 +150,7 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
                 raise UserError(
                     f'The swept setting "{swept}" is set by {name} too; leave one of them out (--grid.{swept}=VALUE '
-                    "gives it one value alone)."
+                    "gives it a single value)."
                 )
     return grid
 
@@ -190,8 +190,8 @@ def _text(where: str, value: Any) -> str:
     read = literal(text)
     if type(read) is not type(value) or read != value:
         raise UserError(
-            f"{where} has the value {text}, which is no Python literal; give finite numbers, texts, True, False, None, "
-            "or lists of them (of an array, its .tolist())."
+            f"{where} has the value {text}, which is not a Python literal; give finite numbers, strings, True, False, "
+            "None, or lists of them (for an array, its .tolist())."
         )
     return text
 
@@ -213,12 +213,14 @@ def _split(setting: str, text: str) -> list[str]:
         if depth < 0:
             break
     if depth or quote:
-        raise UserError(f"--grid.{setting}={text} has a bracket or quote without its other half; close it.")
+        raise UserError(f"--grid.{setting}={text} has an unmatched bracket or quote; close it.")
     pieces = [piece.strip() for piece in pieces]
     if pieces == [""]:
         return []
     if "" in pieces:
-        raise UserError(f"--grid.{setting}={text} has an empty value; give values with commas between ('' is no text).")
+        raise UserError(
+            f"--grid.{setting}={text} has an empty value; give values separated by commas ('' is the empty string)."
+        )
     return pieces
 
 
@@ -226,7 +228,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(seed) for seed in text.split(","))
     except ValueError:
-        raise UserError(f'--seeds is "{text}"; give whole numbers with commas between, as in --seeds=0,1,2.') from None
+        raise UserError(f'--seeds is "{text}"; give integers separated by commas, as in --seeds=0,1,2.') from None
     if len(set(seeds)) != len(seeds):
         raise UserError(f'--seeds is "{text}"; give each seed once.')
     return seeds
@@ -280,7 +282,7 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
         if values[0] != values[1]:
             differences.append(f"{setting}: {values[0]} there, {values[1]} given")
     for setting in sorted(there.grid.keys() ^ sweep.grid.keys()):
-        differences.append(f"{setting}: swept {'there' if setting in there.grid else 'now'} alone")
+        differences.append(f"{setting}: swept only {'there' if setting in there.grid else 'now'}")
     swept = [(setting, there.grid[setting], sweep.grid.get(setting, values)) for setting, values in there.grid.items()]
     for setting, old, new in [*swept, ("seed", there.seeds, sweep.seeds)]:
         lost = [str(value) for value in old if value not in new]
@@ -288,7 +290,7 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
             differences.append(f"{setting}: {', '.join(lost)} there, not given")
     if differences:
         raise UserError(
-            f"The workdir {workdir} holds another sweep ({'; '.join(differences)}); give the same to go on, to which "
-            "values and seeds may be added, or take another --workdir."
+            f"The workdir {workdir} holds another sweep ({'; '.join(differences)}). Give the same settings to resume "
+            "it (values and seeds may be added), or choose another --workdir."
         )
     return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in there.grid})

@@ -245,9 +245,9 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
         entries["cut"] = f"{summary.truncated:.2%} are longer than {max_length} tokens"
     else:
         mean, most = summary.windows
-        entries["windows"] = f"{mean:.2f} a row, at most {most}; {summary.truncated:.1%} of rows have several"
+        entries["windows"] = f"{mean:.2f} per row, at most {most}; {summary.truncated:.1%} of rows have several"
     padded = ", ".join(map(str, summary.padded))
-    entries["padding"] = f"{summary.padding:.1%} of the tokens, in batches of {padded} tokens a row"
+    entries["padding"] = f"{summary.padding:.1%} of the tokens, in batches of {padded} tokens per row"
     title = f"{name}: {summary.rows:,} rows, {'labelled' if summary.labelled else 'not labelled'}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 

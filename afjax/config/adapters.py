@@ -80,7 +80,7 @@ class AdapterConfig:
         if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
             raise UserError(
                 'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is '
-                "the layer's residual added in front of the adapter."
+                "the layer's residual added before the adapter."
             )
 
     @property
@@ -333,7 +333,7 @@ def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if layers is None:
         return None
     if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
-        raise UserError(f"adapter.layers is {layers}; give distinct indices from 0 on, or None for all layers.")
+        raise UserError(f"adapter.layers is {layers}; give distinct indices, each at least 0, or None for all layers.")
     return tuple(sorted(layers))
 
 

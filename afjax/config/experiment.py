@@ -93,7 +93,7 @@ class ExperimentConfig:
         if not getattr(self, wanted):
             raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
         if getattr(self, unwanted):
-            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes config.{wanted} alone.")
+            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes only config.{wanted}.")
         if self.recipe != "fusion" and (self.sources or self.fused):
             raise UserError(
                 f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
@@ -106,12 +106,12 @@ class ExperimentConfig:
         for name in self.fused:
             if name not in names:
                 raise UserError(
-                    f'config.fused names "{name}", which is no source; sources: {", ".join(names)}.'
+                    f'config.fused names "{name}", which is not a source; sources: {", ".join(names)}.'
                     f"{did_you_mean(name, names)}"
                 )
         if len(set(self.fused)) != len(self.fused):
             raise UserError(f"config.fused is {self.fused}; name each source once.")
-        assert self.method, "its checks are the config's"
+        assert self.method, "the method's checks are part of the config's"
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
         # The workdir records the resolved learning rates, so that a run does not depend on later defaults.
@@ -123,7 +123,7 @@ class ExperimentConfig:
     @property
     def target(self) -> TaskConfig:
         """The task of the ``single`` and ``fusion`` recipes."""
-        assert self.task is not None, "__post_init__ sees to it"
+        assert self.task is not None, "checked by __post_init__"
         return self.task
 
     @functools.cached_property

@@ -46,7 +46,7 @@ class FusionConfig:
             or any(len(set(row)) != len(row) or min(row, default=-1) < 0 for row in rows)
         ):
             raise UserError(
-                f"fusion.kept is {self.kept}; give every layer the same number of distinct adapters, by their numbers."
+                f"fusion.kept is {self.kept}; give every layer the same number of distinct adapter indices."
             )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise UserError(f"fusion.temperature is {self.temperature}; it must be finite and above 0.")

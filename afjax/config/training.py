@@ -133,7 +133,7 @@ class TrainConfig:
         num_steps = self.epochs * steps_per_epoch
         if num_steps > MAX_INT:
             raise UserError(
-                f"train.epochs is {self.epochs}, which makes {num_steps:.3g} steps of {steps_per_epoch} per epoch; "
+                f"train.epochs is {self.epochs}, which makes {num_steps:.3g} steps at {steps_per_epoch} per epoch; "
                 f"a run has at most {MAX_INT} steps."
             )
         return max(1, math.ceil(num_steps))
@@ -198,6 +198,6 @@ class MeshConfig:
         sizes = {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
         for axis, size in sizes.items():
             if size < 1 and size != -1:
-                raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for what the others leave.")
+                raise UserError(f"mesh.{axis} is {size}; it must be at least 1, or -1 for all remaining devices.")
         if list(sizes.values()).count(-1) > 1:
-            raise UserError(f"The mesh {sizes} leaves more than one size open; give -1 once at most.")
+            raise UserError(f"The mesh {sizes} has more than one size of -1; give -1 at most once.")

@@ -104,7 +104,7 @@ def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """For each row, the index of the smallest length that it fits into."""
-    assert list(lengths) == sorted(set(lengths)), f"lengths must rise: {lengths}"
+    assert list(lengths) == sorted(set(lengths)), f"lengths must be increasing: {lengths}"
     buckets = np.searchsorted(np.asarray(lengths), row_lengths)
     assert not len(buckets) or buckets.max() < len(lengths), (
         f"a row has {row_lengths.max()} tokens, more than the longest of {lengths}"

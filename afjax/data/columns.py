@@ -117,7 +117,7 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
     for place, row_id in zip(places, ids, strict=True):
         if row_id in seen:
             raise UserError(
-                f"{place} has the id {shorten(row_id)}, which {seen[row_id]} has already; drop one of them."
+                f"{place} has the id {shorten(row_id)}, which {seen[row_id]} already has; drop one of them."
             )
         seen[row_id] = place
 
@@ -192,7 +192,7 @@ def check_text(place: str, text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{place} has a text with half a surrogate pair; mend it or drop the row.") from error
+            raise UserError(f"{place} has a text with half a surrogate pair; correct it or drop the row.") from error
 
 
 def number_labels(columns: Columns) -> np.ndarray:

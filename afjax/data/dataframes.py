@@ -66,7 +66,7 @@ def as_list(values: Any, what: str) -> list[Any]:
             values = getattr(values, method)()
             break
     if isinstance(values, str | bytes):
-        raise UserError(f"{what} is the one text {shorten(values)}; put it into a list.")
+        raise UserError(f"{what} is a single text, {shorten(values)}; put it into a list.")
     if isinstance(values, set | frozenset):
         raise UserError(f"{what} is a {kind}, which has no order; give a list.")
     if not isinstance(values, Iterable):

@@ -36,7 +36,7 @@ def read_label_names(path: Path) -> tuple[str, ...]:
     if names is None:
         raise UserError(f"{path} does not exist; {advice}.")
     if not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path} holds {shorten(names)}; {advice}.")
+        raise UserError(f"{path} contains {shorten(names)}; {advice}.")
     return check_label_names(tuple(names), str(path))
 
 
@@ -189,7 +189,7 @@ def _unknown(name: str, names: Sequence[str], *, listed: bool, has_indices: bool
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (
-            f"the label {_escaped(name)}, and the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
+            f"the label {_escaped(name)}, but the labels ({listing}) have {_escaped(alike[0])}. They differ only in "
             "their spelling; write them alike."
         )
     text = f"the label {shorten(name)}; the labels are {listing}"
@@ -198,7 +198,7 @@ def _unknown(name: str, names: Sequence[str], *, listed: bool, has_indices: bool
     text += f".{did_you_mean(name, names)}"
     if _is_integer(name) and not has_indices:
         text += (
-            " An integer is not an index here, because some of the names could be taken for one."
+            " An integer is not an index here, because some of the names look like integers."
             if listed
             else " An integer is an index only if the label names are listed (labels.json, or the task's labels)."
         )

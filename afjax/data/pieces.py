@@ -96,8 +96,8 @@ def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:
     ends = [0]
     for text in range(1 + pair):
         places = [place for place, owner in enumerate(encoding.sequence_ids) if owner == text]
-        assert places == list(range(places[0], places[-1] + 1)), "a text's tokens stand side by side"
-        assert places[0] >= ends[-1], "the second text stands behind the first"
+        assert places == list(range(places[0], places[-1] + 1)), "a text's tokens are contiguous"
+        assert places[0] >= ends[-1], "the second text comes after the first"
         ends += [places[0], places[-1] + 1]
     cuts = [slice(begin, end) for begin, end in zip(ends[::2], [*ends[1::2], len(encoding)], strict=True)]
     return Template(

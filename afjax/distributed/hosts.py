@@ -44,8 +44,8 @@ _LONGEST = 2000
 # Folders of the key-value store: the reasons of exiting hosts, and the hosts that no longer need the service.
 _ENDING, _ENDED = "afjax/ending", "afjax/ended"
 _ABORTED = (
-    "afjax: this host was aborted, as another host was lost, or it was killed; start the same command again on all "
-    "hosts, and it goes on from the last checkpoint."
+    "afjax: this host was aborted because another host was lost, or it was killed; start the same command again on "
+    "all hosts to resume from the last checkpoint."
 )
 
 # Maps an exception to an exit code and a message for the user; None if the exception is unexpected.
@@ -92,8 +92,8 @@ class Job:
         if any(given) and (":" not in coordinator_address or not 0 <= (process_id or 0) < (num_processes or 0)):
             raise UserError(
                 f"--coordinator_address={coordinator_address} --num_processes={num_processes} "
-                f"--process_id={process_id}: take HOST:PORT of the first host, and numbers from 0 up to the number of "
-                "processes."
+                f"--process_id={process_id}: give HOST:PORT of the first host, and a process id from 0 to one "
+                "less than the number of processes."
             )
         self._address = (coordinator_address or None, num_processes, process_id)
         self._joins = all(given) or _on_cloud_tpu()
@@ -168,9 +168,7 @@ class Job:
         counts = collections.Counter(device.process_index for device in jax.devices())
         if len(set(counts.values())) > 1:
             by_host = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-            raise UserError(
-                f"The hosts have different numbers of devices ({by_host}); take hosts that have as many each."
-            )
+            raise UserError(f"The hosts have different numbers of devices ({by_host}); use hosts with equal numbers.")
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
         """Reports that this host is waiting for others, and exits the process if that takes too long."""
@@ -210,8 +208,8 @@ class Job:
                 self._leave(*reason, to_others=(reason[0], ""))
             first = str(error).partition("\n")[0]
             lost = (
-                f"another host of this run was lost ({first}); start the same command again on all hosts, and it goes "
-                "on from the last checkpoint."
+                f"another host of this run was lost ({first}); start the same command again on all hosts to resume "
+                "from the last checkpoint."
             )
             self._leave(HOST_LOST, lost, to_others=(HOST_LOST, lost))
         if (explained := self._explain(error)) is not None:
@@ -405,7 +403,7 @@ def check_shared(folder: Any, what: str) -> None:
     with all_hosts_or_raise():
         if not marker.exists():
             raise UserError(
-                f"The {what} {folder} is not that of the first host; give one that all hosts share, gs://... say."
+                f"The {what} {folder} is not the first host's; give one that all hosts share, such as gs://..."
             )
     with all_hosts_or_raise():
         if is_first_host():

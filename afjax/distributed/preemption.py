@@ -41,7 +41,7 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        sentence = "The command was told to stop; the same command goes on from what is saved."
+        sentence = "The command was told to stop; run the same command again to resume."
         if leave is None or not leave(PREEMPTED, sentence):
             raise PreemptionError(sentence)
 

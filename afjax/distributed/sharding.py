@@ -70,8 +70,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if math.prod(sizes) != len(devices):
         named = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
         raise UserError(
-            f"The mesh ({named}) does not fit {len(devices)} devices; the three sizes must multiply to that number, "
-            "where -1 takes what the others leave."
+            f"The mesh ({named}) does not fit {len(devices)} devices; the product of the three sizes must be that "
+            "number, and a size of -1 is inferred from the others."
         )
     # Keep JAX's order: devices of one host are adjacent, and so are neighbours on the mesh's last axis.
     shaped = np.asarray(devices, dtype=object).reshape(sizes)
@@ -84,7 +84,7 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
     if batch_size % parts:
         raise UserError(
             f"A batch of {batch_size} rows cannot be split over {parts} devices (mesh.data={mesh.shape['data']}, "
-            f"mesh.fsdp={mesh.shape['fsdp']}); take a batch_size that {parts} divides, or a smaller mesh."
+            f"mesh.fsdp={mesh.shape['fsdp']}); use a batch_size divisible by {parts}, or a smaller mesh."
         )
 
 

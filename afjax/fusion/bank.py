@@ -60,7 +60,7 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
     """
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:
-        assert len(bottlenecks) == len(configs), "check_fusible lets no mixture through"
+        assert len(bottlenecks) == len(configs), "check_fusible refuses mixtures"
         return _bottleneck_bank(adapters, bottlenecks), {}
     numbered = {str(number): tree for number, tree in enumerate(adapters)}
     stacked: Tree = {"members": {number: tree["ffn"] for number, tree in numbered.items()}}

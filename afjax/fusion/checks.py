@@ -32,7 +32,7 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
         assert isinstance(wanted_kind, SlotKind), "modules on top are refused above"
         if kind.family != wanted_kind.family:
             raise UserError(
-                f'Adapters "{first}" and "{name}" add to the layers in different ways (they are of the kinds '
+                f'Adapters "{first}" and "{name}" add to the layers in different ways (their kinds are '
                 f"{reference.kind} and {config.kind}); fuse adapters of one kind."
             )
         for field in kind.layout:

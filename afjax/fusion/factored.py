@@ -85,7 +85,7 @@ def fuse(
         )
     for number, (member, architecture) in enumerate(zip(adapters, configs, strict=True)):
         if not isinstance(architecture, AdapterConfig):
-            raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse takes bottlenecks alone.")
+            raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse takes only bottlenecks.")
         check_dense(member, "down", z.shape[-1])
         size = member["down"]["kernel"].shape[-1]
         if size != architecture.bottleneck_size(z.shape[-1]):

@@ -54,7 +54,7 @@ def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layer
       UserError: As :func:`left_layers`.
     """
     left = left_layers(config, dropped, num_layers)
-    assert not isinstance(config, OnTop), "left_layers sees to it"
+    assert not isinstance(config, OnTop), "checked by left_layers"
     layers = adapter_layers(config, num_layers)
     smaller = {name: take_layers(part, left) if name in config.slots else part for name, part in tree.items()}
     return smaller, dataclasses.replace(config, layers=tuple(layers[position] for position in left))
@@ -80,10 +80,10 @@ def check_kept(fusion: FusionConfig, configs: Sequence[Adapter], num_layers: int
         )
     highest = max(number for of_slot in fusion.kept for of_layer in of_slot for number in of_layer)
     if highest >= len(configs):
-        raise UserError(f"fusion.kept names adapter {highest}, but the fusion has {len(configs)}, from 0 on.")
+        raise UserError(f"fusion.kept names adapter {highest}, but the fusion has {len(configs)}, numbered from 0.")
     if any(config != configs[0] for config in configs):
         raise UserError(
-            "Each layer can only keep adapters of its own where all adapters of the fusion have one architecture."
+            "Each layer can only keep its own adapters if all adapters of the fusion have the same architecture."
         )
 
 

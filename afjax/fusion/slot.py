@@ -63,8 +63,8 @@ def fused_slot(
         for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
         if isinstance(member, BesideLayers)
     ]
-    assert isinstance(first, BesideLayers), "check_fusible lets no module on top through"
-    assert len(members) == len(configs), "check_fusible lets no mixture through"
+    assert isinstance(first, BesideLayers), "check_fusible refuses modules on top"
+    assert len(members) == len(configs), "check_fusible refuses mixtures"
     z = plain_output(sublayer)
     if is_factored(configs):
         parts = []

@@ -80,7 +80,7 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
     check_names(variables, wanted, known=frozen.keys() | optimizer_variables(variables), where=where)
     if "pooler" not in trunk.params:
         raise UserError(
-            f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give BERT with its own."
+            f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give a BERT that has one."
         )
     _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - wanted.keys()}, trunk, where)
     # adapter-bert's biases have the shape [1, size].
@@ -125,7 +125,9 @@ def import_adapter_bert(
     config, adapter, head = from_adapter_bert(read_variables(source), loaded, where=str(source))
     outputs = head["output"]["bias"].size
     if outputs < 2:
-        raise UserError(f"{source} has {outputs} output; adapter-bert has classes alone, so there must be two or more.")
+        raise UserError(
+            f"{source} has {outputs} output; adapter-bert only has classification, so there must be two or more."
+        )
     return paper_model(
         loaded,
         paper_task(task or name, outputs, labels=labels, where=str(source)),
@@ -149,5 +151,5 @@ def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) ->
     if different:
         raise UserError(
             f"The frozen weights in {where} are not those of the trunk {trunk.name}: {shortened(different)} differ; "
-            "give --trunk the BERT that it was trained from (afjax import bert makes a folder of Google's)."
+            "give --trunk the BERT that it was trained from (afjax import bert converts Google's checkpoints)."
         )

@@ -87,7 +87,10 @@ def read_vocabulary(path: AnyPath, vocab_size: int) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); copy it again.") from None
     if len(tokens) > vocab_size:
-        raise UserError(f"{path} has {len(tokens)} tokens, but the BERT {vocab_size} embeddings; give its own.")
+        raise UserError(
+            f"{path} has {len(tokens)} tokens, but the BERT has {vocab_size} embeddings; give the "
+            "vocab.txt of that BERT."
+        )
     missing = [token for token in _SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise UserError(f"{path} lacks {', '.join(missing)}; give the vocab.txt of a BERT.")
@@ -110,7 +113,7 @@ def check_output(output: AnyPath, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{output} is a file; give --output the name of a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise UserError(f"{output} is there already and stays as it is; give --output another folder, or --overwrite.")
+        raise UserError(f"{output} already exists and was not changed; give --output another folder, or --overwrite.")
 
 
 @contextlib.contextmanager

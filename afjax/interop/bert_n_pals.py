@@ -89,8 +89,8 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     for name, original in copies.items():
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(
-                f"In {where} {name} is not {original}, though all layers share that matrix; afjax has no PAL of this "
-                "size that shares some of them."
+                f"In {where} {name} is not {original}, although all layers share that matrix; afjax has no PALs of "
+                "this size in which only some layers share it."
             )
     shapes = jax.eval_shape(lambda: init_adapter(jax.random.key(0), adapter, config)) if adapter else {}
     return Checkpoint(
@@ -218,7 +218,7 @@ def _size(tensors: Tensors, name: str, where: str) -> int:
     """
     if name not in tensors:
         raise UserError(
-            f"{where} lacks {name}, which its config promises; give the config that the checkpoint was trained with."
+            f"{where} lacks {name}, which its config requires; give the config that the checkpoint was trained with."
         )
     return tensors[name].size
 
@@ -309,6 +309,6 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
     for kind, name in names:
         if not overwrite and name in store.names(store_folder, kind):
             raise UserError(
-                f'"{name}" is there already, in {kind} of the store {store_folder}; give --name another prefix, or '
+                f'"{name}" already exists in {kind} of the store {store_folder}; give --name another prefix, or '
                 "--overwrite."
             )

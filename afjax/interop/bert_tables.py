@@ -154,8 +154,8 @@ def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[
     problems = [f"- {name}" for name in missing] + [f"+ {name}" for name in unknown]
     if problems:
         raise UserError(
-            f"{where} holds other variables than it should (- missing, + unknown): {shortened(problems)}; check that "
-            "it is of this kind and of this depth, and that it was saved by the authors' code."
+            f"{where} does not have the expected variables (- missing, + unknown): {shortened(problems)}; check its "
+            "kind and its depth, and that it was saved by the authors' code."
         )
 
 
@@ -172,7 +172,7 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
       UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.
     """
     wanted = flatten(shapes)
-    assert wanted.keys() == {place.path for place in table.values()}, "the table is that of another tree"
+    assert wanted.keys() == {place.path for place in table.values()}, "the table does not match the tree"
     wrong = []
     for name, place in table.items():
         shape = wanted[place.path].shape if place.index is None else wanted[place.path].shape[1:]

@@ -52,7 +52,9 @@ def paper_task(name: str, outputs: int, *, labels: Sequence[str] = (), where: st
         # The papers' code rescales the labels to [0, 1].
         return dataclasses.replace(known_task(name), scale=5.0)
     if outputs < 2:
-        raise UserError(f"{where} has {outputs} output; the papers' codes have classes of every task but STS-B (stsb).")
+        raise UserError(
+            f"{where} has {outputs} output; in the papers' code every task except STS-B (stsb) has classes."
+        )
     chosen = tuple(labels) or _LABELS.get(name) or tuple(map(str, range(outputs)))
     if len(chosen) != outputs or len(set(chosen)) != outputs:
         raise UserError(

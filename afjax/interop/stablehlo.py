@@ -64,7 +64,7 @@ def export_stablehlo(
         ``path`` cannot be written.
     """
     if is_remote(path):
-        raise UserError(f"The output {path} is on an object store; give a file on a disk, and copy both files there.")
+        raise UserError(f"The output {path} is on an object store; give a local file, and copy both files there.")
     platforms = check_platforms(platforms)
     check_length(max_length, task_model.trunk)
     targets = (expanded(path), description_path(path))
@@ -98,8 +98,8 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in PLATFORMS:
             raise UserError(
-                f'The platform "{name}" is not known; give some of {", ".join(PLATFORMS)}.'
-                f"{did_you_mean(name, PLATFORMS)}"
+                f'The platform "{name}" is not known; give one or more of '
+                f"{', '.join(PLATFORMS)}.{did_you_mean(name, PLATFORMS)}"
             )
     if not names or len(set(names)) != len(names):
         raise UserError(f"The platforms are {', '.join(names) or 'none'}; give each of {', '.join(PLATFORMS)} once.")

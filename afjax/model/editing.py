@@ -50,7 +50,7 @@ def without_adapters(model: Model, names: Collection[str]) -> Model:
             f'"{unknown[0]}" is not fused; the fusion has {", ".join(members)}.{did_you_mean(unknown[0], members)}'
         )
     if model.fusion.kept is not None:
-        raise UserError("This fusion has been pruned layer by layer; leave adapters out of the one that it came from.")
+        raise UserError("This fusion has been pruned layer by layer; remove adapters from the fusion that was pruned.")
     remaining = tuple((name, config) for name, config in model.adapters if name not in names)
     if not remaining:
         raise UserError("Every adapter of the fusion would be left out; leave at least one.")
@@ -66,9 +66,9 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
     """
     members = fused_adapters(model)
     if twice := sorted(set(added) & set(members)):
-        raise UserError(f'"{twice[0]}" is fused already; the fusion has {", ".join(members)}.')
+        raise UserError(f'"{twice[0]}" is already fused; the fusion has {", ".join(members)}.')
     if model.fusion.kept is not None:
-        raise UserError("This fusion has been pruned layer by layer; add adapters to the one that it came from.")
+        raise UserError("This fusion has been pruned layer by layer; add adapters to the fusion that was pruned.")
     configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))
     trees = {**params["adapters"], **{name: tree for name, (_, tree) in added.items()}}
     return dataclasses.replace(model, adapters=configs), {**params, "adapters": trees}

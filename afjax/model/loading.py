@@ -127,7 +127,7 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     if not allow_mismatch:
         raise UserError(
             f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
-            "was trained with, or say that you mean it (allow_mismatch=True, --allow_mismatch)."
+            "was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 
@@ -185,6 +185,6 @@ def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
     if wrong:
         path = wrong[0]
         raise UserError(
-            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, by its '
-            f"config and the trunk it is {wanted.get(path)}; restore the adapter from a copy, or train it again."
+            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, but '
+            f"{wanted.get(path)} by its config and the trunk; restore the adapter from a copy, or train it again."
         )

@@ -188,7 +188,7 @@ class Model:
         Returns:
           ``[batch, masks, ...]``; for the other axes see :class:`Outputs`.
         """
-        assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are in no layer"
+        assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are not in a layer"
         if batch["tokens"].ndim == 3:
             logits = self.under_masks(params, _choices_as_rows(batch), layer_masks)[..., 0]
             rows, choices, _ = batch["tokens"].shape
@@ -369,7 +369,7 @@ class Model:
             configs = self._fused_configs()
             return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
-        assert isinstance(config, AdapterConfig | BesideLayers), "modules on top hold no slot"
+        assert isinstance(config, AdapterConfig | BesideLayers), "modules on top have no slots"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 

@@ -77,7 +77,7 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
     problems += [f"{path} matches no rule" for path in paths if path not in labels]
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
-        raise UserError(f"The partition does not cover the parameters exactly once: {shown}. Mend the rules.")
+        raise UserError(f"The partition does not cover the parameters exactly once: {shown}. Correct the rules.")
     return labels
 
 

@@ -105,6 +105,6 @@ def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Pat
     for name, digest in ((member["name"], member["sha256"]) for member in members):
         if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:
             raise UserError(
-                f'The adapter "{name}" in the store {store_folder} is another than the fusion\'s (one without some of '
-                "its layers, say); a stored fusion takes adapters as the store has them."
+                f'The adapter "{name}" in the store {store_folder} differs from the fusion\'s (for example, some '
+                "layers were dropped); a stored fusion uses adapters as they are in the store."
             )

@@ -52,7 +52,7 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
     """
     path = local_path(file, "The archive")
     if path.suffix != ENDING:
-        raise UserError(f"The archive is to be {path}; give a name that ends in {ENDING}, which is what is written.")
+        raise UserError(f"The archive is named {path}; give a name that ends in {ENDING}, the format that is written.")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path} cannot be written: {'it is' if path.is_dir() else 'its parent is not'} a folder.")
     with tempfile.TemporaryDirectory(prefix="afjax-") as place:
@@ -115,7 +115,7 @@ def _extract_all(path: Path, folder: Path) -> None:
         raise
     # The standard library raises these for files that are not valid archives.
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise UserError(f"{path} is truncated, damaged or no {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
+        raise UserError(f"{path} is truncated, damaged or not a {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be used ({error.strerror or error}).") from error
 
@@ -144,7 +144,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     # Checked one by one: with a forged size, the standard library would return the same members forever.
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-            raise UserError(f"{path} has the member {member.name!r}, which is no plain file; {FETCH_AGAIN}.")
+            raise UserError(f"{path} has the member {member.name!r}, which is not a plain file; {FETCH_AGAIN}.")
         if member.name in members:
             raise UserError(f"{path} has the member {member.name!r} twice; {FETCH_AGAIN}.")
         members[member.name] = member
@@ -156,7 +156,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     tar.fileobj.seek(max(ends, default=0))
     rest = tar.fileobj.read(2 * tarfile.RECORDSIZE + 1)
     if not 2 * tarfile.BLOCKSIZE <= len(rest) <= 2 * tarfile.RECORDSIZE or any(rest):
-        raise UserError(f"{path} does not end as an archive does, so it is truncated or damaged; {FETCH_AGAIN}.")
+        raise UserError(f"{path} has no end-of-archive marker, so it is truncated or damaged; {FETCH_AGAIN}.")
     return members
 
 

@@ -60,7 +60,7 @@ def write(
         changed; or an artefact is damaged.
     """
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
-        raise UserError(f'The licence "{license}" is no identifier; give one such as apache-2.0, mit or cc-by-4.0.')
+        raise UserError(f'The licence "{license}" is not an identifier; give one such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
         found, _ = read_text(folder_of(store, part_kind, part), part_kind)
         copy(found, epath.Path(folder) / part_kind / part)
@@ -109,7 +109,8 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
     if found - {("heads", main.name)} != wanted - {("heads", main.name)}:
         listed = ", ".join(f"{kind}/{name}" for kind, name in sorted(found))
         raise UserError(
-            f"{where} holds {listed}, which is not one adapter, fusion or head with what belongs to it; pack it again."
+            f"{where} holds {listed}, which is not one adapter, fusion or head with the artefacts that it needs; "
+            "pack it again."
         )
     for manifest in manifests:
         if differences := trunk_difference(manifest.trunk, main.trunk).differences:
@@ -195,8 +196,8 @@ def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -
         members = [part for part in taken if main.kind == "fusion" and part.startswith("adapters/")]
         otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
         raise UserError(
-            f"The store {store} has {' and '.join(taken)} already, and nothing was changed; give --overwrite to "
-            f"replace what is there, or {otherwise}."
+            f"The store {store} already has {' and '.join(taken)}. Nothing was changed; give --overwrite to replace "
+            f"them, or {otherwise}."
         )
 
 

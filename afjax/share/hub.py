@@ -96,14 +96,15 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     info = api.repo_info(repo_id=repository)
     if private and not info.private:
         raise UserError(
-            f"The repository {repository} is there and public, so --private cannot be kept; make it private in its "
-            "settings, or give another --repo."
+            f"The repository {repository} already exists and is public, so --private cannot be applied; make it "
+            "private in its settings, or give another --repo."
         )
     there = [sibling.rfilename for sibling in info.siblings]
     others = [path for path in there if path not in _NEUTRAL]
     if others and _about(there) != {f"{main.kind}/{main.name}"}:
         raise UserError(
-            f"The repository {repository} holds something else ({', '.join(others[:3])}); give another --repo."
+            f"The repository {repository} has files that afjax did not write ({', '.join(others[:3])}); give "
+            "another --repo."
         )
     operations: list[Any] = [
         CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path]) for path in sorted(files)
@@ -167,7 +168,7 @@ def _check_repository(repository: str) -> None:
         sound = False
     if not sound:
         raise UserError(
-            f'The repository "{repository}" is no USER/REPO of the Hugging Face hub; give one such as me/rte.'
+            f'The repository "{repository}" is not a USER/REPO of the Hugging Face hub; give one such as me/rte.'
         )
 
 
@@ -182,19 +183,21 @@ def _sentences(repository: str, done: str) -> Iterator[None]:
     except UserError:
         raise
     except errors.GatedRepoError as error:
-        raise UserError(f"{cannot}: its owners let in whom they know; ask for access on its page.") from error
+        raise UserError(f"{cannot}: the repository is gated; request access on its page.") from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{cannot}: it has no such revision; give a branch, a tag or a commit of it.") from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"{cannot}: there is none of that name, or you may not see it; check the name, or run hf auth login."
+            f"{cannot}: it does not exist, or you do not have access to it; check the name, or run hf auth login."
         ) from error
     except errors.LocalTokenNotFoundError as error:
-        raise UserError(f"{cannot}: nobody is logged in; run hf auth login, or set HF_TOKEN.") from error
+        raise UserError(f"{cannot}: you are not logged in; run hf auth login, or set HF_TOKEN.") from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise UserError(f"{cannot}: you may not ({status}); run hf auth login with a token that may.") from error
+            raise UserError(
+                f"{cannot}: permission denied ({status}); run hf auth login with a token that has access."
+            ) from error
         told = error.server_message or str(error).partition("\n")[0]
         raise UserError(f"{cannot} ({status}: {told}); try again.") from error
     except Exception as error:  # Without a network, the hub's client raises many types of errors.

@@ -38,7 +38,7 @@ _TEXTS = {
     "multiple_choice": '[("A context.", ["A choice.", "Another."])])',
     "span": '[("A question?", "A context.")])',
 }
-_PAIRS = '[("A text.", "Another.")])  # or texts alone, as it was trained'
+_PAIRS = '[("A text.", "Another.")])  # or single texts, as in training'
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
@@ -104,7 +104,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    where = "" if hub_id(name) else " (a folder of those who trained it, which is not part of this)"
+    where = "" if hub_id(name) else " (a local folder of its authors, which is not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -116,19 +116,19 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         "made with afjax (JAX).",
         "",
         f"- Trunk: {code_span(name)}{where}{f': {code_span(sizes)}' if sizes else ''}",
-        f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk will do",
-        f"- Parameters: {total:,}, beside the trunk's",
+        f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk can be used",
+        f"- Parameters: {total:,}, in addition to the trunk's",
     ]
     if task.get("name"):
         kind = f", {code_span(_task_kind(main))}" if _task_kind(main) else ""
         lines.append(f"- Task: {code_span(_text(task['name']))}{kind}")
     if source := _text(task.get("source")):
-        local = " (a folder of those who trained it)" if "./" in source else ""
+        local = " (a local folder of its authors)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
     if main.labels:
         lines.append(f"- Labels, in the order of the outputs: {', '.join(map(code_span, main.labels))}")
     if main.adapters:
-        lines.append(f"- Adapters that are fused: {', '.join(code_span(member['name']) for member in main.adapters)}")
+        lines.append(f"- Fused adapters: {', '.join(code_span(member['name']) for member in main.adapters)}")
     lines.append(f"- Trained: {code_span(main.created[:10])}, seed {main.seed}")
     return [*lines, f"- Licence: {code_span(license) if license else 'unknown, ask its authors'}", ""]
 
@@ -143,7 +143,7 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
     trunk = _text(main.trunk.get("name"))
     trunk = trunk if hub_id(trunk) else "PATH/OF/THE/TRUNK"
     get = f"pull {repository}" if repository else f"unpack {shlex.quote(f'{main.name}.tar')}"
-    lines = ["## How to use it", "", "```bash", f"afjax store {get} --store=store"]
+    lines = ["## Usage", "", "```bash", f"afjax store {get} --store=store"]
     if "heads" not in kinds:
         command = f"afjax store show {shlex.quote(main.name)} --store=store"
         return [*lines, command, "```", "", "It has no head: train one, or fuse it with others.", ""]
@@ -163,7 +163,7 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
         shlex.join(words),
         "```",
         "",
-        f"Rows are {code_span(row)}, one a line. From Python:",
+        f"Rows are {code_span(row)}, one per line. From Python:",
         "",
         "```python",
         "import afjax",
@@ -178,7 +178,7 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
 
 
 def _parts(manifests: Sequence[Manifest]) -> list[str]:
-    lines = ["## What it is made of", ""]
+    lines = ["## Contents", ""]
     for manifest in manifests:
         lines.append(
             f"- {code_span(f'{manifest.kind}/{manifest.name}')}: {manifest.num_parameters:,} parameters, SHA-256 "
@@ -187,8 +187,8 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
     return [
         *lines,
         "",
-        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its tree, which JAX and Orbax read without "
-        "afjax. All of them together are a store of afjax.",
+        "Each is a folder with a `manifest.json` and an Orbax checkpoint of its parameters, which JAX and Orbax can "
+        "read without afjax. Together they are an afjax store.",
         "",
     ]
 

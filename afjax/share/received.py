@@ -32,12 +32,12 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
             raise UserError(
-                f"{where} has the file {path!r}, which leads out of it or has no plain name; {FETCH_AGAIN}."
+                f"{where} has the file {path!r}, whose path leads out of it or is not plain; {FETCH_AGAIN}."
             )
         if parts[0] not in KINDS or not (parts[2:] == [MANIFEST] or (parts[2:3] == ["params"] and len(parts) > 3)):
             raise UserError(
-                f"{where} has the file {path}, which belongs to no artefact; what is shared has {', '.join(KINDS)} "
-                f"alone, as a store has them: {FETCH_AGAIN}."
+                f"{where} has the file {path}, which belongs to no artefact; only {', '.join(KINDS)} are shared, "
+                f"laid out as in a store: {FETCH_AGAIN}."
             )
         try:
             check_name(parts[1], "artefact")
@@ -78,13 +78,13 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
     except UserError as error:
         raise UserError(str(error).replace(REPAIR, FETCH_AGAIN)) from error
     except (ValueError, MemoryError) as error:  # Not UTF-8, or too large.
-        raise UserError(f"{where} is no manifest ({type(error).__name__}); {FETCH_AGAIN}.") from error
+        raise UserError(f"{where} is not a manifest ({type(error).__name__}); {FETCH_AGAIN}.") from error
     if not sound:
         raise UserError(f"{where} has values that afjax does not write; {FETCH_AGAIN}.")
     if (manifest.kind, manifest.name) != (kind, name):
         raise UserError(
-            f"{where} is that of {manifest.kind}/{manifest.name}, not of {kind}/{name}; have it packed again, and give "
-            "it another name as it is unpacked."
+            f"{where} belongs to {manifest.kind}/{manifest.name}, not to {kind}/{name}; ask for it to be packed "
+            "again, and rename it when you unpack it."
         )
     return manifest
 
@@ -95,13 +95,13 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
     if difference := names_difference(expected, files):
         shown = ", ".join(difference.split(", ")[:8])
         raise UserError(
-            f"{where}: the files of {manifest.kind}/{manifest.name} are not those of its manifest, missing (-) or too "
-            f"many (+): {shown}; {FETCH_AGAIN}."
+            f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest, missing (-) or extra "
+            f"(+): {shown}; {FETCH_AGAIN}."
         )
     # Allows for incompressible weights, and for metadata of each leaf.
     if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):
         raise UserError(
-            f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, where its manifest lists "
+            f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, but its manifest lists "
             f"{manifest.num_bytes} bytes of parameters; {FETCH_AGAIN}."
         )
 
@@ -110,7 +110,9 @@ def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: st
     """Raises UserError if the manifests list far more bytes of parameters than the files have."""
     unpacked = sum(manifest.num_bytes for manifest in manifests)
     if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
-        raise UserError(f"{where} has {num_bytes} bytes, but {unpacked} bytes of parameters by its manifests; refused.")
+        raise UserError(
+            f"{where} has {num_bytes} bytes, but {unpacked} bytes of parameters according to its manifests; refused."
+        )
 
 
 def _is_sound(manifest: Manifest) -> bool:

@@ -49,7 +49,7 @@ def open_path(path: AnyPath) -> epath.Path:
         return epath.Path(path)
     # Check the scheme before epath does, because epath's error for an unknown scheme has no explanation.
     if not re.match("gs://[^/]", os.fspath(path)):
-        raise UserError(f"{path} is on no object store that afjax knows; give a local path or gs://BUCKET/PATH.")
+        raise UserError(f"{path} is on an unsupported object store; give a local path or gs://BUCKET/PATH.")
     opened = epath.Path(path)
     try:
         import fsspec
@@ -88,7 +88,7 @@ def expanded(path: AnyPath) -> Path:
       UserError: The user's home folder is not known, or the path contains an invalid character.
     """
     if "\0" in os.fspath(path):
-        raise UserError(f"The path {os.fspath(path)!r} holds a NUL character; give another.")
+        raise UserError(f"The path {os.fspath(path)!r} contains a NUL character; give another.")
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -242,8 +242,8 @@ def reason(error: Exception, path: epath.Path) -> str:
             "GOOGLE_APPLICATION_CREDENTIALS to a key's file"
         )
     if str(error).startswith("Forbidden") or getattr(error, "code", None) == 403:
-        return f"these credentials may not (403); ask for the role Storage Object Admin on {_bucket(path)}"
+        return f"permission denied (403); ask for the role Storage Object Admin on {_bucket(path)}"
     if isinstance(error, FileNotFoundError):
-        return f"there is nothing of that name, or no bucket {_bucket(path)}; check the name, or make the bucket"
+        return f"the path or the bucket {_bucket(path)} does not exist; check the name, or create the bucket"
     told = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     return f"{told}; try again"

@@ -174,7 +174,7 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
                 elif read_manifest(store, kind, name).run not in ("", run):
                     raise UserError(
                         f"{title(kind, name)} in the store {store} was saved by another run; give this one another "
-                        "name (--config.name=NAME, or the source's task another) or another --store."
+                        "name (--config.name=NAME, or rename the source's task) or another --store."
                     )
             for kind, name in missing:
                 reservations.write(root, kind, name, run=run, workdir=workdir)
@@ -217,7 +217,7 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
-    there = f'"{draft.name}" is there already, in {draft.kind} of the store {store}'
+    there = f'"{draft.name}" already exists in {draft.kind} of the store {store}'
     if not run:
         raise UserError(f"{there}; nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
@@ -383,7 +383,9 @@ def _check_shapes(manifest: Manifest, shapes: Mapping[str, tuple[int, ...]]) -> 
     for path, shape in shapes.items():
         saved = tuple(manifest.leaves[path]["shape"])
         if tuple(shape) != saved:
-            raise UserError(f'{does_not_fit}: the leaf "{path}" is {saved}, in the model {tuple(shape)}; {advice}.')
+            raise UserError(
+                f'{does_not_fit}: the leaf "{path}" has the shape {saved}, but the model has {tuple(shape)}; {advice}.'
+            )
 
 
 def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
@@ -437,7 +439,9 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
     if found is None:
         store = folder.parent.parent
         if folder.exists():
-            raise UserError(f"{folder} has no {files.MANIFEST}, so it is no artefact; {REPAIR}, or delete the folder.")
+            raise UserError(
+                f"{folder} has no {files.MANIFEST}, so it is not an artefact; {REPAIR}, or delete the folder."
+            )
         there = names(store, kind)
         raise UserError(
             f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, there)}"

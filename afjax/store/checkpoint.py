@@ -115,7 +115,7 @@ def _check_shapes(metadata: dict[str, Any], manifest: Manifest, where: str) -> N
         chunk = getattr(leaf.storage, "chunk_shape", None) or leaf.shape
         if list(leaf.shape) != shape or math.prod(chunk) > max(math.prod(shape), 1):
             raise UserError(
-                f'{where}: the leaf "{path}" has shape {list(leaf.shape)}, by the manifest it is {shape}; {REPAIR}.'
+                f'{where}: the leaf "{path}" has shape {list(leaf.shape)}, but the manifest has {shape}; {REPAIR}.'
             )
 
 
@@ -124,7 +124,7 @@ def _check_leaves(params: Tree, manifest: Manifest, where: str) -> None:
         for key, value in describe(np.asarray(leaf)).items():
             if value != manifest.leaves[path][key]:
                 raise UserError(
-                    f'{where}: the leaf "{path}" has {key} {value}, by the manifest it is '
+                    f'{where}: the leaf "{path}" has {key} {value}, but the manifest has '
                     f"{manifest.leaves[path][key]}; {REPAIR}."
                 )
 

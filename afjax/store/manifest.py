@@ -172,7 +172,7 @@ def check_unchanged(text: str, where: str) -> None:
     """
     values = parse_json(text, where, advice=REPAIR)
     if values.pop(CHECKSUM) != _checksum(values):
-        raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not fit; {REPAIR}.")
+        raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not match; {REPAIR}.")
 
 
 def names_difference(expected: Iterable[str], found: Iterable[str]) -> str:
@@ -220,7 +220,7 @@ def _bad_entry(manifest: Manifest) -> str:
         return f"trained_with is {record!r}, which is not a kind, name and sha256"
     for key, types in _TRUNK_TYPES.items():
         if key in manifest.trunk and not isinstance(manifest.trunk[key], types):
-            return f"trunk.{key} is {manifest.trunk[key]!r}, which is of another type than afjax writes"
+            return f"trunk.{key} is {manifest.trunk[key]!r}, which has another type than afjax writes"
     if not isinstance(manifest.task.get("name", ""), str):
         return f"task.name is {manifest.task['name']!r}, not a string"
     if manifest.trunk.get("dtype", "float32") not in get_args(TrunkDtype):

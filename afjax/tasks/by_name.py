@@ -79,7 +79,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
         raise UserError(f"The task {name} is not in {folder}. {_looked_for(name, folder)}, or a folder {own_files}.")
     names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if _is_own(entry))]
     raise UserError(
-        f'There is no task "{name}": it is not a benchmark\'s (afjax data list), and there is no folder {own_files}.'
+        f'There is no task "{name}": it is not a benchmark task (afjax data list), and there is no folder {own_files}.'
         f"{did_you_mean(name, names)}"
     )
 
@@ -90,7 +90,7 @@ def _looked_for(name: str, folder: Path) -> str:
     files = {split: [text for layout in known.layouts for text in layout.describe(split)] for split in SPLITS}
     splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
     folders = " or ".join(dict.fromkeys(str(folder / name) for name in known.folders))
-    return f"Put its download into {folders} (its files, each perhaps gzipped, are {splits})"
+    return f"Put its download into {folders} (its files, each optionally gzipped, are {splits})"
 
 
 def known_task(name: str) -> TaskConfig:

@@ -46,7 +46,7 @@ def pick_choices(
         places.append(place)
         if not question and "question" in row:
             raise UserError(
-                f"{place} has a question, which the first row of {source.name} has not; give every row a question, or "
+                f"{place} has a question, but the first row of {source.name} has none; give every row a question, or "
                 "none."
             )
         text = text_of(place, row, context)
@@ -82,9 +82,7 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
     for number, choice in enumerate(values):
         if not isinstance(choice, str) or not choice.strip():
             what = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
-            raise UserError(
-                f"{place} has {what} (number {number}); every choice must be a string with something in it."
-            )
+            raise UserError(f"{place} has {what} (number {number}); every choice must be a string that is not blank.")
         check_text(place, choice)
     return tuple(values)
 

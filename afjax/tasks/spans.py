@@ -79,7 +79,7 @@ def check_answers(
             f'{place} has the answers {shorten(answers)}; they must be {{"text": [...], "answer_start": [...]}}.'
         )
     if starts is not None and len(starts) != len(texts):
-        raise UserError(f"{place} has {len(texts)} answers and {len(starts)} answer_start; give one start an answer.")
+        raise UserError(f"{place} has {len(texts)} answers and {len(starts)} answer_start values; give one per answer.")
     if not texts and not no_answer:
         raise UserError(
             f"{place} has no answer; drop the row, or set the task's span.no_answer=True, as SQuAD v2 needs it."
@@ -87,22 +87,22 @@ def check_answers(
     found = []
     for text, start in zip(texts, starts or [None] * len(texts), strict=True):
         if not isinstance(text, str) or not text:
-            raise UserError(f"{place} has the answer {shorten(text)}; it must be a string with something in it.")
+            raise UserError(f"{place} has the answer {shorten(text)}; it must be a string that is not empty.")
         if text not in context:
             raise UserError(
-                f"{place} has the answer {shorten(text)}, which is not in its context; mend or drop the row."
+                f"{place} has the answer {shorten(text)}, which is not in its context; correct or drop the row."
             )
         unknown = start is None or start == -1
         if not unknown and (isinstance(start, bool) or not isinstance(start, (int, np.integer)) or start < 0):
             raise UserError(
-                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null where "
+                f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null if "
                 "it is not known."
             )
         known = not (unknown or guessed)
         if known and context[start : start + len(text)] != text:
             raise UserError(
                 f"{place} has the answer {shorten(text)} at character {start} of its context, where there is "
-                f"{shorten(context[start : start + len(text)])}; put answer_start right (counted in characters)."
+                f"{shorten(context[start : start + len(text)])}; correct answer_start (counted in characters)."
             )
         found.append((text, int(start) if known else -1))
     return tuple(found)

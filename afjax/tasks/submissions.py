@@ -83,7 +83,7 @@ def row_numbers(rows: AnyRows, source: str) -> list[int]:
     for name in rows.ids:
         if not name.isdecimal() or len(name) > 18:
             raise UserError(
-                f'{source} has a row with the id "{name}", where the server takes whole numbers; give the benchmark\'s '
+                f'{source} has a row with the id "{name}", but the server takes whole numbers; give the benchmark\'s '
                 "own files, or rows without ids."
             )
     return [int(name) for name in rows.ids]

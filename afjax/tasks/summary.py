@@ -103,7 +103,7 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     windows = None
     if isinstance(rows, SpanRows):
         cut = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-        assert isinstance(cut, TokenisedSpans), "of rows to look at, whatever their kind says"
+        assert isinstance(cut, TokenisedSpans), "span rows are tokenised into windows"
         windows_of_row = np.bincount(cut.row_of)
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
         truncated = float((windows_of_row > 1).mean())

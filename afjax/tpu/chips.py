@@ -181,10 +181,10 @@ def _exists(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 def _allowed(chip: Chip) -> str:
     if chip.dimensions == 2:
-        return f"of {chip.name} there are {', '.join(f'{chip.name}:{a}x{b}' for a, b in _FLAT)}"
+        return f"{chip.name} has {', '.join(f'{chip.name}:{a}x{b}' for a, b in _FLAT)}"
     small = ", ".join(f"{chip.name}:{'x'.join(map(str, shape))}" for shape in _SMALL)
     return (
-        f"of {chip.name} there are {small}, and AxBxC of multiples of 4 with A <= B <= C and at most {chip.max_chips} "
+        f"{chip.name} has {small}, and AxBxC of multiples of 4 with A <= B <= C and at most {chip.max_chips} "
         f"chips, such as {chip.name}:4x4x4 and {chip.name}:4x4x8"
     )
 

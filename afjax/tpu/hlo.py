@@ -172,7 +172,9 @@ def parse_module(text: str) -> Module:
             instructions[instruction.name] = instruction
             root = instruction.name if start.group(1) else root
     if not entry:
-        raise UserError("This is no text of a compiled program: it has no ENTRY; give what compiled.as_text() returns.")
+        raise UserError(
+            "This is not the text of a compiled program: it has no ENTRY. Give the result of compiled.as_text()."
+        )
     counts = [re.search(rf"^HloModule .*\b{field}=(\d+)", text) for field in ("num_partitions", "replica_count")]
     return Module(computations, entry, math.prod(int(found.group(1)) for found in counts if found))
 
@@ -222,5 +224,5 @@ def _bits(dtype: str) -> int:
         return _BITS[dtype]
     found = re.match(r"[a-z]+(\d+)", dtype)
     if not found:
-        raise UserError(f'The program has arrays of the unknown kind "{dtype}"; their size cannot be told.')
+        raise UserError(f'The program has arrays of the unknown dtype "{dtype}"; their size is unknown.')
     return int(found.group(1))

@@ -64,7 +64,7 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
         trips += 1
     raise UserError(
         f'The compiled program\'s loop "{loop.name}" ({loop.op_name or "of unknown origin"}) does not say how often it '
-        "runs, so what it costs cannot be told; compile a step whose loops have a fixed length."
+        "runs, so its cost is unknown; compile a step whose loops have a fixed length."
     )
 
 

@@ -184,7 +184,7 @@ class _Step:
         if self.model.fusion_name:
             return self._fusion(n, live, layer_input, first_token=first_token)
         config = configs[0]
-        assert not isinstance(config, OnTop), "modules on top hold no slot"
+        assert not isinstance(config, OnTop), "modules on top have no slots"
         trained, d = self._trains_adapters(), self.model.trunk.hidden_size
         units = self._units(config, n, live, layer_input, trained, first_token=first_token)
         size = slot_kind(config).size(config, d)

@@ -218,17 +218,17 @@ def to_lines(found: Report) -> list[str]:
     rows = plan.settings.batch_size
     lines = [
         f"{plan.title}: {rows} rows of {plan.length} tokens on {topology.name}, {topology.num_chips} chips",
-        f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients a step",
+        f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients per step",
     ]
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
         if step is not None:
             lines += ["", f"{title}, compiled in {step.compile_s:.0f} s; of one chip", *_step_lines(step, topology)]
     if found.train is None:
-        lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory a chip."]
+        lines += ["", f"The batch does not fit {topology.chip.hbm_bytes / 1e9:.1f} GB of memory per chip."]
     if found.fitting_batch is not None:
         lines += ["", f"Largest batch that fits: about {found.fitting_batch} rows of {plan.length} tokens."]
     elif found.train is None:
-        lines += ["Nor does any smaller one: share the parameters out with mesh.fsdp, or take more chips."]
+        lines += ["Nor does any smaller one: shard the parameters with mesh.fsdp, or use more chips."]
     return lines
 
 
@@ -241,13 +241,13 @@ def _step_lines(step: Step, topology: Topology) -> list[str]:
         f"  memory        {memory.peak / 1e9:8.3f} GB of {topology.chip.hbm_bytes / 1e9:.1f}: arguments "
         f"{memory.arguments / 1e9:.3f}, temporaries {memory.temporaries / 1e9:.3f}, new outputs "
         f"{(memory.outputs - memory.aliased) / 1e9:.3f}, code {memory.code / 1e9:.3f}",
-        f"  in use        {memory.in_use / 1e9:8.3f} GB at a time at most, by the compiler's count",
+        f"  in use        {memory.in_use / 1e9:8.3f} GB at most at any time, by the compiler's count",
         f"  memory moved  {work.hbm_bytes / 1e9:8.3f} GB",
     ]
     if memory.peak > topology.chip.hbm_bytes:
         lines.append(
-            "  The compiler takes it, as what is in use at a time fits; all of it together does not, so it may fail on "
-            "a TPU."
+            "  The compiler accepts it, because the memory in use at any time fits. The total does not, so it may fail "
+            "on a TPU."
         )
     kinds = total_by_kind(work.collectives)
     lines += [f"  {kind:<14}{size / 1e6:8.1f} MB" for kind, size in sorted(kinds.items())]

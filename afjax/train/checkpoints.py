@@ -120,14 +120,14 @@ class RunCheckpoints:
         if not (isinstance(recorded, dict) and isinstance(saved.get("progress"), dict)):
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} is damaged (its progress is not what afjax "
-                "writes); remove it to resume from the one before."
+                "writes); remove it to resume from the previous one."
             )
         # Inputs that an earlier version did not record are reported when the run's own record is checked.
         changed, _ = input_differences(recorded, self._inputs)
         if changed or not recorded:
             raise UserError(
-                f"The checkpoint {self._manager.directory / str(step)} is of another run "
-                f"({'; '.join(changed) or 'it does not say of which'}). Bring back the checkpoints of this run, or "
+                f"The checkpoint {self._manager.directory / str(step)} belongs to another run "
+                f"({'; '.join(changed) or 'it does not say of which'}). Restore the checkpoints of this run, or "
                 "choose another workdir."
             )
         arrays = self._read(
@@ -150,7 +150,7 @@ class RunCheckpoints:
             time.sleep(1)
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} cannot be read ({system_reason(error)}); remove "
-                "it to go on from the one before."
+                "it to resume from the previous one."
             ) from error
 
     def __enter__(self) -> "RunCheckpoints":

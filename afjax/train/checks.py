@@ -155,7 +155,7 @@ def check_stored(
     if missing:
         raise UserError(
             f"The fusion in {workdir} began with adapters that the store {store_folder} does not have "
-            f"({', '.join(missing)}); give the --store that has them, or take another --workdir."
+            f"({', '.join(missing)}); give the --store that has them, or choose another --workdir."
         )
 
 
@@ -181,7 +181,7 @@ def _check_names(
         names = [source.task.name for source in config.sources]
         if own[0] in names:
             raise UserError(
-                f'The fusion\'s head and that of the source "{own[0]}" would have one name; give another (config.name).'
+                f'The fusion\'s head and the source "{own[0]}" would share a name; give another (config.name).'
             )
         new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
         begun |= dict.fromkeys(new, ("heads",))

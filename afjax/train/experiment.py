@@ -232,7 +232,7 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
     if earlier:
         return earlier
     if is_first_host():
-        print(f'The store has the adapter "{name}"; it is used as it is.', file=sys.stderr)
+        print(f'The store has the adapter "{name}"; it is used unchanged.', file=sys.stderr)
     metrics = store.read_manifest(store_folder, "adapters", name).metrics
     return [Result(name, "adapter (from the store)", name, metrics, source.task.main_metric)]
 
@@ -367,7 +367,7 @@ def read_results(folder: epath.Path) -> list[Result]:
       UserError: The file is damaged.
     """
     path = folder / RESULT
-    advice = "delete it, and the same command writes it again"
+    advice = "delete it, then run the same command to write it again"
     # A score may be NaN, for example if all predictions are equal.
     return parse_results(read_json(path, expected=list, advice=advice, constants=True) or [], path, advice)
 

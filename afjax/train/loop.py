@@ -167,8 +167,8 @@ class _Loop:
             self.checkpoints.wait()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
                 raise PreemptionError(
-                    f"{self.title} was told to stop, and has saved its state behind step {self.step} of "
-                    f"{run.num_steps}; the same command goes on from there."
+                    f"{self.title} was told to stop, and has saved its state after step {self.step} of "
+                    f"{run.num_steps}; run the same command again to resume."
                 )
         return LoopResult(progress.best_params, progress.best_scores)
 
@@ -250,5 +250,5 @@ def _not_finite(done: _PendingStep, state: State, extra: dict[str, float], folde
             (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
     return UserError(
         f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}); the batch's train rows and "
-        f"the state in front of that step are in {target}: lower train.learning_rate, or look at those rows."
+        f"the state before that step are in {target}. Lower train.learning_rate, or inspect those rows."
     )

@@ -37,7 +37,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise UserError(f"The name is {shown(self.name)}; give a text.")
+            raise UserError(f"The name is {shown(self.name)}; give a string.")
         if self.name:
             check_name(self.name, "run")
         check_seed(self.seed)

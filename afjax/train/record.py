@@ -266,7 +266,7 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
     """Prints the settings and inputs of a run that cannot be checked because an earlier version did not record them."""
     if unchecked:
-        note(f"The run in {folder} was begun by an earlier version, which did not record: {', '.join(unchecked)}.")
+        note(f"The run in {folder} was started by an earlier version, which did not record: {', '.join(unchecked)}.")
 
 
 def note(sentence: str) -> None:

@@ -134,8 +134,8 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
         return open_path(given)
     if not given and not _may_be_store(began):
         raise UserError(
-            f"{workdir / STORE} names {began}, which exists and is not a store. If artefacts are to be written there, "
-            f"say so with --store={began}; otherwise give another --store."
+            f"{workdir / STORE} names {began}, which exists but is not a store. To write artefacts there, give "
+            f"--store={began}; otherwise give another --store."
         )
     return began
 

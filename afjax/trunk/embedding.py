@@ -83,7 +83,7 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     pooling = "mean" if settings is None else _pooling(settings, folder / POOLING)
     length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 4):
-        raise UserError(f"{folder / LENGTH}: max_seq_length is {length!r}; it must be an integer from 4 on.")
+        raise UserError(f"{folder / LENGTH}: max_seq_length is {length!r}; it must be an integer, at least 4.")
     return EmbeddingConfig(pooling=pooling, normalize="Normalize" in kinds, max_length=length)
 
 

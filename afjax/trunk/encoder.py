@@ -99,7 +99,8 @@ def embed(
     tokens = batch["tokens"]
     if tokens.shape[-1] > config.max_length:
         raise UserError(
-            f"The rows have {tokens.shape[-1]} tokens, and the trunk positions for {config.max_length}; cut the rows."
+            f"The rows have {tokens.shape[-1]} tokens, but the trunk has {config.max_length} positions; "
+            "truncate the rows."
         )
     embeddings = Embeddings(config, dtype)
     embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], batch["mask"], key=key)

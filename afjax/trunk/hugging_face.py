@@ -143,12 +143,14 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     family = values.get("model_type")
     if not isinstance(family, str) or family not in ENCODER_FAMILIES:
         known = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
-        raise UserError(f'{where} describes a "{family}" model; afjax takes {known} encoders.')
+        raise UserError(f'{where} describes a "{family}" model; afjax supports {known} encoders.')
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
-        raise UserError(f"{where} describes a decoder or relative positions; afjax takes plain BERT/RoBERTa encoders.")
+        raise UserError(
+            f"{where} describes a decoder or relative positions; afjax supports plain BERT/RoBERTa encoders."
+        )
     activation = values.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise UserError(f'{where} has the activation "{activation}"; afjax knows {", ".join(_ACTIVATIONS)}.')
+        raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(_ACTIVATIONS)}.')
     numbers = {}
     for name, number in _NUMBERS.items():
         value = values.get(name, number.default)
@@ -244,8 +246,8 @@ def _read_pickled(path: Path) -> dict[str, np.ndarray]:
     except pickle.UnpicklingError:
         # PyTorch's own message recommends loading the file unsafely.
         raise UserError(
-            f"{path} cannot be read as plain tensors: it holds something else, which is not run, or is damaged; fetch "
-            "the file again."
+            f"{path} cannot be read as plain tensors: it has other contents, which are not executed, or is damaged; "
+            "fetch the file again."
         ) from None
     except Exception as error:  # A damaged pickle can make torch.load raise any exception.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

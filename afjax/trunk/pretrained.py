@@ -316,7 +316,9 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
                 save_file(to_hugging_face(trunk.params), part)
         write_json(target / WEIGHTS_DIGEST, {"sha256": trunk.sha256})
     except (OSError, SafetensorError) as error:
-        raise UserError(f"The trained trunk cannot be written to {target} ({error}); make room, then go on.") from error
+        raise UserError(
+            f"The trained trunk cannot be written to {target} ({error}); free some space, then resume."
+        ) from error
 
 
 def write_if_trained(trunk: Trunk) -> None:

@@ -243,14 +243,14 @@ def test_invalid_pruning_adding_or_removing_is_refused(tiny_trunk: Trunk, rows: 
         (lambda: whole.without_adapters(NAMES), "Every adapter of the fusion would be left out"),
         (lambda: pruned.without_adapters(["a"]), "This fusion has been pruned"),
         (lambda: pruned.with_adapters({"d": other}), "This fusion has been pruned"),
-        (lambda: whole.with_adapters({"a": other}), '"a" is fused already'),
+        (lambda: whole.with_adapters({"a": other}), '"a" is already fused'),
         (lambda: single.without_adapters(["a"]), "is used without a fusion"),
         (lambda: rank_adapters(single, rows), "is used without a fusion"),
         (lambda: whole.with_kept((((0, 1),),)), "fusion.kept must name adapters for 1 slots of 2 layers"),
         (lambda: whole.with_kept((((0,), (3,)),)), "fusion.kept names adapter 3, but the fusion has 3"),
-        (lambda: whole.with_kept((((0,), (1, 2)),)), "give every layer the same number of distinct adapters"),
-        (lambda: whole.with_kept((((0, 0), (1, 2)),)), "give every layer the same number of distinct adapters"),
-        (lambda: whole.with_adapters({"d": other}).with_kept((((0,), (1,)),)), "have one architecture"),
+        (lambda: whole.with_kept((((0,), (1, 2)),)), "give every layer the same number of distinct adapter indices"),
+        (lambda: whole.with_kept((((0, 0), (1, 2)),)), "give every layer the same number of distinct adapter indices"),
+        (lambda: whole.with_adapters({"d": other}).with_kept((((0,), (1,)),)), "have the same architecture"),
         (lambda: most_used({"ffn": np.ones((2, 3))}, 4), "4 adapters cannot be kept; the fusion has 3"),
         (lambda: check_subset(FusionConfig(subset=4), 3), "fusion.subset is 4, but only 3 adapters are fused"),
         (lambda: rank_adapters(pruned, rows), "This fusion has been pruned"),
@@ -276,9 +276,9 @@ def test_pruned_fusion_is_stored_and_loaded(tiny_trunk: Trunk, rows: Rows, tmp_p
     again = load_task_model(tmp_path, tiny_trunk, head="small", fusion="small")
     assert again.model.fusion.kept == (((0, 1), (0, 2)),)
     np.testing.assert_array_equal(logits(again, rows), logits(pruned, rows))
-    with pytest.raises(UserError, match='"small" is there already, in fusion'):
+    with pytest.raises(UserError, match='"small" already exists in fusion'):
         whole.renamed("small").save(tmp_path)
-    with pytest.raises(UserError, match=r'The adapter "a" in the store .* is another than the fusion'):
+    with pytest.raises(UserError, match=r'The adapter "a" in the store .* differs from the fusion'):
         whole.without_layers([0]).renamed("smaller").save(tmp_path)
     assert store.names(tmp_path, "fusion") == ["mix", "small"]
     assert store.verify(tmp_path) == []

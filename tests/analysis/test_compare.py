@@ -83,5 +83,5 @@ def test_lines(low: float, high: float, words: str) -> None:
     assert "4 rows of made, 2 pairs of runs" in lines
     assert [line.split()[0] for line in lines[4:7]] == ["metric", "f1", "accuracy"]
     assert any(line.startswith(words) for line in lines)
-    assert "Rows: both right 1.5, A alone 0, B alone 2, both wrong 0.5" in lines
+    assert "Rows: both right 1.5, only A right 0, only B right 2, both wrong 0.5" in lines
     assert compare.to_json(found)["models"] == {"a": ["x", "y"], "b": ["u", "v"]}

@@ -59,7 +59,7 @@ def test_characters_missing_from_the_font_are_reported_once(tmp_path: Path, caps
         paths = save_figure(figure, tmp_path / "picture", ("name",), [(name,)])
         err = capsys.readouterr().err
         assert err.count("\n") == told
-        assert err.count("The PNG has boxes for characters that its font lacks; the CSV") == told
+        assert err.count("boxes for characters that its font lacks; the CSV") == told
         assert all(name in path.read_text(encoding="utf-8") for path in paths[1:])
 
 

@@ -146,5 +146,5 @@ def test_bad_input_is_refused(tiny_trunk: Trunk, rows: Rows) -> None:
         score_spans(make(tiny_trunk, HOULSBY, names=()), rows)
     with pytest.raises(UserError, match="have no labels"):
         score_spans(make(tiny_trunk, HOULSBY), rows_from_lists(["all of the two"]))
-    with pytest.raises(UserError, match="to which no change is relative"):
+    with pytest.raises(UserError, match="relative changes are undefined"):
         scores(0.0).relative_change("accuracy")

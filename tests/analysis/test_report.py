@@ -148,7 +148,14 @@ def test_hostile_texts_are_shown_as_text(page: str) -> None:
 
 def test_page_shows_the_main_figures(page: str) -> None:
     words = " ".join(Elements(page).texts)
-    for part in ("0.7500", "1.00%", "1 min 15 s", "3 of 10 dev rows are wrong (30.0%)", "87.5% sure", "not those that"):
+    for part in (
+        "0.7500",
+        "1.00%",
+        "1 min 15 s",
+        "3 of 10 dev rows are wrong (30.0%)",
+        "87.5% sure",
+        "their digests differ",
+    ):
         assert part in words
 
 
@@ -160,7 +167,7 @@ def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
-    assert "The store no longer has what these runs saved" in text
+    assert "The store no longer has the artefacts of these runs" in text
     assert "Training loss" in text
 
 
@@ -243,7 +250,7 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     look = DevEvaluation(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
     (picture,) = confusion(result, look)
     assert "pearson 0.9800" in picture.html
-    assert "farthest off" in mistakes(result, look)[0].html
+    assert "0 of 3 dev rows with the largest errors" in mistakes(result, look)[0].html
     counts = np.diag(np.full(50, 2))
     counts[3, 4] = 9
     names = tuple(f"label {number}" for number in range(50))
@@ -263,7 +270,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         find_experiments(epath.Path(tmp_path))
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     (tmp_path / "run" / "target" / "result.json").unlink()
-    with pytest.raises(UserError, match=r"has no finished run \(1 begun\);"):
+    with pytest.raises(UserError, match=r"has no finished run \(1 started\);"):
         find_experiments(epath.Path(tmp_path / "run"))
     (tmp_path / "run" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="damaged"):

@@ -177,9 +177,7 @@ def test_duplicate_run_with_another_score_is_ignored(tmp_path: Path) -> None:
     (cell,) = make_cells(collect([tmp_path]).records).values()
     assert (cell.scores, cell.repeated) == ((50.0,), (str(tmp_path / "c"),))
     notes = make_table("adapterfusion", make_grid(collect([tmp_path]))).notes
-    assert (
-        f"{tmp_path / 'c'} repeats a run of head on rte that is shown, has another score, and does not count." in notes
-    )
+    assert f"{tmp_path / 'c'} repeats a run of head on rte with another score, and is ignored." in notes
 
 
 def test_contradictory_config_is_reported(tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no finished run in .*give workdirs"):
         collect([tmp_path])
     begin(tmp_path / "begun", experiment("rte", "head"))
-    with pytest.raises(UserError, match=r"no finished run in .*\(1 begun and not finished\)"):
+    with pytest.raises(UserError, match=r"no finished run in .*\(1 started but not finished\)"):
         collect([tmp_path])
     finish(tmp_path / "scoreless", experiment("rte", "full"), float("nan"))
     with pytest.raises(UserError, match='No run on "rte" has a dev score'):
@@ -227,7 +225,7 @@ def test_metric_must_be_unambiguous_and_known(tmp_path: Path) -> None:
     finish(tmp_path / "a", experiment("rte", "head"), 0.5)
     finish(tmp_path / "b", experiment("rte", "full", of=f1), 0.5)
     records = collect([tmp_path]).records
-    with pytest.raises(UserError, match=r'"rte" follow different metrics \(accuracy in .*, f1 in .*--metric'):
+    with pytest.raises(UserError, match=r'"rte" have different main metrics \(accuracy in .*, f1 in .*--metric'):
         make_cells(records)
     with pytest.raises(UserError, match=r'No run has the metric "acuracy"; there are accuracy.* "accuracy"'):
         task_metrics(records[:1], "acuracy")

@@ -44,8 +44,8 @@ def test_plot(figure: str, runs: Path, tmp_path: Path, capsys: Capsys) -> None:
 
 def test_bad_arguments_are_refused(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     given, picture = f"--runs={runs}", f"--output={tmp_path / 'picture'}"
-    assert 'no layout "arows"; take' in refused(capsys, "table", "arows", given)
-    assert 'no format "html"; take text, markdown' in refused(capsys, "table", "arrows", given, "--format=html")
+    assert 'no layout "arows"; choose from adapterfusion' in refused(capsys, "table", "arows", given)
+    assert 'no format "html"; choose from text, markdown' in refused(capsys, "table", "arrows", given, "--format=html")
     assert "no fusions to compare" in refused(capsys, "table", "arrows", given)
     assert "There is no folder" in refused(capsys, "table", "pals", f"--runs={runs},{runs / 'none'}")
     assert "--runs is" in refused(capsys, "plot", "search", f"--runs={runs},", picture)

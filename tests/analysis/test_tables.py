@@ -57,7 +57,7 @@ def test_seeds_tasks_and_methods_can_be_selected(tmp_path: Path) -> None:
     assert [command.rpartition("-")[2] for command in table.commands] == ["seed0", "seed7", "seed7"]
     for wrong, sentence in (
         ({"tasks": "ret"}, '--tasks names "ret".*there are cb, rte'),
-        ({"methods": "fusion"}, '--methods names "fusion", of which there is no finished run; there are head'),
+        ({"methods": "fusion"}, '--methods names "fusion", which has no finished run; there are head'),
         ({"methods": "head,head"}, '"head" twice'),
         ({"seeds": "a"}, '--seeds is "a"'),
     ):
@@ -114,7 +114,7 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
         finish(tmp_path / f"{task}-adapter", experiment(task, "houlsby"), 0.8, saved=added // 2)
     finish(tmp_path / "head", experiment("cb", "head"), 0.7)
     table = make_table("houlsby", make_grid(collect([tmp_path])))
-    missing = f"What {tmp_path / 'head'} trained was not found, so its parameters are unknown; add its store to --runs."
+    missing = f"No artefacts of {tmp_path / 'head'} were found, so the parameters are unknown; add the store to --runs."
     assert missing in table.notes
     # All parameters are trained except the pooler, which belongs to the head.
     assert rows_of(table) == {

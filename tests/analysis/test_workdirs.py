@@ -74,7 +74,7 @@ def test_report_says_that_the_model_is_from_another_run(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     page = write_page(second, tmp_path / "report.html", store_folder=str(first / "store"))
     assert page.count("The model cannot be loaded: The store") == 2
-    assert "dev rows cannot be looked at" not in page
+    assert "cannot be evaluated on its dev rows" not in page
     # Digests and parameter counts of another run's model are not shown either.
     assert "heads/cb-pfeiffer" not in page
 
@@ -106,7 +106,7 @@ def test_stored_source_may_have_another_seed(tmp_path: Path) -> None:
 
 def test_missing_trunk_of_a_run_is_refused(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "full"), 0.5, saved=3, trained_trunk="b" * 64)
-    with pytest.raises(UserError, match="run/trunk, the trunk that this run has trained, is not there; give it with"):
+    with pytest.raises(UserError, match="run/trunk, the trunk that this run trained, does not exist; give it with"):
         load(workdir)
     with pytest.raises(ReachedError, match="moved"):
         load(workdir, trunk="moved")
@@ -146,7 +146,7 @@ def test_damaged_log(lines: bytes, found: list[int], tmp_path: Path) -> None:
 def test_damaged_usage(usage: str, tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5)
     (workdir / "target" / "usage.json").write_bytes(usage.encode("latin-1"))
-    assert "have not recorded what they took" in write_page(workdir, tmp_path / "report.html")
+    assert "did not record time and memory" in write_page(workdir, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_runs_of_several_tasks(tmp_path: Path) -> None:
     other = TaskConfig(name="sst2", source="data/sst2", train_rows=99)
     finish(tmp_path / "runs" / "a-sst2", experiment("sst2", "head", of=other), 0.9)
     page = write_page(tmp_path / "runs", tmp_path / "report.html")
-    assert "about the best run on cb, which has most runs (2)" in page
-    assert "Of the run on cb that is best on dev: cb-pfeiffer." in page
+    assert "about the best run on cb, the task with the most runs (2)" in page
+    assert "For the run on cb with the best dev score: cb-pfeiffer." in page
     assert "dev accuracy of the best run on cb" in page
     scores = page.partition("Scores</h2>")[2].partition("Training curves</h2>")[0]
     assert scores.index("<h3>sst2</h3>") < scores.index("a-sst2") < scores.index("<h3>cb</h3>")

@@ -58,7 +58,7 @@ FILES = {
     "empty": ("{}.jsonl", b"", " has no rows; give a file with at least one"),
     "blank": ("{}.jsonl", b"\n\n", " has no rows"),
     "truncated": ("{}.jsonl.gz", PACKED[: len(PACKED) // 2], " ends in the middle of its gzip data after line"),
-    "not gzip": ("{}.jsonl.gz", GOOD, " is not sound gzip data"),
+    "not gzip": ("{}.jsonl.gz", GOOD, " is not valid gzip data"),
     "not UTF-8": ("{}.jsonl", GOOD + "é\n".encode("latin-1"), ":2 is not UTF-8 (byte 0xe9 at column 1)"),
     "malformed": ("{}.jsonl", GOOD + b'{"text_a": \n', ":2 is not JSON"),
     "cut off": ("{}.jsonl", GOOD + GOOD[:20], ":2 is not JSON"),
@@ -233,10 +233,10 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
     assert "max_length is 129" in refused("eval", *model, source, "--max_length=129")
     assert "max_length is 0" in refused("eval", *model, source, "--max_length=0")
     assert "batch_size is 0; it must be at least 1" in refused("eval", *model, source, "--batch_size=0")
-    assert "give layers by their numbers" in refused("eval", *model, source, "--drop_layers=top")
+    assert "--drop_layers is top; give layer numbers" in refused("eval", *model, source, "--drop_layers=top")
     assert "Layer 2 has no adapter to drop" in refused("eval", *model, source, "--drop_layers=0,2")
     assert 'Did you mean "second"?' in refused("eval", *model, source, "--without=secnod")
-    assert '"first" is fused already' in refused("eval", *model, source, "--with=first")
+    assert '"first" is already fused' in refused("eval", *model, source, "--with=first")
     assert "Give --keep and --name together" in refused("prune", *model, source, "--keep=1")
     assert "3 adapters cannot be kept" in refused("prune", *model, source, "--keep=3", "--name=small")
     named = ["--keep=1", "--name=small"]

@@ -72,7 +72,7 @@ def test_invalid_arguments_are_refused(
 ) -> None:
     activations = ["plot", "activations", *model, f"--output={tmp_path / 'x'}"]
     assert "layer 7" in refused(*activations, "--layers=7")
-    assert "give layers by their numbers" in refused(*activations, "--layers=last")
+    assert "--layers is last; give layer numbers" in refused(*activations, "--layers=last")
     assert "--head names 2 and --fusion 1" in refused(*activations, "--head=a,b")
     assert "give --text as well" in refused(*activations, "--text_b=some")
     assert "The layer 0 is given twice" in refused(*activations, "--layers=0,1,0")

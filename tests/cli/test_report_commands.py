@@ -22,14 +22,14 @@ def test_report(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"{output}\n"
     page = output.read_text(encoding="utf-8")
     for part in (
-        "scored again",
+        "evaluated again",
         "fusion of first, second",
         "Mean attention of target-fusion",
         "GiB",
         "adapters/second",
     ):
         assert part in page
-    assert "not those that training chose by" not in page
+    assert "their digests differ" not in page
     assert page.count("<li><dl>") <= 2
     usage = json.loads((trained / "run" / "target" / "usage.json").read_text())
     assert usage["step"] == 2
@@ -67,9 +67,9 @@ def rows_of_kind(kind: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("kind", "parts"),
     [
-        ("regression", ("Predicted and right values", "farthest off")),
+        ("regression", ("Predicted and true values", "largest errors")),
         ("multiple_choice", ("&lt;b&gt;few&lt;/b&gt;",)),
-        ("span", ("exact_match", "surest of", "how &lt;b&gt;many&lt;/b&gt;")),
+        ("span", ("exact_match", "most confident about", "how &lt;b&gt;many&lt;/b&gt;")),
     ],
 )
 def test_report_on_every_kind_of_run(
@@ -85,7 +85,7 @@ def test_report_on_every_kind_of_run(
     output = tmp_path / "report.html"
     assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={output}"]) == 0
     page = output.read_text(encoding="utf-8")
-    assert "scored again" in page
+    assert "evaluated again" in page
     assert "<b>" not in page
     for part in parts:
         assert part in page
@@ -100,7 +100,7 @@ def test_report_on_sequential_tasks(trained: Path, tiny_trunk_folder: Path, tmp_
     output = tmp_path / "report.html"
     assert main(["report", f"--workdir={tmp_path / 'run'}", f"--output={output}"]) == 0
     page = output.read_text(encoding="utf-8")
-    assert "scored again" in page
+    assert "evaluated again" in page
     assert "after second" in page
 
 
@@ -116,7 +116,7 @@ def test_report_on_missing_inputs(trained: Path, tmp_path: Path) -> None:
     words = ["report", f"--workdir={trained / 'run'}", f"--output={output}", f"--source={tmp_path / 'nowhere'}"]
     assert main(words) == 0
     page = output.read_text(encoding="utf-8")
-    assert "The dev rows cannot be looked at: " in page
+    assert "The model cannot be evaluated on its dev rows: " in page
     assert "nowhere" in page
 
 
@@ -165,7 +165,7 @@ def test_compare_refuses_invalid_arguments(
     assert "neither a workdir nor a model" in refused("compare", "adaptor:first", "adapter:first", *where)
     assert "give --store" in refused("compare", "adapter:first", "adapter:second")
     assert '"frist"' in refused("compare", "adapter:frist:first", "adapter:second", *where)
-    assert "A has 2 runs and B 1" in refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
+    assert "A has 2 runs and B has 1" in refused("compare", "adapter:first,adapter:second", "adapter:first", *where)
     assert "not one of accuracy" in refused("compare", "adapter:first", "adapter:first", *where, "--metric=bleu")
     assert "--resamples is 0" in refused("compare", "adapter:first", "adapter:first", *where, "--resamples=0")
     assert "--seed is -1" in refused("compare", "adapter:first", "adapter:first", *where, "--seed=-1")

@@ -235,10 +235,10 @@ def test_partial_submission(submit: Submit, quick: list[str], folder: Path, head
     assert "first label for every row" in next(line for line in shown if "WNLI.tsv:" in line)
     assert f"QQP.tsv is left out: {folder} has no glue/QQP/test.tsv." in shown
     assert (
-        'WNLI.tsv says not_entailment of every row, as there is no head "wnli": this task\'s score will mean nothing.'
-        in shown
-    )
-    assert "GLUE's server wants 11 files, of which these are 9." in shown
+        'WNLI.tsv predicts not_entailment for every row, because there is no head "wnli". '
+        "This task's score will be meaningless."
+    ) in shown
+    assert "GLUE's server expects 11 files; these are 9 of them." in shown
 
 
 def test_missing_heads_and_files_are_listed(
@@ -253,11 +253,13 @@ def test_missing_heads_and_files_are_listed(
     sentence = refused("submit", "glue", *flags, f"--store={store}")
     assert (
         f'the store {store} has no head "cola" or "sst2" or "mrpc" or "stsb" or "qqp" or "mnli" or "qnli" or "wnli" '
-        f"(it has cb, rte), and {folder} has no glue/QQP/test.tsv, glue/MNLI/test_matched.tsv; "
+        f"(it has cb, rte), and {folder} has no glue/QQP/test.tsv, glue/MNLI/test_matched.tsv. "
     ) in sentence
     assert "--partial" in sentence
     # No task is left to predict.
-    assert "lacks something" in refused("submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial")
+    assert "The submission to GLUE is incomplete" in refused(
+        "submit", "glue", *flags, f"--store={store}", "--tasks=qqp", "--partial"
+    )
     assert 'no head "rte-x"' in refused("submit", "glue", *flags, "--names={task}-x", "--tasks=rte")
     # One benchmark's RTE files are not used for the other benchmark.
     (folder / "super_glue/RTE/RTE/test.jsonl").unlink()
@@ -275,7 +277,7 @@ def test_stored_fusion_predicts_another_task(
     labels = stored.predict(PAIRS, max_length=12).labels
     assert (out / "RTE.tsv").read_text() == table("index prediction", *enumerate(labels))
     assert f"{out / 'RTE.tsv'}: 3 rows, fusion and head qnli" in shown
-    assert "GLUE's server wants 11 files, of which these are 1." in shown
+    assert "GLUE's server expects 11 files; these are 1 of them." in shown
 
 
 def test_trunk_is_read_from_the_store(
@@ -304,7 +306,7 @@ def test_super_glue(submit: Submit, quick: list[str], tmp_path: Path) -> None:
     texts["RTE.jsonl"] = '{"idx": 12, "label": "entailment"}\n'
     assert unpacked(out / "submission.zip") == texts
     assert {path.name: path.read_text() for path in out.glob("*.jsonl")} == texts
-    assert shown[-1].startswith("SuperGLUE's server wants 10 files, of which these are 3; afjax does not know AX-b, ")
+    assert shown[-1].startswith("SuperGLUE's server expects 10 files; these are 3 of them; afjax does not know AX-b, ")
 
 
 def test_squad(submit: Submit, folder: Path, tmp_path: Path) -> None:
@@ -342,12 +344,12 @@ def test_invalid_submissions_are_refused(flags: list[str], folder: Path, tmp_pat
     assert 'The head "stsb" was trained on stsb, whose kind is regression' in refused(
         *glue, "--names=stsb", "--tasks=rte"
     )
-    assert 'The head "cb" has the labels entailment, contradiction, neutral, but those of rte' in refused(
+    assert 'The head "cb" has the labels entailment, contradiction, neutral, but rte has' in refused(
         *glue, "--names=cb", "--tasks=rte"
     )
     assert "There is no store at" in refused(*glue, f"--store={tmp_path / 'nothing'}")
     assert "There is no folder" in refused(*glue, f"--data_dir={tmp_path / 'nothing'}")
-    assert "takes test alone" in refused(*glue, "--split=dev")
+    assert "only takes test" in refused(*glue, "--split=dev")
     assert "is a file; give --output" in refused(*glue, f"--output={folder / 'squad/dev-v1.1.json'}")
     assert "has both heads, squad and squad_v2" in refused("submit", "squad", *flags)
     assert 'has no head "x"' in refused("submit", "squad", *flags, "--names=x")

@@ -258,7 +258,7 @@ def test_interrupted_sweep_resumes(words: list[str], train: StandIn, tmp_path: P
 
     train.score = interrupted
     assert main([*words, RATES, "--seeds=0,1"]) == 130
-    assert "afjax: interrupted; the same command goes on" in capsys.readouterr().err
+    assert "afjax: interrupted; run the same command again to resume" in capsys.readouterr().err
     assert [(row["seed"], row["status"]) for row in rows(tmp_path / "sweep" / "sweep.csv")] == [("0", "done")]
     train.score = lambda settings: 0.5
     assert main([*words, RATES, "--seeds=0,1"]) == 0
@@ -287,8 +287,8 @@ def test_values_and_seeds_can_be_added(words: list[str], train: StandIn, tmp_pat
     ("others", "sentence"),
     [
         (["--grid.train.learning_rate=1e-3,1e-2"], "train.learning_rate: 0.0003 there, not given"),
-        ([RATES, "--grid.train.epochs=1"], "train.epochs: swept now alone"),
-        (["--grid.train.epochs=1"], "train.learning_rate: swept there alone"),
+        ([RATES, "--grid.train.epochs=1"], "train.epochs: swept only now"),
+        (["--grid.train.epochs=1"], "train.learning_rate: swept only there"),
         ([RATES, "--seeds=0,2"], "seed: 1 there, not given"),
         ([RATES, "--config.train.epochs=4"], "train.epochs: 3 there, 4 given"),
         ([RATES, "--config.train.epochs=3", "--config.top_k=0"], "top_k: not set there, 0 given"),
@@ -306,7 +306,7 @@ def test_resuming_with_another_sweep_is_refused(
     found = refused(*words, *given, *others)
     assert found.startswith(f"The workdir {tmp_path / 'sweep'} holds another sweep (")
     assert sentence in found
-    assert "values and seeds may be added, or take another --workdir" in found
+    assert "values and seeds may be added), or choose another --workdir" in found
     assert len(train.titles) == 4
 
 
@@ -471,10 +471,10 @@ def test_remaining_time_is_estimated(
         (["--grid.train.epochs=1,1"], "--grid.train.epochs has the value 1 twice"),
         (["--grid.train.epochs=1e-3,0.001"], "--grid.train.epochs has the value 0.001 twice"),
         (["--grid.train.epochs=1,1.0"], "train.epochs=1, seed=0 and train.epochs=1.0, seed=0 are the same experiment"),
-        (["--grid.train.epochs=1e999"], "--grid.train.epochs has the value inf, which is no Python literal"),
-        (["--grid.adapter.layers=(0,1"], "--grid.adapter.layers=(0,1 has a bracket or quote without its other half"),
-        (["--grid.adapter.layers=0),(1"], "has a bracket or quote without its other half"),
-        (["--grid.trunk='a"], "has a bracket or quote without its other half"),
+        (["--grid.train.epochs=1e999"], "--grid.train.epochs has the value inf, which is not a Python literal"),
+        (["--grid.adapter.layers=(0,1"], "--grid.adapter.layers=(0,1 has an unmatched bracket or quote"),
+        (["--grid.adapter.layers=0),(1"], "has an unmatched bracket or quote"),
+        (["--grid.trunk='a"], "has an unmatched bracket or quote"),
         ([RATES, "--grid.train.learning_rate=1"], "--grid.train.learning_rate is given twice"),
         (
             [RATES, "--config.train.learning_rate=1"],
@@ -486,7 +486,7 @@ def test_remaining_time_is_estimated(
         ),
         (["--grid.seed=0,1"], "give a sweep's seeds as in --seeds=0,1,2"),
         ([RATES, "--config.seed=1"], "give a sweep's seeds as in --seeds=0,1,2"),
-        ([RATES, "--seeds=a"], '--seeds is "a"; give whole numbers with commas between'),
+        ([RATES, "--seeds=a"], '--seeds is "a"; give integers separated by commas'),
         ([RATES, "--seeds="], "--seeds is empty"),
         ([RATES, "--seeds=1,2,1"], '--seeds is "1,2,1"; give each seed once'),
     ],
@@ -507,10 +507,13 @@ def test_invalid_sweep_is_refused(
         ("def get_sweep():\n    return {}\n", "There is nothing to sweep"),
         ("def get_sweep():\n    raise KeyError('x')\n", "get_sweep of {} fails: KeyError: 'x'"),
         ("def get_sweep():\n    return {'train.epoch': [1]}\n", "config.train.epoch is not a known setting"),
-        ("def get_sweep():\n    return {'trunk': [{1: object}]}\n", "which is no Python literal; give finite numbers"),
+        (
+            "def get_sweep():\n    return {'trunk': [{1: object}]}\n",
+            "which is not a Python literal; give finite numbers",
+        ),
         (
             "import numpy as np\ndef get_sweep():\n    return {'train.epochs': list(np.ones(1))}\n",
-            "has the value np.float64(1.0), which is no Python literal; give finite numbers",
+            "has the value np.float64(1.0), which is not a Python literal; give finite numbers",
         ),
         ("def get_sweep(:\n", "The config {} fails in line "),
     ],
@@ -594,7 +597,7 @@ def test_runs_start_with_a_copy_of_the_given_adapters(
     there = tmp_path / "there"
     (there / "adapters" / "one").mkdir(parents=True)
     (there / "adapters" / "one" / "manifest.json").write_text("{}")
-    assert "is no store with adapters" in refused(*words, RATES, f"--adapters={tmp_path / 'nowhere'}")
+    assert "is not a local store with adapters" in refused(*words, RATES, f"--adapters={tmp_path / 'nowhere'}")
     given = [*words, RATES, f"--adapters={there}"]
     assert main(given) == 0
     for folder in (tmp_path / "sweep" / "runs").iterdir():

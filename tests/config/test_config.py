@@ -41,13 +41,19 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
         ({"init_scale": -0.1}, "adapter.init_scale is -0.1; it must be finite and 0 or more."),
         ({"init_scale": float("nan")}, "adapter.init_scale is nan; it must be finite and 0 or more."),
         ({"scaling": float("inf")}, "adapter.scaling is inf; it must be finite."),
-        ({"layers": ()}, "adapter.layers is (); give distinct indices from 0 on, or None for all layers."),
-        ({"layers": (1, 1)}, "adapter.layers is (1, 1); give distinct indices from 0 on, or None for all layers."),
-        ({"layers": (-1, 1)}, "adapter.layers is (-1, 1); give distinct indices from 0 on, or None for all layers."),
+        ({"layers": ()}, "adapter.layers is (); give distinct indices, each at least 0, or None for all layers."),
+        (
+            {"layers": (1, 1)},
+            "adapter.layers is (1, 1); give distinct indices, each at least 0, or None for all layers.",
+        ),
+        (
+            {"layers": (-1, 1)},
+            "adapter.layers is (-1, 1); give distinct indices, each at least 0, or None for all layers.",
+        ),
         (
             {"residual_from": "sum", "pretrained_layer_norm": "after"},
             'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is the layer\'s '
-            "residual added in front of the adapter.",
+            "residual added before the adapter.",
         ),
     ],
 )
@@ -110,7 +116,7 @@ def test_train_config_checks(kwargs: dict[str, Any], expected: str) -> None:
         ),
         (
             {"recipe": "fusion", "sources": (SourceConfig(task=TASK),), "fused": ("rta",)},
-            'config.fused names "rta", which is no source; sources: rte. Did you mean "rte"?',
+            'config.fused names "rta", which is not a source; sources: rte. Did you mean "rte"?',
         ),
         ({"partition": "top_k"}, 'partition="top_k" with top_k=0: "top_k" and a top_k above 0 go together.'),
         (

@@ -137,7 +137,7 @@ def test_tables_for_the_other_task_kinds() -> None:
         ({"text": ["fine", float("nan"), "fair"], "label": LABELS}, ("table:1", "nan", "text, label")),
         ({"text": TEXTS, "label": ["good", float("nan"), "bad"]}, ("table:1", "nan")),
         ({"text": TEXTS, "label": LABELS[:2]}, ("text 3", "label 2")),
-        ({"text": "fine", "label": LABELS}, ('"text"', "one text")),
+        ({"text": "fine", "label": LABELS}, ('"text"', "single text")),
         ({"text": [], "label": []}, ("no rows", "text, label")),
         ({}, ("no rows",)),
         ([("fine", "good")], ("list", "DataFrame")),

@@ -140,7 +140,7 @@ def test_suggested_share_works(tmp_path: Path) -> None:
     path = write_table(tmp_path / "reviews.csv", ["one", "four", "seven", "five"])
     with pytest.raises(UserError) as caught:
         load_task(TaskConfig(name="t", source=str(path), dev_share=0.001))
-    share = float(str(caught.value).partition("task.dev_share from ")[2].split()[0])
+    share = float(str(caught.value).partition("task.dev_share of at least ")[2].split(",")[0])
     assert len(load_task(TaskConfig(name="t", source=str(path), dev_share=share))["dev"]) >= 1
     same = rows_from_lists(["one", "one"], ["a", "b"])
     with pytest.raises(UserError, match="give a dev file"):

@@ -155,7 +155,7 @@ def test_labels_in_a_separate_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("1\n", ("train.lst has 1 labels", "train.jsonl 2 rows")),
+        ("1\n", ("train.lst has 1 labels", "train.jsonl has 2 rows")),
         ("1\n2\n1\n", ("3 labels", "2 rows")),
         ("1\n3\n", ("train.lst:2 ", "'3'", "1, 2")),
         ("1\n1\n", ("train.jsonl:2 ", "another label than", "train.lst:2")),

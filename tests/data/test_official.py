@@ -596,7 +596,7 @@ def test_winogrande_uses_the_largest_train_file(tmp_path: Path) -> None:
 def test_label_file_with_another_number_of_labels_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "winogrande/dev.jsonl", winogrande("1"))
     write(tmp_path / "winogrande/dev-labels.lst", "1\n2\n")
-    refused("winogrande", tmp_path, "dev", "dev-labels.lst has 2 labels", "dev.jsonl 1 rows")
+    refused("winogrande", tmp_path, "dev", "dev-labels.lst has 2 labels", "dev.jsonl has 1 rows")
     write(tmp_path / "winogrande/dev-labels.lst", "2\n")
     refused("winogrande", tmp_path, "dev", "dev.jsonl:1 ", "another label")
 

@@ -175,8 +175,8 @@ def test_fusion_of_modules_in_the_full_model(name: str) -> None:
 @pytest.mark.parametrize(
     ("one", "two", "message"),
     [
-        (PAL, AdapterConfig(), "add to the layers in different ways (they are of the kinds pal and bottleneck)"),
-        (LhucConfig(), LowRankConfig(placement="serial"), "of the kinds lhuc and low_rank"),
+        (PAL, AdapterConfig(), "add to the layers in different ways (their kinds are pal and bottleneck)"),
+        (LhucConfig(), LowRankConfig(placement="serial"), "their kinds are lhuc and low_rank"),
         (PAL, LowRankConfig(placement="serial"), 'different slots (placement "parallel" and "serial")'),
         (PAL, LowRankConfig(layers=(1,)), "different layers (None and (1,)"),
         (TopLayerConfig(), TopLayerConfig(), "of the kind top_layer, which sits on top of the encoder"),

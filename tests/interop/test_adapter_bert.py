@@ -195,7 +195,7 @@ def test_bad_input_is_refused(
     assert 'The task name "a:b" cannot be used' in refused("--task=a:b")
     assert "is not a folder" in refused(f"--trunk={tmp_path / 'nothing'}")
     variables["output_weights"], variables["output_bias"] = np.zeros((1, 16), np.float32), np.zeros(1, np.float32)
-    assert "has 1 output; adapter-bert has classes alone" in refused("--task=stsb")
+    assert "has 1 output; adapter-bert only has classification" in refused("--task=stsb")
 
 
 def test_existing_name_is_only_replaced_with_overwrite(source: str, trunk: Trunk, tmp_path: Path) -> None:

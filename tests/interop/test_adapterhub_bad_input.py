@@ -120,10 +120,10 @@ def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: P
     change_tensors(path, tamper)
     refused(bert, adapter, tmp_path / "store", "-layer 1 output adapter_up.bias", "+layer 1 output gate.weight")
     change_tensors(path, lambda tensors: tensors.update({"bert.pooler.weight": np.zeros(1, np.float32)}))
-    refused(bert, adapter, tmp_path / "store", "tensors of no adapter: bert.pooler.weight")
+    refused(bert, adapter, tmp_path / "store", "tensors that belong to no adapter: bert.pooler.weight")
     change_json(adapter / "adapter_config.json", lambda values: values.update(name="b"))
     change_tensors(path, lambda tensors: tensors.pop("bert.pooler.weight"))
-    refused(bert, adapter, tmp_path / "store", 'is of "b"', "are of a")
+    refused(bert, adapter, tmp_path / "store", 'is for "b"', "are for a")
 
 
 def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Pat
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
-    said = "it holds something else, which is not run" if has_torch else "PyTorch is not installed"
+    said = "it has other contents, which are not executed" if has_torch else "PyTorch is not installed"
     refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
     assert not done.exists()
 
@@ -192,7 +192,7 @@ def test_adapter_from_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monk
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     refused(bert, Path("user/-"), tmp_path / "store", '"user/-" is neither a folder nor')
-    refused(bert, Path("user/other"), tmp_path / "store", "the Hugging Face hub does not answer")
+    refused(bert, Path("user/other"), tmp_path / "store", "the Hugging Face hub does not respond")
     assert import_adapterhub("user/adapter", tmp_path / "store", trunk=bert.trunk)[0].name == "a"
 
 
@@ -211,7 +211,7 @@ def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tm
         refused(bert, adapter, tmp_path / "store", f'"{name}" cannot be used', name=name)
     change_json(adapter / "adapter_config.json", lambda values: values.update(name=""))
     change_tensors(adapter / "adapter.safetensors", lambda tensors: None)
-    refused(bert, adapter, tmp_path / "store", 'is of ""')
+    refused(bert, adapter, tmp_path / "store", 'is for ""')
     # The library names fusions after their adapters.
     refused(bert, setup, tmp_path / "store", '"a,b,c" cannot be used', "give --name")
     path = setup / "adapter_setup.json"
@@ -328,7 +328,7 @@ def test_nested_compositions_are_refused(bert: Folders, setup: Path, tmp_path: P
     change_json(
         setup / "adapter_setup.json", lambda values: values["adapter_setup"]["children"][0].update(children=children)
     )
-    refused(bert, setup, tmp_path / "store", "composes compositions", name="f")
+    refused(bert, setup, tmp_path / "store", "nests compositions", name="f")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_importing_again_adds_what_is_missing(bert: Folders, setup: Path, tmp_pa
     shutil.rmtree(setup / "two_layers")
     change_json(setup / "adapter_setup.json", lambda values: values.update(head_setup=None))
     import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="already exists"):
         import_adapterhub(setup, folder, trunk=bert.trunk, name="g")
 
 
@@ -406,7 +406,7 @@ def test_afjax_fields_must_agree_with_the_librarys_config(bert: Folders, adapter
 def test_missing_folder_or_setup_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
     refused(bert, tmp_path / "nowhere", tmp_path / "store", "is not a folder")
     (setup / "adapter_setup.json").unlink()
-    refused(bert, setup, tmp_path / "store", "is no adapter itself", "a, a,b,c, b, c")
+    refused(bert, setup, tmp_path / "store", "is not an adapter itself", "a, a,b,c, b, c")
 
 
 def test_import_and_export_commands(
@@ -429,7 +429,7 @@ def test_import_and_export_commands(
     assert capsys.readouterr().out == f"{output}: adapter a\n"
     assert load_file(output / "adapter.safetensors").keys() == load_file(adapter / "adapter.safetensors").keys()
     assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={output}"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["export", "adapterhub", "aa", f"--store={folder}", f"--output={tmp_path / 'other'}"]) == 2
     assert 'is named "aa"; it has: a, b' in capsys.readouterr().err
     arguments = ["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'x'}", "--kind=fusion"]

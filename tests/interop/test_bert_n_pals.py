@@ -264,7 +264,7 @@ def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], name
         ({"classifier.0.weight": np.zeros((2, 15))}, r"classifier.0.weight is \[2, 15\] and should be \[2, 16\]"),
         (
             {"bert.encoder.layer.1.multi_layers.0.aug_dense2.bias": np.zeros(16, np.float32)},
-            "layer.1.multi_layers.0.aug_dense2.bias is not bert.encoder.mult_aug_dense2.0.bias, though all layers",
+            "layer.1.multi_layers.0.aug_dense2.bias is not bert.encoder.mult_aug_dense2.0.bias, although all layers",
         ),
     ],
 )
@@ -324,7 +324,9 @@ def test_bad_input_is_refused(words: list[str], tmp_path: Path, capsys: pytest.C
     tasks = "--tasks=cola,stsb,mnli"
     (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
     assert "has 3 output layers, but --tasks names 2: cola, stsb; name all tasks" in refused("--tasks=cola,stsb")
-    assert "output layer 1 (rte) has 1 output; the papers' codes have classes" in refused("--tasks=cola,rte,mnli")
+    assert "output layer 1 (rte) has 1 output; in the papers' code every task except STS-B" in refused(
+        "--tasks=cola,rte,mnli"
+    )
     assert "output layer 0 (sts) has 2 outputs, but STS-B is regression" in refused("--tasks=sts,stsb,mnli")
     assert 'the labels of "cola" are unacceptable, acceptable; give' in refused("--tasks=rte,stsb,cola")
     assert '"" cannot be used' in refused("--tasks=,stsb,mnli")
@@ -344,10 +346,10 @@ def test_existing_files_are_only_replaced_with_overwrite(
 ) -> None:
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 0
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 2
-    assert "trunk is there already and stays as it is" in capsys.readouterr().err
+    assert "trunk already exists and was not changed" in capsys.readouterr().err
     other = f"--output={tmp_path / 'other'}"
     assert main([*words, "--tasks=rte,stsb,mine", other]) == 2
-    assert '"stsb" is there already, in adapters of the store' in capsys.readouterr().err
+    assert '"stsb" already exists in adapters of the store' in capsys.readouterr().err
     assert artefacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
     assert not (tmp_path / "other").exists()
     assert main([*words, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2

@@ -127,7 +127,7 @@ def test_optimizer_state_is_ignored(variables: Variables) -> None:
 def test_mismatched_variables_are_listed(variables: Variables) -> None:
     taken = variables.pop("bert/pooler/dense/bias")
     variables["bert/pooler/dense/bais"] = taken
-    with pytest.raises(UserError, match=r"ckpt holds .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais; check"):
+    with pytest.raises(UserError, match=r"ckpt .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais; check"):
         google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt")
     del variables["bert/pooler/dense/bais"]
     variables["bert/pooler/dense/bias"] = np.zeros(15, np.float32)
@@ -154,7 +154,7 @@ def test_bad_input_is_refused(source: Path, capsys: pytest.CaptureFixture[str]) 
     vocab, config = source / "vocab.txt", source / "bert_config.json"
     words = vocab.read_text()
     vocab.write_text(words + "more\n")
-    assert f"{vocab} has 25 tokens, but the BERT 24 embeddings" in refused()
+    assert f"{vocab} has 25 tokens, but the BERT has 24 embeddings" in refused()
     vocab.write_text(words.replace("[SEP]", "SEP"))
     assert f"{vocab} lacks [SEP]" in refused()
     vocab.write_bytes(words.encode() + b"\xff")
@@ -184,7 +184,7 @@ def test_existing_folder_is_only_replaced_with_overwrite(source: Path, capsys: p
     (output / "notes").write_text("kept")
     words = ["import", "bert", str(source), f"--output={output}"]
     assert main(words) == 2
-    assert "is there already and stays as it is" in capsys.readouterr().err
+    assert "already exists and was not changed" in capsys.readouterr().err
     assert [path.name for path in output.iterdir()] == ["notes"]
     assert main([*words, "--overwrite"]) == 0
     assert load_trunk(str(output)).config == ARCHITECTURE

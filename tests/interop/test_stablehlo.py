@@ -183,14 +183,14 @@ def test_command_writes_a_description_of_its_file(
     [
         (
             ["--platforms=cpu,tpus"],
-            'The platform "tpus" is not known; give some of cpu, cuda, tpu. Did you mean "tpu"?',
+            'The platform "tpus" is not known; give one or more of cpu, cuda, tpu. Did you mean "tpu"?',
         ),
         (["--platforms=cpu,cpu"], "The platforms are cpu, cpu; give each of cpu, cuda, tpu once."),
         (["--platforms="], "--platforms is empty"),
         (["--output=FOLDER"], "FOLDER is a folder; give --output the name of a file."),
         (["--output=FOLDER/missing/file"], "missing/file cannot be written: FOLDER/missing is not a folder"),
         (["--output=FOLDER/trunk/config.json/file"], "config.json is not a folder"),
-        (["--output=gs://bucket/file"], "The output gs://bucket/file is on an object store; give a file on a disk"),
+        (["--output=gs://bucket/file"], "The output gs://bucket/file is on an object store; give a local file"),
         (["--max_length=129"], "max_length is 129; the trunk"),
         (["--adapter=frist"], 'The adapter "frist" is not in the store'),
         (["--adapter=first", "--fusion=first"], "Both --adapter=first and --fusion=first were given"),

@@ -287,7 +287,7 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
 )
 def test_create_requests_the_given_slice(cloud: Cloud, given: str, flags: str) -> None:
     done = cloud.run("create", *given.split(), "--no_wait")
-    assert "slice is asked for, see `status`; it costs from when it is ACTIVE until `delete slice`." in done.stderr
+    assert "slice was requested; see `status`. It costs money while it is ACTIVE, until `delete slice`." in done.stderr
     asked = cloud.arguments("queued-resources create")[6:-1]
     asked.remove("--valid-until-duration=1450m")
     assert asked == flags.split()
@@ -398,7 +398,7 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: st
         (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; give --workdir=gs://"),
         (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; give --store=gs://BUCKET/FOLDER"),
         (("babysit", *SPOT, "--", "afjax", "sweep"), "The command is afjax sweep; give it as -- afjax train ..."),
-        (("setup",), "slice has no queued resource, no node; make it with `create slice`."),
+        (("setup",), "slice has no queued resource, no node; create it with `create slice`."),
     ],
 )
 def test_invalid_commands_are_refused(cloud: Cloud, words: tuple[str, ...], sentence: str) -> None:
@@ -440,7 +440,7 @@ def test_source_that_is_not_a_checkout_is_refused(
 
 def test_setup_without_git_is_refused(cloud: Cloud, tmp_path: Path) -> None:
     cloud.environment["PATH"] = str(tmp_path)
-    assert "There is no git here" in cloud.refused("setup", f"--source={tmp_path}")
+    assert "git is not installed" in cloud.refused("setup", f"--source={tmp_path}")
 
 
 @pytest.mark.parametrize("call", ["config list", "queued-resources describe", "tpu-vm describe"])
@@ -448,7 +448,7 @@ def test_setup_without_git_is_refused(cloud: Cloud, tmp_path: Path) -> None:
 def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: str, answer: str) -> None:
     cloud.set(answers={call: answer})
     sentence = cloud.refused("create", *SPOT)
-    assert f"gcloud answered '{answer}\\n', which is no JSON object; see to it that `gcloud " in sentence
+    assert f"gcloud answered '{answer}\\n', which is not a JSON object; make sure that `gcloud " in sentence
     assert call in sentence
     assert cloud.calls == []
 
@@ -489,7 +489,7 @@ def test_expired_login_is_reported(cloud: Cloud) -> None:
 
 
 def test_existing_slice_name_is_refused(slice_: Cloud) -> None:
-    assert "slice exists already (queued resource ACTIVE, node READY); go on with `setup`" in slice_.refused(
+    assert "slice already exists (queued resource ACTIVE, node READY); continue with `setup`" in slice_.refused(
         "create", *SPOT
     )
     assert slice_.calls == []
@@ -498,7 +498,7 @@ def test_existing_slice_name_is_refused(slice_: Cloud) -> None:
 @pytest.mark.parametrize(("request_", "node"), [("ACTIVE", ""), ("", "CREATING")])
 def test_partially_existing_slice_must_be_deleted(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
-    assert "only half there" in cloud.refused("create", *SPOT)
+    assert "slice is incomplete" in cloud.refused("create", *SPOT)
     assert "run `delete` and then `create`" in cloud.refused("run", "--", *TRAIN)
     assert cloud.calls == []
     cloud.run("delete", "--yes")
@@ -507,14 +507,14 @@ def test_partially_existing_slice_must_be_deleted(cloud: Cloud, request_: str, n
 
 def test_failed_request_is_reported(cloud: Cloud) -> None:
     cloud.set(given=[["PROVISIONING", "FAILED"]])
-    assert "was not given (queued resource FAILED, no node: Internal stockout); run `delete" in cloud.refused(
+    assert "was not granted (queued resource FAILED, no node: Internal stockout); run `delete" in cloud.refused(
         "create", *SPOT
     )
 
 
 def test_request_that_takes_too_long_is_withdrawn(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
-    assert "was not given within 0 minutes, and its request was taken back" in cloud.refused(
+    assert "was not granted within 0 minutes, and its request was canceled" in cloud.refused(
         "create", *SPOT, "--timeout=0"
     )
     assert cloud.get("request") == []
@@ -522,7 +522,7 @@ def test_request_that_takes_too_long_is_withdrawn(cloud: Cloud) -> None:
 
 def test_delete_asks_for_confirmation(slice_: Cloud) -> None:
     done = slice_.run("delete", code=2, answer="\n")
-    assert "Delete slice (queued resource ACTIVE, node READY) and all on its disks?" in done.stderr
+    assert "Delete slice (queued resource ACTIVE, node READY) and everything on its disks?" in done.stderr
     assert slice_.get("node") == "READY"
     slice_.run("delete", answer="y\n")
     assert slice_.get("node") == ""
@@ -585,10 +585,10 @@ def test_job_outlives_its_caller_and_a_second_job_is_refused(set_up: Cloud) -> N
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for(lambda: all((set_up.folder / f"worker-{worker}" / "waits").exists() for worker in (0, 1)))
     assert set_up.run("status").stdout.splitlines()[1:] == ["worker 0: running", "worker 1: running"]
-    assert "A command runs on worker 0 of slice already" in set_up.refused("run", "--", *TRAIN)
-    assert "A command runs on worker 0 of slice already" in set_up.refused("setup")
+    assert "A command is already running on worker 0 of slice" in set_up.refused("run", "--", *TRAIN)
+    assert "A command is already running on worker 0 of slice" in set_up.refused("setup")
     other = (*TRAIN, "--config.seed=1")
-    assert "A command runs on worker 0 of slice already" in set_up.refused("babysit", *SPOT, "--", *other)
+    assert "A command is already running on worker 0 of slice" in set_up.refused("babysit", *SPOT, "--", *other)
     assert len(set_up.runs(0)) == len(set_up.runs(1)) == 1
     set_up.run("stop")
     assert set_up.run("status").stdout.splitlines()[1:] == [
@@ -634,7 +634,7 @@ def test_start_is_retried_without_starting_a_worker_twice(set_up: Cloud) -> None
 
 def test_unreachable_workers_are_reported(set_up: Cloud) -> None:
     set_up.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
-    assert "0 of 2 workers answered over ssh; see that the network's firewall lets port 22 in" in set_up.refused(
+    assert "0 of 2 workers answered over ssh; check that the network's firewall allows port 22" in set_up.refused(
         "status"
     )
     assert set_up.calls == ["tpu-vm ssh status"] * 4
@@ -679,8 +679,8 @@ def test_babysit_recreates_a_preempted_slice(cloud: Cloud) -> None:
     cloud.codes("wait 0", "wait 0")
     cloud.set(preemptions=1)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    assert "slice is lost (queued resource SUSPENDED, node PREEMPTED); it is deleted and made again." in done.stderr
-    assert "slice stays; it costs until `delete slice`." in done.stderr
+    assert "slice is lost (queued resource SUSPENDED, node PREEMPTED); it is deleted and created again." in done.stderr
+    assert "slice stays; it costs money until `delete slice`." in done.stderr
     assert [call for call in cloud.calls if call != "tpu-vm ssh status"] == [
         "queued-resources create",
         "tpu-vm scp",
@@ -748,7 +748,7 @@ def test_babysit_repeats_a_command_that_failed_unattended(set_up: Cloud) -> None
 def test_babysit_deletes_a_partially_existing_slice(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    assert "it is deleted and made again" in done.stderr
+    assert "it is deleted and created again" in done.stderr
 
 
 def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
@@ -768,7 +768,7 @@ def test_babysit_stops_the_remaining_workers_after_a_failure(set_up: Cloud) -> N
     assert len(set_up.runs(1)) == 2
 
 
-STAYS = "slice stays; it costs until `delete slice`."
+STAYS = "slice stays; it costs money until `delete slice`."
 
 
 @pytest.mark.parametrize("flags", [(), ("--delete_at_end",)], ids=["", "delete_at_end"])
@@ -804,7 +804,7 @@ def test_babysit_warns_that_a_slice_may_stay_if_its_state_is_unknown(set_up: Clo
     set_up.set(errors={"tpu-vm describe": [None, login, login]})
     done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
     *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may stay; it costs until `delete slice`."
+    assert stays == "slice may stay; it costs money until `delete slice`."
     assert "gcloud is not logged in" in sentence
 
 
@@ -814,13 +814,13 @@ def test_create_warns_that_a_slice_may_stay_if_its_state_is_unknown(cloud: Cloud
     cloud.set(errors={"tpu-vm describe": [None, *[login] * 9]})
     done = cloud.run("create", *SPOT, code=2)
     *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may stay; it costs until `delete slice`."
+    assert stays == "slice may stay; it costs money until `delete slice`."
     assert "gcloud is not logged in" in sentence
 
 
 def test_babysit_ends_after_the_timeout(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
     done = cloud.run("babysit", *SPOT, "--timeout=0", "--", *TRAIN, code=2)
-    assert "was not given within 0 minutes" in done.stderr
+    assert "was not granted within 0 minutes" in done.stderr
     assert "stay" not in done.stderr
     assert cloud.get("request") == []

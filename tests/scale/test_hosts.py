@@ -100,7 +100,7 @@ def test_hosts_are_told_all_or_nothing() -> None:
     with pytest.raises(UserError, match="Give all of --coordinator_address, --num_processes and --process_id"):
         hosts.Job("127.0.0.1:1", 2, None, explain=explain)
     for given in (("127.0.0.1:1", 2, 2), ("127.0.0.1:1", 0, 0), ("127.0.0.1", 2, 0)):
-        with pytest.raises(UserError, match="take HOST:PORT of the first host"):
+        with pytest.raises(UserError, match="give HOST:PORT of the first host"):
             hosts.Job(*given, explain=explain)
 
 
@@ -150,7 +150,7 @@ def reason(errors: str) -> str:
         ([("a", "1", 1), ("a", "1", 1)], ["On host 1: The trunk is not there.", "The trunk is not there."]),
         (
             [("a", "", 2), ("a", "", 1)],
-            ["The hosts have different numbers of devices (host 0: 2, host 1: 1); take hosts"] * 2,
+            ["The hosts have different numbers of devices (host 0: 2, host 1: 1); use hosts"] * 2,
         ),
     ],
 )

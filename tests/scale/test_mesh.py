@@ -66,11 +66,13 @@ def test_meshes_that_do_not_fit() -> None:
     assert make_mesh(MeshConfig(fsdp=2), devices).shape == {"data": 4, "fsdp": 2, "tensor": 1}
     assert make_mesh(MeshConfig(data=2, fsdp=-1, tensor=2), devices).shape == {"data": 2, "fsdp": 2, "tensor": 2}
     for config in (MeshConfig(data=3), MeshConfig(data=4, fsdp=4), MeshConfig(fsdp=3)):
-        with pytest.raises(UserError, match=r"does not fit 8 devices; the three sizes must multiply to that number"):
+        with pytest.raises(
+            UserError, match=r"does not fit 8 devices; the product of the three sizes must be that number"
+        ):
             make_mesh(config, devices)
     with pytest.raises(UserError, match=r"mesh\.fsdp is 0; it must be at least 1, or -1"):
         MeshConfig(fsdp=0)
-    with pytest.raises(UserError, match="give -1 once at most"):
+    with pytest.raises(UserError, match="give -1 at most once"):
         MeshConfig(fsdp=-1)
     check_batch(32, abstract(4, 2, 1))
     with pytest.raises(UserError, match="A batch of 30 rows cannot be split over 8 devices"):

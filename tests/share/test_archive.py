@@ -168,10 +168,10 @@ def test_existing_archive_is_replaced_atomically(
 def test_existing_name_is_kept_unless_overwritten(archive: Path, tmp_path: Path, refused: Refused) -> None:
     new = tmp_path / "new"
     save(new, "heads", "rte", 8)
-    with refused("has heads/rte already, and nothing was changed; give --overwrite"):
+    with refused("already has heads/rte. Nothing was changed; give --overwrite"):
         share.unpack(archive, new)
     share.unpack(archive, new, overwrite=True)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(archive, new)
     assert list(digests(new)) == ["adapters/rte", "heads/rte"]
 
@@ -202,9 +202,9 @@ def test_fusion_with_adapters_already_in_the_store(
     assert "fusion/both" in digests(source)
     new = tmp_path / "new"
     save(new, "adapters", "rte", 8)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(fusion, new)
-    with refused("has adapters/rte already"):
+    with refused("already has adapters/rte"):
         share.unpack(fusion, new, name="mixed")
     with refused("cannot be used"):
         share.unpack(fusion, new, name="../mixed")
@@ -359,15 +359,15 @@ RTE = "adapters/rte"
         (entry("adapters/rte/more.txt"), "belongs to no artefact"),
         (entry("configs/rte/manifest.json"), "belongs to no artefact"),
         (entry("heads/more/params/x"), "but not its manifest.json"),
-        (entry(f"{RTE}/params/more"), "too many (+): +params/more"),
-        (entry(f"{RTE}/params/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "no plain file"),
-        (entry(f"{RTE}/params/link", type=tarfile.LNKTYPE, linkname="README.md"), "no plain file"),
-        (entry(f"{RTE}/params/device", type=tarfile.CHRTYPE), "no plain file"),
-        (entry(f"{RTE}/params/pipe", type=tarfile.FIFOTYPE), "no plain file"),
-        (entry(f"{RTE}/params/folder", type=tarfile.DIRTYPE), "no plain file"),
+        (entry(f"{RTE}/params/more"), "extra (+): +params/more"),
+        (entry(f"{RTE}/params/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "not a plain file"),
+        (entry(f"{RTE}/params/link", type=tarfile.LNKTYPE, linkname="README.md"), "not a plain file"),
+        (entry(f"{RTE}/params/device", type=tarfile.CHRTYPE), "not a plain file"),
+        (entry(f"{RTE}/params/pipe", type=tarfile.FIFOTYPE), "not a plain file"),
+        (entry(f"{RTE}/params/folder", type=tarfile.DIRTYPE), "not a plain file"),
         (
             entry("x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "99999999999999", "path": "x"}),
-            "no plain file",
+            "not a plain file",
         ),
         (entry(f"{RTE}/manifest.json"), "twice"),
         (entry("README.md"), "twice"),
@@ -388,7 +388,7 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
 
     whole = archive.read_bytes()
     for start, words in (
-        (f"{RTE}/params/output.bias/0", "missing (-) or too many (+): -params/output.bias/0"),
+        (f"{RTE}/params/output.bias/0", "missing (-) or extra (+): -params/output.bias/0"),
         (f"{RTE}/manifest.json", "but not its manifest.json"),
         ("", "holds no adapter, fusion or head"),
     ):
@@ -397,7 +397,7 @@ def test_missing_members_are_refused(archive: Path, fusion: Path, tmp_path: Path
         with refused(words):
             share.unpack(archive, tmp_path / "new")
     without(fusion, "adapters/mnli")
-    with refused("is not one adapter, fusion or head with what belongs to it"):
+    with refused("is not one adapter, fusion or head with the artefacts that it needs"):
         share.unpack(fusion, tmp_path / "new")
 
 
@@ -497,9 +497,9 @@ def set_chunks(values: dict, members: Members) -> None:
     ("edit", "words"),
     [
         (set_version, "format_version is 99, this afjax reads 1"),
-        (set_name, "is that of adapters/mnli, not of adapters/rte"),
-        (set_leading_out, "missing (-) or too many (+): -params/../../../evil"),
-        (set_shape, "bytes of parameters by its manifests; refused"),
+        (set_name, "belongs to adapters/mnli, not to adapters/rte"),
+        (set_leading_out, "missing (-) or extra (+): -params/../../../evil"),
+        (set_shape, "bytes of parameters according to its manifests; refused"),
         (set_dtype, 'the leaf "output/kernel" is not a shape, dtype and sha256'),
         (set_tree, "leaf"),
         (set_adapters, "adapters has the entry 'rte'"),
@@ -508,8 +508,8 @@ def set_chunks(values: dict, members: Members) -> None:
         (set_no_number, "NaN is not a JSON number"),
         (set_other_trunk, "artefacts of several trunks"),
         (set_digest, 'the leaf "output/kernel" has sha256'),
-        (add_bytes, "where its manifest lists 40 bytes of parameters"),
-        (set_chunks, f'adapters/rte: the leaf "output/kernel" has shape [{2**40}, 8], by the manifest it is [4, 2]'),
+        (add_bytes, "but its manifest lists 40 bytes of parameters"),
+        (set_chunks, f'adapters/rte: the leaf "output/kernel" has shape [{2**40}, 8], but the manifest has [4, 2]'),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -122,13 +122,13 @@ def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, there: H
 def test_unrelated_repository_is_not_changed(made: Path, there: Hub, refused: Refused) -> None:
     share.push(made, "both", "me/x")
     for name in ("rte", "mnli"):
-        with refused("The repository me/x holds something else (adapters/mnli/manifest.json"):
+        with refused("The repository me/x has files that afjax did not write (adapters/mnli/manifest.json"):
             share.push(made, name, "me/x")
     there.do_create_repo("me/bert", None, True)
     there.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
-    with refused("holds something else (config.json, model.safetensors)"):
+    with refused("has files that afjax did not write (config.json, model.safetensors)"):
         share.push(made, "rte", "me/bert")
-    with refused("is there and public, so --private cannot be kept"):
+    with refused("already exists and is public, so --private cannot be applied"):
         share.push(made, "both", "me/x", private=True)
     assert (len(there.commits["me/x"]), len(there.commits["me/bert"])) == (2, 1)
 
@@ -146,9 +146,9 @@ def test_unpackable_artefact_makes_no_hub_calls(source: Path, there: Hub, refuse
 def test_invalid_repository_names_are_refused(
     made: Path, tmp_path: Path, there: Hub, refused: Refused, name: str
 ) -> None:
-    with refused("is no USER/REPO of the Hugging Face hub"):
+    with refused("is not a USER/REPO of the Hugging Face hub"):
         share.push(made, "rte", name)
-    with refused("is no USER/REPO of the Hugging Face hub"):
+    with refused("is not a USER/REPO of the Hugging Face hub"):
         share.pull(name, tmp_path / "new")
     assert there.calls == []
 
@@ -183,11 +183,11 @@ def test_manifests_are_checked_before_the_rest_is_downloaded(
     with refused("more than a manifest can have"):
         share.pull("me/rte", tmp_path / "new")
     there.sizes = {"adapters/rte/params/output.kernel/0.0": 2**40}
-    with refused("where its manifest lists 40 bytes of parameters"):
+    with refused("but its manifest lists 40 bytes of parameters"):
         share.pull("me/rte", tmp_path / "new")
     there.sizes = {}
     files["adapters/rte/params/more"] = b""
-    with refused("too many (+): +params/more"):
+    with refused("extra (+): +params/more"):
         share.pull("me/rte", tmp_path / "new")
     assert there.calls == ["repo_info", *["repo_info", "snapshot_download"] * 2]
     del files["adapters/rte/params/more"]
@@ -207,13 +207,13 @@ def answer(kind: type[errors.HfHubHTTPError], status: int) -> Exception:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (answer(errors.RepositoryNotFoundError, 404), "there is none of that name, or you may not see it"),
-        (answer(errors.GatedRepoError, 403), "ask for access on its page"),
+        (answer(errors.RepositoryNotFoundError, 404), "it does not exist, or you do not have access to it"),
+        (answer(errors.GatedRepoError, 403), "the repository is gated; request access on its page"),
         (answer(errors.RevisionNotFoundError, 404), "it has no such revision"),
         (answer(errors.HfHubHTTPError, 401), "run hf auth login"),
-        (answer(errors.HfHubHTTPError, 403), "you may not (403)"),
+        (answer(errors.HfHubHTTPError, 403), "permission denied (403)"),
         (answer(errors.BadRequestError, 400), "(400: 400 of the server); try again"),
-        (errors.LocalTokenNotFoundError("none"), "nobody is logged in"),
+        (errors.LocalTokenNotFoundError("none"), "you are not logged in"),
         (errors.OfflineModeIsEnabled("offline"), "(OfflineModeIsEnabled: offline); check the network"),
         (errors.HTTPError("no route"), "check the network"),
     ],

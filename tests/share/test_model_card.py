@@ -38,7 +38,7 @@ def test_card_has_the_metadata_that_the_hub_reads(made: Path) -> None:
     assert (score.metric_type, score.metric_value, score.dataset_name) == ("accuracy", 0.75, "both")
     assert "afjax store pull me/both --store=store" in text
     assert "--trunk=PATH/OF/THE/TRUNK" in text
-    assert "`./mine` (a folder of those who trained it" in text
+    assert "`./mine` (a local folder of its authors" in text
     assert HOME not in text
 
 

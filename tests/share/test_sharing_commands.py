@@ -34,7 +34,7 @@ def test_pack_and_unpack(made: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert text.startswith(f"{new} now has adapters/mine, heads/mine, ")
     assert run(capsys, "verify", f"--store={new}").splitlines() == ["adapters/mine: ok", "heads/mine: ok"]
     sentence = refused(capsys, "unpack", str(file), f"--store={new}", "--name=mine")
-    assert "has adapters/mine already, and nothing was changed; give --overwrite to replace" in sentence
+    assert "already has adapters/mine. Nothing was changed; give --overwrite to replace" in sentence
     assert sentence.endswith("or another name with --name.\n")
     run(capsys, "unpack", str(file), f"--store={new}", "--name=mine", "--overwrite")
     assert "does not predict by itself" in run(capsys, "pack", "mnli", f"--store={made}", f"--output={file}")
@@ -74,8 +74,8 @@ def test_push_and_pull_pass_their_flags(
 
 
 def test_invalid_repository_is_refused_without_network(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
-    assert "is no USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
+    assert "is not a USER/REPO" in refused(capsys, "push", "rte", f"--store={made}", "--repo=rte")
+    assert "is not a USER/REPO" in refused(capsys, "pull", "rte", f"--store={made}")
 
 
 @pytest.mark.parametrize("action", ["ls", "show", "verify", "pack", "unpack", "push", "pull"])
@@ -103,4 +103,6 @@ def test_unwritable_store_is_refused(made: Path, tmp_path: Path, capsys: pytest.
     assert "cannot be written" in refused(capsys, "unpack", str(tmp_path / "x.tar"), f"--store={tmp_path / 'file'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "x.tar"]
     shutil.copytree(made, tmp_path / "s")
-    assert "is on no object store" in refused(capsys, "unpack", str(tmp_path / "x.tar"), "--store=s3://bucket/x")
+    assert "is on an unsupported object store" in refused(
+        capsys, "unpack", str(tmp_path / "x.tar"), "--store=s3://bucket/x"
+    )

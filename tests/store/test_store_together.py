@@ -67,7 +67,7 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
 
 def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
     store.save_all(tmp_path, [draft("heads", 1)])
-    with pytest.raises(UserError, match=r'"rte" is there already, in heads'):
+    with pytest.raises(UserError, match=r'"rte" already exists in heads'):
         store.save_all(tmp_path, pair(2))
     assert seeds(tmp_path) == {"heads/rte": 1}
 

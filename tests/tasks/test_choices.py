@@ -64,7 +64,7 @@ def test_numeric_label_names() -> None:
         ({"label": "Z"}, {"label_names": ("A", "B")}, "or one of A, B"),
         ({"label": None}, {}, "file:2 has the label None"),
         ({"context": 3}, {}, 'file:2 has 3 in the column "context"'),
-        ({"id": "x"}, {}, "file:2 has the id 'x', which file:1 has already"),
+        ({"id": "x"}, {}, "file:2 has the id 'x', which file:1 already has"),
     ],
 )
 def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str, Any], words: str) -> None:

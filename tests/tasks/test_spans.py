@@ -70,7 +70,7 @@ def test_unlabelled_rows() -> None:
         ({"answers": {"text": [""], "answer_start": [7]}}, "file:2 has the answer ''"),
         ({"answers": ["Zoë"]}, "file:2 has the answers"),
         ({"context": None}, 'file:2 has None in the column "context"'),
-        ({"id": "q1"}, "file:2 has the id 'q1', which file:1 has already"),
+        ({"id": "q1"}, "file:2 has the id 'q1', which file:1 already has"),
     ],
 )
 def test_malformed_rows_are_refused(changes: dict[str, Any], words: str) -> None:

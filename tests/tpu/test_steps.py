@@ -148,8 +148,8 @@ def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     assert "bound by" in text
     assert "may fail on a TPU" not in text
     nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None)))
-    assert "The batch does not fit 16.9 GB of memory a chip." in nothing
-    assert "share the parameters out with mesh.fsdp" in nothing
+    assert "The batch does not fit 16.9 GB of memory per chip." in nothing
+    assert "shard the parameters with mesh.fsdp" in nothing
 
 
 def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk_folder: Path) -> None:
@@ -171,8 +171,8 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
     assert values["fits"]
     assert values["in_use_gb_per_chip"] < values["hbm_gb_per_chip"] < values["memory_gb_per_chip"]
     text = "\n".join(to_lines(found))
-    assert "in use          16.012 GB at a time at most, by the compiler's count" in text
-    assert "all of it together does not, so it may fail on a TPU" in text
+    assert "in use          16.012 GB at most at any time, by the compiler's count" in text
+    assert "The total does not, so it may fail on a TPU" in text
 
 
 def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
@@ -206,9 +206,9 @@ def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--topology=v5e:3x3", "--method=full"], 'There is no topology "v5e:3x3"; of v5e there are'),
+        (["--topology=v5e:3x3", "--method=full"], 'There is no topology "v5e:3x3"; v5e has'),
         (["--topology=v9:2x2", "--method=full"], 'The topology "v9:2x2" names no known TPU'),
-        (["--topology=v5e:3x3"], 'There is no topology "v5e:3x3"; of v5e there are'),
+        (["--topology=v5e:3x3"], 'There is no topology "v5e:3x3"; v5e has'),
         (["--topology=v5e:2x4"], "Give either --config, an experiment, or --method"),
         (["--topology=v5e:2x4", "--method=full", "--config=a.py"], "Give either --config"),
         (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], "overrides a config; give --config as well"),

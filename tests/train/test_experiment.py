@@ -109,7 +109,7 @@ def test_missing_sources_are_trained_and_stored_ones_reused(
         ("two", "adapter", "two"),
         ("two-fusion", "fusion", "two"),
     ]
-    assert 'The store has the adapter "one"; it is used as it is.' in capsys.readouterr().err
+    assert 'The store has the adapter "one"; it is used unchanged.' in capsys.readouterr().err
     assert all(0 <= result.metrics["accuracy"] <= 1 for result in results)
     assert store.read_manifest(tmp_path / "store", "adapters", "one") == stored
     assert store.names(tmp_path / "store", "adapters") == ["one", "two"]
@@ -179,7 +179,7 @@ def test_name_that_exists_in_the_store_is_refused(single: MakeConfig, fusion: Ma
     run_experiment(single("one", partition="head", name="two"), workdir=tmp_path / "refused", **shared)
     # Training the source two would overwrite that head.
     assert 'already has "two" in heads' in refusal(fusion(), tmp_path, workdir=tmp_path / "fusion", **shared)
-    assert '"two" would have one name' in refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
+    assert '"two" would share a name' in refusal(fusion(name="two"), tmp_path, workdir=tmp_path / "fusion")
 
 
 def test_invalid_configs_are_refused_before_anything_is_written(
@@ -454,7 +454,7 @@ def test_invalid_multitask_data_is_refused(
     ("changes", "message"),
     [
         ({"tasks": ()}, "config.tasks is missing; the multitask recipe needs it."),
-        ({"task": TaskConfig(name="one")}, "config.task is given, but the multitask recipe takes config.tasks alone."),
+        ({"task": TaskConfig(name="one")}, "config.task is given, but the multitask recipe takes only config.tasks."),
         ({"tasks": (TaskConfig(name="one"),) * 2}, "config.tasks has two tasks named one; give each its own name."),
         ({"partition": "fusion"}, 'A fusion is trained by the fusion recipe, not by partition="fusion".'),
         ({"adapter": AdapterConfig(layer_norms=True)}, "set adapter.layer_norms=False"),

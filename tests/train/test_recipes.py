@@ -476,7 +476,7 @@ def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], 
 
 def test_saved_name_is_only_replaced_with_overwrite(fused: tuple[TaskModel, Path]) -> None:
     task_model, folder = fused
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         task_model.save(folder / "store")
     task_model.save(folder / "store", overwrite=True)
     assert saving.artefacts(task_model) == [("fusion", "quantity-fusion"), ("heads", "quantity-fusion")]

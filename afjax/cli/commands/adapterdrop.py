@@ -19,13 +19,13 @@ def add(commands: Any) -> None:
     parser = add_command(
         commands,
         "adapterdrop",
-        "score and speed without the adapters of more and more layers",
+        "measure score and speed as adapters are dropped layer by layer",
         EXAMPLE,
         run=_run,
     )
     add_model_flags(parser)
     add_curve_flags(parser)
-    parser.add_argument("--from_top", action="store_true", help="the last layers go first (the first do)")
+    parser.add_argument("--from_top", action="store_true", help="drop the last layers first (default: the first)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

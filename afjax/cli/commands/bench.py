@@ -19,12 +19,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
     parser.add_argument("--mode", required=True, choices=("train", "eval"))
     parser.add_argument("--num_adapters", type=int, default=1, help="how many adapters are fused (1)")
-    parser.add_argument("--batch_size", type=int, default=8, help="rows a step (8)")
-    parser.add_argument("--max_length", type=int, default=128, help="tokens a row (128)")
+    parser.add_argument("--batch_size", type=int, default=8, help="rows per step (8)")
+    parser.add_argument("--max_length", type=int, default=128, help="tokens per row (128)")
     parser.add_argument("--num_steps", type=int, default=5, help="timed steps (5)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop")
     parser.add_argument(
-        "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen trunk (float32)"
+        "--trunk_dtype", default="float32", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (float32)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 

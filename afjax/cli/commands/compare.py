@@ -15,26 +15,26 @@ examples:
       --source=builtin:target
   afjax compare runs/rte-0,runs/rte-1,runs/rte-2 runs/fusion-0,runs/fusion-1,runs/fusion-2 --data_dir=DATA --json
 
-A and B are models of a store (adapter:NAME, fusion:NAME, head:NAME, with :HEAD behind where the head has another name)
-or workdirs, with commas between several runs, which are paired in order. A sweep of one setting stands for its runs."""
+A and B are models of a store (adapter:NAME, fusion:NAME, head:NAME; append :HEAD if the head has another name) or
+workdirs. Separate several runs by commas; they are paired in order. A sweep of a single setting counts as its runs."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "compare", "test whether B is better than A on the same rows", EXAMPLE, run=_run)
-    parser.add_argument("a", metavar="A", help="a model of --store, as in adapter:rte, or a workdir; or several")
-    parser.add_argument("b", metavar="B", help="likewise")
-    parser.add_argument("--store", default="", help="of models; of workdirs where it was moved")
-    parser.add_argument("--trunk", default="", help="of models and workdirs whose trunk was moved")
-    parser.add_argument("--task", default="", help="which task of a run on several")
+    parser.add_argument("a", metavar="A", help="one or several models of --store, such as adapter:rte, or workdirs")
+    parser.add_argument("b", metavar="B", help="the same for B")
+    parser.add_argument("--store", default="", help="the store of the models, or of the workdirs if it was moved")
+    parser.add_argument("--trunk", default="", help="the trunk, if it was moved")
+    parser.add_argument("--task", default="", help="the task, if a run has several")
     add_mismatch_flag(parser)
     add_source_flags(parser, required=False)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--metric", default="", help="what to decide by (as early stopping did)")
-    parser.add_argument("--resamples", type=int, default=10_000, help="of the bootstrap (10000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap's draws (0)")
-    parser.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as in training)")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--metric", default="", help="the metric to compare (as for early stopping)")
+    parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 

@@ -21,7 +21,7 @@ examples:
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "configs", "list the built-in configs and their arguments", EXAMPLE, run=_run)
-    parser.add_argument("config", nargs="?", metavar="NAME", help="show one: a built-in config, or FILE.py")
+    parser.add_argument("config", nargs="?", metavar="NAME", help="a built-in config or FILE.py to show")
 
 
 def _run(arguments: argparse.Namespace) -> int:

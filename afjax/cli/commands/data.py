@@ -15,7 +15,7 @@ examples:
   afjax data show reviews.csv --text_a=review --label=stars
   afjax data list
 
-DATA is the folder that holds the tasks' folders: benchmarks' own downloads, or folders of train, dev and test files."""
+DATA is the folder that holds the tasks' folders: benchmarks' downloads, or folders with train, dev and test files."""
 
 
 def add(commands: Any) -> None:
@@ -27,9 +27,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--source", default="", help="a task's own folder or file, builtin:NAME or tfds:NAME")
     for setting in ("text_a", "text_b", "label"):
         parser.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
-    parser.add_argument("--trunk", default="minilm", help="whose tokens to count (minilm)")
+    parser.add_argument("--trunk", default="minilm", help="the trunk whose tokenizer is used (minilm)")
     add_length_flag(parser)
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a training step (32)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per training step (32)")
     parser.add_argument("--split", default="", choices=("train", "dev", "test"), help="one split (all)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 

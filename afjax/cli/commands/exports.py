@@ -12,7 +12,7 @@ examples:
   afjax export adapterhub entail --store=runs/quickstart/store --output=entail
   afjax export adapterhub target-fusion --store=runs/quickstart/store --output=target-fusion --weights=bin
 
-An adapter goes with the head of its name, a fusion with its adapters and the head of its name. In Python:
+An adapter is exported with the head of its name, a fusion with its adapters and the head of its name. In Python:
   model.load_adapter("entail", use_safetensors=True)
   model.load_adapter_setup("target-fusion", set_active=True)"""
 
@@ -21,13 +21,13 @@ example:
   afjax export stablehlo --store=runs/quickstart/store --trunk=minilm --fusion=target-fusion --head=target-fusion \\
       --output=target.stablehlo --platforms=cpu,tpu
 
-The file holds weights and program; it takes tokens, types and mask of any batch size and any length up to --max_length,
-and gives logits. FILE.json beside it says what they are, and how to run it with JAX alone."""
+The file holds the weights and the program. Its inputs are tokens, types and mask, of any batch size and any length up
+to --max_length; its outputs are logits. FILE.json describes them, and how to run the file with only JAX."""
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    exports = add_group(commands, "export", "write what a store holds for other programs")
+    exports = add_group(commands, "export", "export stored models for other programs")
     adapterhub = add_command(
         exports,
         "adapterhub",
@@ -36,14 +36,16 @@ def add(commands: Any) -> None:
         group="export",
         run=_adapterhub,
     )
-    adapterhub.add_argument("name", metavar="NAME", help="of an adapter, a fusion or a head")
+    adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapterhub.add_argument("--output", required=True, type=Path, help="the folder to make")
-    adapterhub.add_argument("--kind", choices=("adapter", "fusion", "head"), help="where several have the name")
+    adapterhub.add_argument("--output", required=True, type=Path, help="the folder to create")
+    adapterhub.add_argument(
+        "--kind", choices=("adapter", "fusion", "head"), help="which one, if several artefacts have the name"
+    )
     adapterhub.add_argument(
         "--weights", default="safetensors", choices=("safetensors", "bin"), help="bin needs PyTorch (safetensors)"
     )
-    adapterhub.add_argument("--num_choices", type=int, help="choices a row, where a head does not name them")
+    adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record their number")
 
     stablehlo = add_command(
         exports,
@@ -55,9 +57,9 @@ def add(commands: Any) -> None:
     )
     add_stored_model_flags(stablehlo)
     stablehlo.add_argument("--output", required=True, metavar="FILE", help="the file; FILE.json describes it")
-    stablehlo.add_argument("--max_length", type=int, default=128, help="the most tokens a row may have (128)")
+    stablehlo.add_argument("--max_length", type=int, default=128, help="maximum number of tokens per row (128)")
     stablehlo.add_argument(
-        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="what it is to run on (cpu,cuda,tpu)"
+        "--platforms", default="cpu,cuda,tpu", metavar="NAME,...", help="platforms to export for (cpu,cuda,tpu)"
     )
 
 

@@ -15,8 +15,8 @@ examples:
   afjax import adapterhub USER/REPO --store=store --name=rte
   afjax import adapterhub saved/setup --store=store --name=rte-fusion
 
-SOURCE is what the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup wrote. A fusion
-alone needs its adapters in the store; a setup brings them."""
+SOURCE is the output of the adapters library's save_adapter, save_adapter_fusion, save_head or save_adapter_setup. The
+adapters of a fusion must already be in the store; a setup includes them."""
 
 IMPORT_ADAPTER_BERT_EXAMPLE = """\
 example:
@@ -24,15 +24,15 @@ example:
   afjax import adapter-bert runs/mrpc/model.ckpt-343 --trunk=bert --store=store --name=mrpc
   afjax eval --store=store --trunk=bert --adapter=mrpc --head=mrpc --data_dir=DATA
 
-The trunk is the pretrained BERT that the adapter was trained from; the checkpoint's frozen weights must be its own."""
+The trunk is the pretrained BERT that the adapter was trained from. The checkpoint's frozen weights must equal it."""
 
 IMPORT_BERT_EXAMPLE = """\
 example:
   afjax import bert uncased_L-12_H-768_A-12 --output=bert
   afjax import bert uncased_L-12_H-768_A-12/bert_model.ckpt --output=gs://BUCKET/bert --gelu=tanh
 
-By "gelu" Google's later code, and adapter-bert's, means the tanh approximation; Hugging Face's copies of the same
-weights, and Google's first code, the exact one."""
+In Google's later code and in adapter-bert, "gelu" is the tanh approximation. In Google's first code and in Hugging
+Face's copies of the same weights, it is the exact function."""
 
 IMPORT_BERT_N_PALS_EXAMPLE = """\
 example:
@@ -40,25 +40,25 @@ example:
       --tasks=cola,mrpc,mnli,rte,stsb,sst2,qqp,qnli --output=pals-trunk --store=store
   afjax eval --store=store --trunk=pals-trunk --adapter=rte --head=rte --data_dir=DATA
 
-The tasks stand in the order in which the authors' code has them, which for --tasks=all is the one above."""
+List the tasks in the order of the authors' code. For its --tasks=all, that is the order above."""
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    imports = add_group(commands, "import", "bring in adapters and trunks of other code")
+    imports = add_group(commands, "import", "import adapters and trunks from other libraries")
     adapterhub = add_command(
         imports,
         "adapterhub",
-        "take over what AdapterHub's library saved",
+        "import an artefact of AdapterHub's library",
         IMPORT_ADAPTERHUB_EXAMPLE,
         group="import",
         run=_adapterhub,
     )
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapterhub.add_argument("--name", default="", help="of the adapter, or of a setup's fusion (their own)")
-    adapterhub.add_argument("--trunk", default="", help="what it was trained on (what it says)")
-    adapterhub.add_argument("--overwrite", action="store_true", help="replace what has the name already")
+    adapterhub.add_argument("--name", default="", help="a new name for the adapter, or a setup's fusion (its own)")
+    adapterhub.add_argument("--trunk", default="", help="the trunk it was trained on (the one it records)")
+    adapterhub.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same name")
 
     _add_adapter_bert(imports)
     _add_bert(imports)
@@ -66,49 +66,53 @@ def add(commands: Any) -> None:
 
 
 def _add_adapter_bert(imports: Any) -> None:
-    summary = "Houlsby 2019's own checkpoint, as an adapter and a head"
+    summary = "import a checkpoint of Houlsby 2019's code as an adapter and a head"
     adapter = add_command(
         imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, group="import", run=_adapter_bert
     )
-    adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or a folder that has one")
+    adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or its folder")
     adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
     adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    adapter.add_argument("--name", required=True, help="of the adapter and the head in the store")
+    adapter.add_argument("--name", required=True, help="name of the adapter and the head in the store")
     adapter.add_argument("--task", default="", help="the benchmark's task (as --name)")
-    adapter.add_argument("--labels", default="", metavar="NAME,NAME", help="of the outputs (the task's, or 0,1,...)")
+    adapter.add_argument(
+        "--labels", default="", metavar="NAME,NAME", help="labels of the outputs (the task's, or 0,1,...)"
+    )
     add_length_flag(adapter)
     add_overwrite_flag(adapter)
 
 
 def _add_bert(imports: Any) -> None:
     bert = add_command(
-        imports, "bert", "Google's own BERT, as a trunk's folder", IMPORT_BERT_EXAMPLE, group="import", run=_bert
+        imports, "bert", "import Google's BERT checkpoint as a trunk", IMPORT_BERT_EXAMPLE, group="import", run=_bert
     )
-    bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or the folder that has it")
+    bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or its folder")
     bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
-    bert.add_argument("--config", metavar="FILE", help="bert_config.json (that beside the checkpoint)")
-    bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='what "gelu" is (exact)')
+    bert.add_argument("--config", metavar="FILE", help="bert_config.json (the one next to the checkpoint)")
+    bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='the meaning of "gelu" (exact)')
     _add_vocabulary_flags(bert, "the checkpoint")
     add_overwrite_flag(bert)
 
 
 def _add_bert_n_pals(imports: Any) -> None:
-    summary = "Stickland & Murray 2019's own checkpoint, as a trunk, adapters and heads"
+    summary = "import a checkpoint of Stickland & Murray 2019's code as a trunk, adapters and heads"
     pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
     pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
     pals.add_argument("--config", required=True, metavar="FILE", help="the config it was trained with")
-    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in its order")
+    pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="its tasks, in the order of the checkpoint")
     pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
     pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
-    pals.add_argument("--name", default="", help="stands before each task's name in the store: NAME-TASK")
+    pals.add_argument("--name", default="", help="prefix of each task's name in the store: NAME-TASK")
     _add_vocabulary_flags(pals, "--config")
     add_length_flag(pals)
     add_overwrite_flag(pals)
 
 
 def _add_vocabulary_flags(parser: argparse.ArgumentParser, beside: str) -> None:
-    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (that beside {beside})")
-    parser.add_argument("--case", choices=("cased", "uncased"), help="of the tokenizer (as the vocabulary is)")
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (the one next to {beside})")
+    parser.add_argument(
+        "--case", choices=("cased", "uncased"), help="whether the tokenizer is cased (inferred from the vocabulary)"
+    )
 
 
 def _adapterhub(arguments: argparse.Namespace) -> int:
@@ -143,8 +147,8 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
     lines = _stored(model, arguments.store)
     if model.trunk.config.activation != "gelu_tanh":
         lines.append(
-            f"The authors' code computes with the tanh approximation of GELU in BERT too, the trunk {arguments.trunk} "
-            "with another: logits will differ slightly (afjax import bert --gelu=tanh makes a trunk that agrees)."
+            f"The authors' code uses the tanh approximation of GELU in BERT too; the trunk {arguments.trunk} does not. "
+            "Logits will differ slightly; afjax import bert --gelu=tanh makes a trunk that agrees."
         )
     print("\n".join(lines))
     return 0

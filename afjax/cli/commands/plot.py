@@ -44,13 +44,13 @@ example:
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    plots = add_group(commands, "plot", "draw the papers' figures from what was trained", metavar="FIGURE")
+    plots = add_group(commands, "plot", "draw the papers' figures", metavar="FIGURE")
     plot_activations.add(plots)
     plot_spans.add(plots)
     figures = {
-        "differences": ("scores minus full fine-tuning's, a task a group", DIFFERENCES_EXAMPLE),
+        "differences": ("scores minus full fine-tuning's, grouped by task", DIFFERENCES_EXAMPLE),
         "tradeoff": ("score against trained parameters", TRADEOFF_EXAMPLE),
-        "robustness": ("score against the adapters' start and size, from a sweep", ROBUSTNESS_EXAMPLE),
+        "robustness": ("score against the adapters' initialization scale and size, from a sweep", ROBUSTNESS_EXAMPLE),
         "search": ("the search for the adapter's architecture, from its sweep", SEARCH_EXAMPLE),
     }
     for name, (summary, example) in figures.items():
@@ -58,9 +58,9 @@ def add(commands: Any) -> None:
         add_runs_flags(parser)
         parser.add_argument("--output", required=True, type=Path, help="the name of the files .png, .svg and .csv")
         if name == "differences":
-            parser.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
+            parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods, in this order (all)")
         if name == "tradeoff":
-            parser.add_argument("--task", default="", help="one task, in place of percentiles over all")
+            parser.add_argument("--task", default="", help="a single task, instead of percentiles over all tasks")
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:

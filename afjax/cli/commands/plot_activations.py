@@ -19,27 +19,29 @@ examples:
       --text="All cats sleep." --text_b="Some cats sleep." --output=figures/sentence
 
 One fusion gives layers x adapters, several give fusions x adapters of each layer, a text gives adapters x tokens.
-Written are OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
+The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 
 
 def add(plots: Any) -> None:
     """Adds the command to the figures."""
-    summary = "what fusions listen to, over a split or at every token of a text"
+    summary = "plot the adapters that fusions attend to, over a split or per token of a text"
     parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
-    parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one a target task")
+    parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one per target task")
     parser.add_argument("--head", default="", metavar="NAME,NAME", help="their heads (those trained with them)")
     add_mismatch_flag(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--source", metavar="SOURCE,SOURCE", help="each one's rows, as for eval (those it trained on)")
-    source.add_argument("--data_dir", help="the folder of all tasks, where each head's task is found by its name")
-    source.add_argument("--text", help="one text in place of rows")
+    source.add_argument(
+        "--source", metavar="SOURCE,SOURCE", help="the rows of each fusion, as for eval (those it was trained on)"
+    )
+    source.add_argument("--data_dir", help="the folder with all tasks' folders; each head's task is found by name")
+    source.add_argument("--text", help="one text instead of rows")
     parser.add_argument("--text_b", help="the second text of a pair")
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="which rows (dev)")
     parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
-    parser.add_argument("--by_label", action="store_true", help="also over the rows of each label")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--by_label", action="store_true", help="also plot the rows of each label separately")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
 
 
@@ -66,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError("A text is shown for one fusion and has no label; give one --fusion, and no --by_label.")
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
         if text is not None and not text.strip():
-            raise UserError(f"{flag} is blank; give it words, whose tokens the figure shows.")
+            raise UserError(f"{flag} is blank; give a text, whose tokens the figure shows.")
     heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
     for name in fusions:
         # Checked before a head is loaded, so that for a wrong name the message says that no fusion has it.
@@ -107,5 +109,5 @@ def _one_each(given: str, fusions: list[str], flag: str) -> list[str]:
 def _layers(given: str) -> list[int]:
     words = given.split(",") if given else []
     if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
-        raise UserError(f"--layers is {given}; give layers by their numbers, as in 0,1,2.")
+        raise UserError(f"--layers is {given}; give layer numbers, as in 0,1,2.")
     return [int(word) for word in words]

@@ -12,18 +12,18 @@ example:
   afjax plot spans --store=runs/quickstart/store --trunk=minilm --adapter=entail --head=entail \\
       --source=builtin:entail --output=figures/spans
 
-Adapters alone are removed: LayerNorms that were trained with them stay. Written are OUTPUT.png, OUTPUT.svg and
+Only adapters are removed; LayerNorms that were trained with them stay. The command writes OUTPUT.png, OUTPUT.svg and
 OUTPUT.csv, which has every metric of every span."""
 
 
 def add(plots: Any) -> None:
     """Adds the command to the figures."""
-    summary = "what is lost without the adapters of each span of layers"
+    summary = "plot the drop in score without the adapters of each span of layers"
     parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
     add_model_flags(parser)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
-    parser.add_argument("--metric", default="", help="the one that is drawn (the task's)")
+    parser.add_argument("--metric", default="", help="the metric to plot (the task's)")
     parser.add_argument("--output", required=True, type=Path, metavar="NAME", help="the files' common name")
 
 

@@ -27,14 +27,14 @@ def add(commands: Any) -> None:
     add_model_flags(parser)
     parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
     parser.add_argument(
-        "--input", required=True, metavar="FILE", help="rows: .jsonl, .tsv or .csv, also .gz; - for the standard input"
+        "--input", required=True, metavar="FILE", help="rows: .jsonl, .tsv or .csv, also .gz; - for standard input"
     )
     parser.add_argument(
-        "--input_format", choices=("jsonl", "tsv", "csv"), help="of the input (as its name says; - is jsonl)"
+        "--input_format",
+        choices=("jsonl", "tsv", "csv"),
+        help="format of the input (from the file's name; jsonl for -)",
     )
-    parser.add_argument(
-        "--output", default="-", metavar="FILE", help="predictions, .jsonl; - for the standard output (-)"
-    )
+    parser.add_argument("--output", default="-", metavar="FILE", help="predictions, .jsonl; - for standard output (-)")
     parser.add_argument(
         "--keep",
         default="",
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     files = [os.path.realpath(path) for path in (arguments.input, arguments.output) if path != STANDARD]
     if len(files) == 2 and files[0] == files[1]:
-        raise UserError(f"--input and --output are both {arguments.input}; give --output another file.")
+        raise UserError(f"--input and --output are both {arguments.input}; give another --output.")
     keep = parse_keep(arguments.keep, FIELDS)
     task_model = load_stored_model(arguments)
     rows = read_prediction_rows(

@@ -21,13 +21,13 @@ Adapters are ranked, layer by layer, by their share of the fusion's attention ov
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(
-        commands, "prune", "score and speed with fewer adapters in each layer's fusion", EXAMPLE, run=_run
+        commands, "prune", "measure score and speed with fewer adapters per fusion layer", EXAMPLE, run=_run
     )
     add_model_flags(parser)
     add_curve_flags(parser)
     parser.add_argument("--rank_rows", type=int, default=1000, help="train rows to rank the adapters over (1000)")
     parser.add_argument("--keep", type=int, help="how many adapters each layer of the stored fusion keeps")
-    parser.add_argument("--name", default="", help="under which name the pruned fusion and its head are stored")
+    parser.add_argument("--name", default="", help="name for the stored pruned fusion and its head")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -69,5 +69,5 @@ def _run(arguments: argparse.Namespace) -> int:
     show_curve(points, task_model.task.main_metric, output)
     if kept is not None:
         task_model.with_kept(kept).renamed(name).save(store)
-        print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters a layer, in {store}")
+        print(f"\nStored the fusion and head {name}, {keep} of {len(members)} adapters per layer, in {store}")
     return 0

@@ -16,20 +16,20 @@ examples:
   afjax report --workdir=runs/quickstart --output=report.html
   afjax report --workdir=runs/sweep-rte --data_dir=DATA --output=report.html --mistakes=50
 
-The page is one file that needs no network. A sweep's folder, or one with several workdirs in it, is reported as a
-whole: scores with their spread over seeds, and the rows of its best run."""
+The page is one file that needs no network. For a sweep's folder, or a folder of several workdirs, it shows the scores
+with their spread over seeds, and the rows of the best run."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
-    parser = add_command(commands, "report", "all about a workdir's runs, as one HTML page", EXAMPLE, run=_run)
+    parser = add_command(commands, "report", "write an HTML report on a workdir's runs", EXAMPLE, run=_run)
     parser.add_argument("--workdir", required=True, type=epath.Path, help="a run's or a sweep's folder, or gs://...")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE.html", help="the page")
-    parser.add_argument("--store", default="", help="where the runs saved what they trained, if moved")
-    parser.add_argument("--trunk", default="", help="what they were trained on (as the config says)")
+    parser.add_argument("--store", default="", help="the runs' store, if it was moved")
+    parser.add_argument("--trunk", default="", help="their trunk, if it was moved (as in the config)")
     add_source_flags(parser, required=False)
-    parser.add_argument("--mistakes", type=int, default=20, help="how many of the rows it got wrong to show (20)")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
+    parser.add_argument("--mistakes", type=int, default=20, help="how many misclassified rows to show (20)")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -20,51 +20,61 @@ examples:
   afjax store push rte --store=store --repo=USER/REPO --license=apache-2.0 --private
   afjax store pull USER/REPO --store=other --name=their-rte
 
-An adapter takes the head of its name along, a fusion its adapters and its head. A model card is written; paths of this
-machine are cut to their last part. What comes in is checked wholly before any of it enters the store."""
+An adapter is shared with the head of its name, a fusion with its adapters and its head. A model card is written; paths
+of this machine are cut to their last part. Incoming artefacts are fully checked before any enters the store."""
 _NAME = 'Give a NAME with "store show", and none with "store ls" and "store verify".'
 
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
-    actions = add_group(commands, "store", "list, check or share what a store holds", STORE_EXAMPLE, "ACTION")
+    actions = add_group(commands, "store", "list, check or share the artefacts of a store", STORE_EXAMPLE, "ACTION")
     for action, summary, run in (
-        ("ls", "list what a store holds", _list),
-        ("show", "all about the artefacts of one name", _show),
-        ("verify", "read all that a store holds and check it", _verify),
+        ("ls", "list the artefacts of a store", _list),
+        ("show", "show the artefacts with a name", _show),
+        ("verify", "read and check all artefacts of a store", _verify),
     ):
         parser = add_command(actions, action, summary, STORE_EXAMPLE, group="store", run=run)
-        parser.add_argument("name", nargs="?", help="of what to show")
+        parser.add_argument("name", nargs="?", help="name of the artefacts to show")
     pack = add_command(
-        actions, "pack", "write an artefact and what belongs to it to one file", SHARE_EXAMPLE, group="store", run=_pack
+        actions, "pack", "write an artefact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
     )
     push = add_command(
-        actions, "push", "put an artefact on the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
+        actions, "push", "upload an artefact to the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
     )
     for out in (pack, push):
-        out.add_argument("name", metavar="NAME", help="of what to share")
-        out.add_argument("--kind", default="", choices=("adapters", "fusion", "heads"), help="where two have that name")
-        out.add_argument("--license", default="", metavar="ID", help="for the model card, as in apache-2.0 (unknown)")
-    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file, replaced where it is there")
-    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository, made where it is missing")
-    push.add_argument("--private", action="store_true", help="a new repository is private")
+        out.add_argument("name", metavar="NAME", help="name of the artefact to share")
+        out.add_argument(
+            "--kind",
+            default="",
+            choices=("adapters", "fusion", "heads"),
+            help="which one, if two artefacts have the name",
+        )
+        out.add_argument("--license", default="", metavar="ID", help="for the model card, such as apache-2.0 (unknown)")
+    pack.add_argument("--output", required=True, metavar="FILE.tar", help="the file; replaced if it exists")
+    push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if it does not exist")
+    push.add_argument("--private", action="store_true", help="make a new repository private")
     unpack = add_command(
         actions,
         "unpack",
-        "check a packed file, and put it into a store",
+        "check a packed file and add it to a store",
         SHARE_EXAMPLE,
         group="store",
         run=_unpack,
     )
-    unpack.add_argument("file", metavar="FILE.tar", help="what afjax store pack wrote")
+    unpack.add_argument("file", metavar="FILE.tar", help="a file that afjax store pack wrote")
     pull = add_command(
-        actions, "pull", "put what is on the Hugging Face hub into a store", SHARE_EXAMPLE, group="store", run=_pull
+        actions,
+        "pull",
+        "download artefacts from the Hugging Face hub into a store",
+        SHARE_EXAMPLE,
+        group="store",
+        run=_pull,
     )
-    pull.add_argument("repo", metavar="USER/REPO", help="what afjax store push wrote")
+    pull.add_argument("repo", metavar="USER/REPO", help="a repository that afjax store push wrote")
     pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
     for incoming in (unpack, pull):
-        incoming.add_argument("--name", default="", help="a new name for it and its head (its own)")
-        incoming.add_argument("--overwrite", action="store_true", help="replace what has these names")
+        incoming.add_argument("--name", default="", help="a new name for the artefact and its head (its own)")
+        incoming.add_argument("--overwrite", action="store_true", help="replace existing artefacts of the same names")
     for parser in actions.choices.values():
         parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
 

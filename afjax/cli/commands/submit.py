@@ -15,7 +15,7 @@ examples:
   afjax submit superglue --store=store --data_dir=DATA --output=submission --tasks=boolq,rte
   afjax submit squad --store=store --data_dir=DATA --output=submission --tasks=squad_v2
 
-A task's head is the store's of its name (see --names), with the fusion of that name, else the adapter, else alone."""
+A task's head is the one of its name (see --names). It uses the fusion of that name, else the adapter, else neither."""
 
 
 def add(commands: Any) -> None:
@@ -30,13 +30,13 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--data_dir", required=True, type=Path, help="the folder that holds the tasks' folders")
     parser.add_argument("--output", required=True, type=Path, help="a folder for the files")
-    parser.add_argument("--names", default="{task}", help="what each task's head is called ({task})")
+    parser.add_argument("--names", default="{task}", help="pattern of the heads' names ({task})")
     parser.add_argument("--tasks", default="", metavar="TASK,TASK", help="the tasks to predict (the benchmark's)")
-    parser.add_argument("--split", choices=("dev", "test"), help="of squad (dev); the others have test alone")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows a step (32)")
-    parser.add_argument("--max_length", type=int, help="tokens a row; longer rows are cut (as the head was trained)")
+    parser.add_argument("--split", choices=("dev", "test"), help="the split of squad (dev); the others only have test")
+    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
+    parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as the head was trained)")
     parser.add_argument(
-        "--partial", action="store_true", help="go on without missing heads and test sets; their scores mean nothing"
+        "--partial", action="store_true", help="continue without missing heads and test sets; their scores mean nothing"
     )
     add_mismatch_flag(parser)
 

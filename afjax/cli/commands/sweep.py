@@ -12,9 +12,9 @@ examples:
       --grid.train.learning_rate=1e-4,3e-4,1e-3 --grid.adapter.reduction_factor=16.0,64.0
   afjax sweep --config=experiment.py --workdir=runs/sweep --config.train.epochs=3
 
-Without --grid the config file says what to sweep, in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}.
-A sweep that was stopped goes on when the same command is given again, and so does one to which values or seeds are
-added; runs that failed are tried again. It exits with 1 where a run failed."""
+Without --grid, the config file defines the grid in get_sweep() -> {"train.learning_rate": [1e-4, 3e-4]}.
+To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are tried again.
+The exit code is 1 if a run failed."""
 
 
 def add(commands: Any) -> None:
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     parser = add_command(
         commands,
         "sweep",
-        "run a config over settings and seeds, choose on dev",
+        "run a config over settings and seeds, and choose on dev",
         EXAMPLE,
         run=_run,
         dotted=("--config.", "--grid."),
@@ -31,7 +31,9 @@ def add(commands: Any) -> None:
         "--config", required=True, metavar="NAME[:key=value,...]", help="the experiment: a built-in config or FILE.py"
     )
     parser.add_argument("--workdir", required=True, help="the sweep's own folder; its runs are within")
-    parser.add_argument("--seeds", default="0", metavar="SEED,...", help="every setting is run with each (0)")
+    parser.add_argument(
+        "--seeds", default="0", metavar="SEED,...", help="random seeds; each setting is run with each seed (0)"
+    )
     parser.add_argument(
         "--grid.SETTING",
         dest="_",

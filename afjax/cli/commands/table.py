@@ -16,19 +16,21 @@ examples:
   afjax table arrows --runs=runs --format=latex --output=arrows.tex
 
 Layouts: adapterfusion (tasks by methods), arrows and differences (AdapterFusion's table 2 and figure 3), pals (methods
-and samplers), houlsby (parameters, scores). Below the table stand the commands that train what it lacks."""
+and samplers), houlsby (parameters, scores). The commands that train missing cells follow the table."""
 
 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
-    parser = add_command(commands, "table", "the papers' tables, from finished runs", EXAMPLE, run=_run)
+    parser = add_command(commands, "table", "print the papers' tables from finished runs", EXAMPLE, run=_run)
     parser.add_argument("layout", metavar="LAYOUT", help="adapterfusion, arrows, differences, pals or houlsby")
     add_runs_flags(parser)
-    parser.add_argument("--methods", default="", metavar="NAME,...", help="which, in this order (all)")
-    parser.add_argument("--seeds", default="", metavar="SEED,...", help="what each cell should have (what any has)")
-    parser.add_argument("--by_size", action="store_true", help="adapters of each size are a method of their own")
+    parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods, in this order (all)")
+    parser.add_argument(
+        "--seeds", default="", metavar="SEED,...", help="seeds that each cell should have (all seeds found)"
+    )
+    parser.add_argument("--by_size", action="store_true", help="count adapters of each size as a separate method")
     parser.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
-    parser.add_argument("--output", type=Path, help="the file (the terminal)")
+    parser.add_argument("--output", type=Path, help="the output file (the terminal)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ examples:
   afjax tpu --topology=v5p:2x2x1 --config=adapter --config.trunk=bert-large --config.scan_layers=True
 
 Nothing is run: the TPU's own compiler (pip install 'afjax[tpu]') compiles the real steps for that slice. The layers are
-one loop, which takes less than half the time to compile, unless --unrolled is given; of a config as it says. The batch
-is that of all chips."""
+compiled as one loop, which takes less than half the time, unless --unrolled is given; with --config, as its setting
+scan_layers says. The batch size is the total over all chips."""
 
 
 # Defaults of the flags that belong to --method. With --config these flags are refused, because a config has its own
@@ -37,26 +37,26 @@ METHOD_DEFAULTS: Mapping[str, Any] = {
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(
-        commands, "tpu", "what a run takes on a TPU slice, without one", EXAMPLE, run=_run, dotted=("--config.",)
+        commands, "tpu", "estimate a run's cost on a TPU slice, without a TPU", EXAMPLE, run=_run, dotted=("--config.",)
     )
     parser.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
-    parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment; else a method:")
+    parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment, instead of --method")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
     parser.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
     methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")
-    parser.add_argument("--method", choices=methods, help="what is trained; adapter: a Pfeiffer adapter")
+    parser.add_argument("--method", choices=methods, help="the method; adapter is a Pfeiffer adapter")
     parser.add_argument("--num_adapters", type=int, help="how many adapters are fused (16)")
     parser.add_argument("--num_tasks", type=int, help="how many tasks have PALs (8)")
-    parser.add_argument("--batch_size", type=int, help="rows a step of all chips (256)")
-    parser.add_argument("--max_length", type=int, help="tokens a row (128)")
-    parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="(bfloat16)")
-    parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="computed again (none)")
+    parser.add_argument("--batch_size", type=int, help="rows per step over all chips (256)")
+    parser.add_argument("--max_length", type=int, help="tokens per row (128)")
+    parser.add_argument("--trunk_dtype", choices=("float32", "bfloat16"), help="dtype of the frozen trunk (bfloat16)")
+    parser.add_argument("--remat", choices=("none", "matmuls", "layers"), help="what to rematerialize (none)")
     parser.add_argument("--fsdp", type=int, help="devices that share the parameters (1)")
     parser.add_argument("--tensor", type=int, help="devices that share each layer's units (1)")
     parser.add_argument(
         "--unrolled", action="store_true", default=None, help="compile the layers as straight-line code"
     )
-    parser.add_argument("--no_fit", action="store_true", help="do not look for the largest batch that fits (quicker)")
+    parser.add_argument("--no_fit", action="store_true", help="do not search for the largest batch that fits (faster)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 

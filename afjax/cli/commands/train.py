@@ -24,15 +24,15 @@ examples:
   afjax train --config=single:task=rte,data=DATA/rte --workdir=runs/rte --store=store \\
       --config.train.learning_rate=3e-4 --config.seed=1
 
-NAME is a built-in config (afjax configs lists them), FILE.py one of your own.
-To resume a stopped run, give the same command again.
+NAME is a built-in config (afjax configs lists them), FILE.py is your own.
+To resume a stopped run, run the same command again.
 
-All devices are used, as --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor say. The hosts of a Cloud TPU
-slice find each other; elsewhere start the same command on each, with its own --process_id:
+All devices are used, as set by --config.mesh.data, --config.mesh.fsdp and --config.mesh.tensor. The hosts of a Cloud
+TPU slice are discovered automatically. Elsewhere, start the same command on each host, with its own --process_id:
   afjax train ... --workdir=gs://BUCKET/run --coordinator_address=HOST0:8476 --num_processes=2 --process_id=0
 
-Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 a mistake to put right; 75 stopped by SIGTERM, all steps
-saved; 76 another host was lost."""
+Exit codes: 0 done; 1 Cloud Storage failed for a while; 2 an error to fix; 75 stopped by SIGTERM, all steps saved;
+76 another host was lost."""
 
 
 def add(commands: Any) -> None:
@@ -48,8 +48,12 @@ def add(commands: Any) -> None:
         help="the experiment: a built-in config, FILE.py, or WORKDIR/config.json",
     )
     parser.add_argument("--workdir", required=True, help="the run's own folder, or gs://...")
-    parser.add_argument("--store", help="where what is trained is kept, or gs://... (as it began; WORKDIR/store)")
-    parser.add_argument("--coordinator_address", default="", metavar="HOST:PORT", help="of the first of several hosts")
+    parser.add_argument(
+        "--store", help="the store for trained models, or gs://... (as when the run began; WORKDIR/store)"
+    )
+    parser.add_argument(
+        "--coordinator_address", default="", metavar="HOST:PORT", help="address of the first host, if there are several"
+    )
     parser.add_argument("--num_processes", type=int, help="how many hosts there are")
     parser.add_argument("--process_id", type=int, help="this host's number, from 0")
     parser.add_argument(
@@ -91,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
             if not reason.startswith("RESOURCE_EXHAUSTED"):
                 raise
             raise UserError(
-                f"The run does not fit the devices' memory ({reason}); take fewer rows (train.batch_size), "
+                f"The run does not fit the devices' memory ({reason}); use fewer rows (train.batch_size), "
                 "remat=layers, trunk_dtype=bfloat16, or mesh.fsdp."
             ) from error
         if hosts.is_first_host():

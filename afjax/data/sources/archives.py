@@ -44,7 +44,9 @@ def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
     except UserError:
         raise
     except _DAMAGED as error:
-        raise UserError(f"{archive} is truncated, damaged or no {kind} archive ({error}); fetch it again.") from error
+        raise UserError(
+            f"{archive} is truncated, damaged or not a {kind} archive ({error}); fetch it again."
+        ) from error
     except OSError as error:
         raise UserError(f"The archive {archive} cannot be read ({error.strerror or error}).") from error
 

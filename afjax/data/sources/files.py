@@ -135,7 +135,7 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{path} ends in the middle of its gzip data after line {number}; fetch it again.") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"{path} is not sound gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
+            f"{path} is not valid gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
             "if it is plain text."
         ) from error
     except (OSError, ValueError) as error:
@@ -162,7 +162,9 @@ def decode(source: str, raw: bytes, encodings: tuple[str, ...], first_line: int 
         if "\0" in text:
             # UTF-16 without a byte order mark decodes as UTF-8, with NUL characters between the letters.
             line = first_line + text[: text.index("\0")].count("\n")
-            raise UserError(f"{source}:{line} holds a NUL byte, as UTF-16 and binary files do; save the file as UTF-8.")
+            raise UserError(
+                f"{source}:{line} contains a NUL byte, as UTF-16 and binary files do; save the file as UTF-8."
+            )
         return text
     assert first_error is not None
     before = raw[: first_error.start]
@@ -218,8 +220,8 @@ def table_rows(
         elif len(values) != len(columns):
             given = "the format has" if names else "the first line names"
             raise UserError(
-                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); put "
-                f"the {'tabs' if tabs else 'commas and quotes'} of this line right."
+                f"{path}:{number} has {len(values)} columns, but {given} {len(columns)} ({', '.join(columns)}); "
+                f"correct the {'tabs' if tabs else 'commas and quotes'} of this line."
             )
         else:
             yield f"{path}:{number}", dict(zip(columns, values, strict=True))
@@ -231,7 +233,7 @@ def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
         if len(values) == 1 and character in values[0] and wrong != right:
-            own = f", or, if it is a file of your own, let its name end in {ending}" if ending else ""
+            own = f", or, if it is a file of your own, give it a name that ends in {ending}" if ending else ""
             raise UserError(
                 f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
                 f"file with {right}{own}."

@@ -87,8 +87,8 @@ def split_path(task: TaskConfig, split: Split) -> Path | None:
     if is_one_file(task):
         if chosen and split == "train":
             raise UserError(
-                f"The task {task.name} has the train file {chosen} and the source {task.source}, which is a file as "
-                "well; leave one of them out."
+                f"The task {task.name} has the train file {chosen} and the source {task.source}, which is also a "
+                "file; give only one of them."
             )
         return source.parent / fetched(chosen) if chosen else source if split == "train" else None
     if chosen:

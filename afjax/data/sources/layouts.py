@@ -158,7 +158,8 @@ def add_labels(
     lines = [(number, line.strip()) for number, line in read_lines(labels_path) if line.strip()]
     if len(lines) != len(rows):
         raise UserError(
-            f"{labels_path} has {len(lines)} labels, but {path} {len(rows)} rows; fetch both again, from one place."
+            f"{labels_path} has {len(lines)} labels, but {path} has {len(rows)} rows; fetch both again "
+            "from the same place."
         )
     for (place, row), (number, line) in zip(rows, lines, strict=True):
         if line not in meaning:
@@ -274,7 +275,7 @@ class Squad(Files):
             if start < 0 or found != answer:
                 raise UserError(
                     f"{place} has the answer {shorten(answer)} at {start}, where its context has {shorten(found)}; "
-                    "fetch the file again, or mend answer_start (it counts characters from 0)."
+                    "fetch the file again, or correct answer_start (it counts characters from 0)."
                 )
         return row
 

@@ -69,7 +69,7 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         tfds="glue/sst2",
     ),
     "mrpc": OfficialTask(
-        about="Whether two sentences from the news mean the same (Dolan 2005; GLUE).",
+        about="Whether two sentences from the news mean the same thing (Dolan 2005; GLUE).",
         folders=glue("MRPC"),
         layouts=(
             Table(train=("train.tsv",), dev=("dev.tsv",), row=MRPC_ROW),
@@ -80,7 +80,7 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         tfds="glue/mrpc",
     ),
     "qqp": OfficialTask(
-        about="Whether two questions on Quora ask the same (GLUE).",
+        about="Whether two questions on Quora ask the same thing (GLUE).",
         folders=glue("QQP"),
         layouts=(
             Table(
@@ -101,8 +101,8 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         kind="regression",
         tfds="glue/stsb",
     ),
-    "mnli": mnli("Entailment across genres, those of train (Williams 2018; GLUE).", "matched"),
-    "mnli_mismatched": mnli("Entailment, other genres than in train (GLUE).", "mismatched"),
+    "mnli": mnli("Entailment in the genres of train (Williams 2018; GLUE).", "matched"),
+    "mnli_mismatched": mnli("Entailment in genres that train does not have (GLUE).", "mismatched"),
     "qnli": OfficialTask(
         about="Whether a sentence holds the answer to a question (from SQuAD; GLUE).",
         folders=glue("QNLI"),

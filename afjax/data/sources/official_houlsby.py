@@ -40,7 +40,7 @@ def _crowdflower(
 ) -> tuple[str, OfficialTask]:
     """A task of CrowdFlower's "Data for Everyone", which has no splits. Labels in ``drop`` are not classes."""
     table = spreadsheet(files, fields(text=text, label=label, rename=rename), drop)
-    about = f"{about} (CrowdFlower; of the additional tasks of Houlsby 2019)"
+    about = f"{about} (CrowdFlower; one of Houlsby 2019's additional tasks)"
     return f"crowdflower_{name}", OfficialTask(
         about=about, folders=("crowdflower", f"crowdflower_{name}", "CrowdFlower"), layouts=(table,), labels=labels
     )

@@ -64,15 +64,17 @@ MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
         kind="multiple_choice",
         labels=("A", "B", "C"),
     ),
-    "winogrande": winogrande("WinoGrande (Sakaguchi 2020), the largest train there.", "xl", "l", "m", "s", "xs"),
-    "winogrande_xs": winogrande("WinoGrande, the train of 160 rows.", "xs"),
-    "winogrande_s": winogrande("WinoGrande, the train of 640 rows.", "s"),
-    "winogrande_m": winogrande("WinoGrande, the train of 2558 rows.", "m"),
-    "winogrande_l": winogrande("WinoGrande, the train of 10234 rows.", "l"),
-    "winogrande_xl": winogrande("WinoGrande, the train of 40398 rows.", "xl"),
-    "winogrande_debiased": winogrande("WinoGrande, the debiased train of 9248 rows.", "debiased"),
+    "winogrande": winogrande(
+        "WinoGrande (Sakaguchi 2020), the largest train split available.", "xl", "l", "m", "s", "xs"
+    ),
+    "winogrande_xs": winogrande("WinoGrande, the train split of 160 rows.", "xs"),
+    "winogrande_s": winogrande("WinoGrande, the train split of 640 rows.", "s"),
+    "winogrande_m": winogrande("WinoGrande, the train split of 2558 rows.", "m"),
+    "winogrande_l": winogrande("WinoGrande, the train split of 10234 rows.", "l"),
+    "winogrande_xl": winogrande("WinoGrande, the train split of 40398 rows.", "xl"),
+    "winogrande_debiased": winogrande("WinoGrande, the debiased train split of 9248 rows.", "debiased"),
     "hellaswag": OfficialTask(
-        about="HellaSwag: four ways on from a situation (Zellers 2019).",
+        about="HellaSwag: four continuations of a situation (Zellers 2019).",
         folders=("hellaswag", "hellaswag/data", "HellaSwag"),
         layouts=(
             JsonLines(

@@ -85,7 +85,7 @@ def open_builder(source: str) -> Any:
         builder = tensorflow_datasets.builder(name)
     except tensorflow_datasets.core.DatasetNotFoundError as error:
         raise UserError(
-            f'TFDS knows no dataset "{name}", or only with TensorFlow; check the name, run pip install "afjax[tfds]", '
+            f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install "afjax[tfds]", '
             "or give the folder of a dataset prepared as array_record."
         ) from error
     except ImportError as error:
@@ -137,7 +137,7 @@ def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, d
         try:
             yield f"{source}:{number}", {name: _plain(value) for name, value in row.items()}
         except UnicodeDecodeError as error:
-            raise UserError(f"{source}:{number} is not UTF-8; mend the dataset or drop the row.") from error
+            raise UserError(f"{source}:{number} is not UTF-8; correct the dataset or drop the row.") from error
 
 
 def _plain(value: Any) -> Any:

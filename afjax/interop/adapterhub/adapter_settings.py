@@ -113,7 +113,9 @@ def read_settings(part: Part) -> dict[str, Any]:
         )
     for setting, value in _ABSENT.items():
         if (given.get(setting) or False) != value:
-            raise UserError(f"{part.where} has {setting}={given[setting]}; bottlenecks of afjax have no such thing.")
+            raise UserError(
+                f"{part.where} has {setting}={given[setting]}; bottlenecks of afjax do not support this setting."
+            )
     known = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "invertible_adapter", "architecture"}
     unknown = [str(setting) for setting, value in given.items() if setting not in known and value]
     if unknown:
@@ -138,7 +140,7 @@ def read_config(settings: Mapping[str, Any], sizes: Mapping[int, int], trunk: Tr
     """Converts settings to an architecture. ``sizes`` has each layer's bottleneck size."""
     position = (bool(settings["mh_adapter"]), bool(settings["output_adapter"]))
     if position not in _POSITIONS:
-        raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is no adapter.")
+        raise UserError(f"{where} has neither mh_adapter nor output_adapter, so it is not an adapter.")
     residual, factor = settings["residual_before_ln"], settings["reduction_factor"]
     if residual not in tuple(_RESIDUALS):
         raise UserError(f'{where} has residual_before_ln={residual!r}; it can be true, false or "post_add".')
@@ -248,7 +250,7 @@ def bottleneck_sizes(settings: Mapping[str, Any], trunk: TrunkConfig, where: str
             if factor is None and layer in left_out:
                 continue
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1e-9 < factor < 1e9:
-            raise UserError(f"{where} has reduction_factor={given!r}, which says no size for layer {layer}.")
+            raise UserError(f"{where} has reduction_factor={given!r}, which gives no size for layer {layer}.")
         sizes[layer] = max(1, int(trunk.hidden_size // factor))
     return sizes
 

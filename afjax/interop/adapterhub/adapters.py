@@ -143,7 +143,7 @@ def _drop_twins(found: Mapping[tuple[str, int], dict[str, np.ndarray]], where: s
             twin, norm = tensors.pop(f"adapter_down.0.{kind}", None), tensors.get(f"adapter_norm_before.{kind}")
             if twin is not None and norm is not None and not np.array_equal(twin, norm):
                 raise UserError(
-                    f"{where}: the weights beside it have two LayerNorms in front of the adapter in layer {layer} "
+                    f"{where}: its weights have two LayerNorms before the adapter in layer {layer} "
                     f"{SUBLAYERS[slot]}, adapter_norm_before and adapter_down.0, which differ; fetch them again."
                 )
 
@@ -181,8 +181,8 @@ def _check_invertible(part: Part, settings: Mapping[str, Any], *, has_tensors: b
     declared = settings.get("inv_adapter") or settings.get("invertible_adapter")
     if (has_tensors or declared) and part.envelope.get("type") != "text_task":
         raise UserError(
-            f"{part.where} has an invertible adapter behind the embeddings (inv_adapter), as language adapters do; "
-            "afjax has none."
+            f"{part.where} has an invertible adapter after the embeddings (inv_adapter), as language adapters do; "
+            "afjax does not support these."
         )
 
 
@@ -190,9 +190,9 @@ def _notes(settings: Mapping[str, Any], sizes: Mapping[int, int], layers: tuple[
     notes = []
     for setting in ("dropout", "stochastic_depth"):
         if settings.get(setting):
-            notes.append(f"its {setting} of {settings[setting]}, which acts in training alone, is left out")
+            notes.append(f"its {setting} of {settings[setting]}, which only matters during training, is left out")
     if is_learnt(settings):
         notes.append("its learnt scaling is multiplied into the up-projection")
     if len({sizes[layer] for layer in layers}) > 1:
-        notes.append("its layers have bottlenecks of several sizes, filled up with zeros to the widest")
+        notes.append("its layers have bottlenecks of several sizes, zero-padded to the widest")
     return notes

@@ -73,7 +73,7 @@ def export_adapterhub(
     """
     output = expanded(output)
     if output.exists():
-        raise UserError(f"{output} is there already; give --output the name of a folder to make.")
+        raise UserError(f"{output} already exists; give --output the name of a new folder.")
     check_can_write(weights)
     chosen = _choose(store_folder, name, kind)
     try:

@@ -129,7 +129,8 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     envelope = read_json(path)
     if "peft_type" in envelope:
         raise UserError(
-            f"{path} is of the PEFT library ({envelope['peft_type']}), not of AdapterHub; afjax has no such adapters."
+            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; afjax does not "
+            "support its adapters."
         )
     family, size = envelope.get("model_type") or trunk.family, envelope.get("hidden_size") or trunk.hidden_size
     if family != trunk.family:
@@ -193,11 +194,11 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
         else:
             found.setdefault((_SLOTS[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
-        raise UserError(f"{part.where}: the weights beside it have tensors of no adapter: {shortened(unknown)}.")
+        raise UserError(f"{part.where}: its weights have tensors that belong to no adapter: {shortened(unknown)}.")
     if not found:
         raise UserError(
-            f'{part.where} is of "{part.name}", but the weights beside it are of {shortened(others) or "nothing"}; '
-            "fetch both files again."
+            f'{part.where} is for "{part.name}", but its weights are for '
+            f"{shortened(others) or 'nothing'}; fetch both files again."
         )
     return found
 
@@ -246,13 +247,13 @@ def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: 
     listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
     if listed:
         raise UserError(
-            f"{part.where}: the weights beside it lack tensors (-) or have unknown ones (+): {shortened(listed)}; "
-            "fetch both files again, or give the trunk they were trained on."
+            f"{part.where}: its weights lack tensors (-) or have unknown ones (+): {shortened(listed)}; fetch both "
+            "files again, or give the trunk they were trained on."
         )
     if wrong:
         raise UserError(
-            f"{part.where}: tensors of other shapes than its config and the trunk say: {shortened(wrong)}; give the "
-            "trunk it was trained on."
+            f"{part.where}: tensors whose shapes do not match its config and the trunk: {shortened(wrong)}; give "
+            "the trunk it was trained on."
         )
 
 

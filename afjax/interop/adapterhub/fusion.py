@@ -119,8 +119,8 @@ def fusion_settings(config: FusionConfig, name: str) -> dict[str, Any]:
     """
     if config.kept is not None:
         raise UserError(
-            f'The fusion "{name}" has been pruned layer by layer (fusion.kept), and AdapterHub fuses the same adapters '
-            "in every layer; export the one that it came from."
+            f'The fusion "{name}" has been pruned layer by layer (fusion.kept), and AdapterHub fuses the same '
+            "adapters in every layer; export the original fusion."
         )
     return {
         **_FIXED,
@@ -154,14 +154,12 @@ def _settings(part: Part, last: AdapterConfig) -> Mapping[str, Any]:
         raise UserError(f"{part.where} has no config of a fusion; fetch it again.")
     for setting, value in _FIXED.items():
         if bool(given.get(setting, value)) != value:
-            raise UserError(
-                f"{part.where} has {setting}={given[setting]}; fusions of afjax are always {value} in that."
-            )
+            raise UserError(f"{part.where} has {setting}={given[setting]}; in afjax it is always {value}.")
     # Without the trunk's LayerNorm before the adapters, both queries are the same.
     if given.get("query_before_ln") and last.pretrained_layer_norm in ("before", "both"):
         raise UserError(
-            f"{part.where} has query_before_ln=true; the query of afjax's fusions is what the adapters read, behind "
-            "the LayerNorm."
+            f"{part.where} has query_before_ln=true; the query of afjax's fusions is the input of the adapters, "
+            "after the LayerNorm."
         )
     unknown = [str(setting) for setting, value in given.items() if setting not in (*_FIXED, *_KNOWN) and value]
     if unknown:
@@ -189,9 +187,7 @@ def _own_config(part: Part) -> FusionConfig | None:
         return None
     config = from_dict(FusionConfig, part.own.get("config", {}), f"{part.where}: {OWN}.config")
     if fusion_settings(config, part.name) != part.envelope["config"]:
-        raise UserError(
-            f'{part.where}: config and {OWN}.config say different things; remove "{OWN}" where config is right.'
-        )
+        raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is right.')
     return config
 
 

@@ -76,9 +76,7 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         task = from_dict(TaskConfig, own.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
-            raise UserError(
-                f'{part.where}: config and {OWN}.config say different things; remove "{OWN}" where config is right.'
-            )
+            raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is right.')
     linear = _linear_layers(part, modules, outputs, trunk)
     output = linear[-1]
     params: Tree = {"output": output}
@@ -154,7 +152,7 @@ def head_settings(
         choices = num_choices or len(labels)
         if not choices:
             raise UserError(
-                f'The head "{name}" does not say how many choices a row has, as AdapterHub wants to know; give '
+                f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; give '
                 "--num_choices."
             )
         return {**settings, "num_choices": choices}
@@ -199,7 +197,8 @@ def _settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
         model = str(part.envelope.get("model_class"))
         if model not in _STATIC:
             raise UserError(
-                f"{part.where} has the head of a {model}; afjax knows flex heads, and those of {', '.join(_STATIC)}."
+                f"{part.where} has the head of a {model}; afjax supports flex heads, and the heads of "
+                f"{', '.join(_STATIC)}."
             )
         settings, modules = _STATIC[model]
         label_ids = part.envelope.get("label2id")
@@ -258,7 +257,7 @@ def _label_ids(labels: tuple[str, ...]) -> dict[str, int] | None:
 def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConfig:
     hidden, activation = settings["layers"] - 1, settings.get("activation_function")
     if hidden and not activation:
-        raise UserError(f"{where} has {settings['layers']} layers without an activation; afjax has none of these.")
+        raise UserError(f"{where} has {settings['layers']} layers without an activation; afjax does not support these.")
     activation = str(activation or "tanh").lower()
     if activation not in ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')

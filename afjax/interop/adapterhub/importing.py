@@ -84,13 +84,13 @@ def import_adapterhub(
     titles = [f"{artefact.kind}/{artefact.name}" for artefact in found]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
-        raise UserError(f"{source} has {', '.join(twice)} twice; give a folder whose parts have names of their own.")
+        raise UserError(f"{source} has {', '.join(twice)} twice; give a folder whose parts have different names.")
     there = [artefact for artefact in found if artefact.name in store.names(store_folder, artefact.kind)]
     kept = [artefact for artefact in there if _is_same(artefact, trunk, store_folder)]
     taken = there if len(kept) == len(found) else [artefact for artefact in there if artefact not in kept]
     if taken and not overwrite:
         raise UserError(
-            f'"{taken[0].name}" is there already, in {taken[0].kind} of the store {store_folder}; give --name, or '
+            f'"{taken[0].name}" already exists in {taken[0].kind} of the store {store_folder}; give --name, or '
             "--overwrite to replace it."
         )
     drafts = [
@@ -138,7 +138,7 @@ def _find_source(source: str) -> Path:
             f'"{source}" is neither a folder nor a model of the Hugging Face hub that you may read ({error}).'
         ) from error
     except (LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f'"{source}" is no folder, and the Hugging Face hub does not answer ({error}).') from error
+        raise UserError(f'"{source}" is not a folder, and the Hugging Face hub does not respond ({error}).') from error
 
 
 def _trunk_of(folder: Path) -> Trunk:
@@ -181,7 +181,7 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
         within = (
             f"give one of the folders in it: {files.shortened(parts)}" if parts else "give one that the library saved"
         )
-        raise UserError(f"{folder} is no adapter itself; {within}.")
+        raise UserError(f"{folder} is not an adapter itself; {within}.")
     return found
 
 
@@ -215,7 +215,7 @@ def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
     for child in composition["children"]:
         names = child.get("children") if isinstance(child, Mapping) and child.get("type") == "single" else None
         if not isinstance(names, list) or len(names) != 1:
-            raise UserError(f"{path} composes compositions; afjax takes one adapter or one fusion of adapters.")
+            raise UserError(f"{path} nests compositions; afjax supports one adapter or one fusion of adapters.")
         members.append(_plain(names[0], path))
     if kind == "Fuse" or (kind == "Stack" and len(members) == 1):
         return kind, members
