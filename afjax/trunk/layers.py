@@ -80,9 +80,12 @@ def stack_layers(layers: Layers) -> Tree:
 
 
 def same_form(stacked: Tree, layers: Layers) -> Layers:
-    """Converts stacked layers to the form of ``layers``."""
+    """Converts stacked layers to the form of ``layers``, inside a compiled program.
+
+    Layers are separated by :func:`unstack`, because gradients flow through this conversion.
+    """
     if isinstance(layers, UnstackedLayers):
-        return unstack_layers(stacked)
+        return UnstackedLayers({str(index): layer for index, layer in enumerate(unstack(stacked, len(layers)))})
     return loop_layers(stacked) if isinstance(layers, LoopedLayers) else stacked
 
 

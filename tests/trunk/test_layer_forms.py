@@ -49,3 +49,16 @@ def test_single_layer_has_no_loop() -> None:
     assert list(loop_layers(one)) == ["last"]
     assert num_layers(loop_layers(one)) == num_layers(unstack_layers(one)) == 1
     assert each_layer({}) == []
+
+
+def test_gradients_through_a_form_are_one_concatenation() -> None:
+    """The gradient of indexing would be a sum of zero-padded arrays as large as the stack, one for each layer."""
+    like = unstack_layers(STACKED)
+
+    def total(stacked: Tree) -> jax.Array:
+        layers = each_layer(same_form(stacked, like))
+        return sum(jnp.sin(leaf).sum() for layer in layers for leaf in jax.tree.leaves(layer))
+
+    program = str(jax.make_jaxpr(jax.grad(total))(STACKED))
+    assert "concatenate" in program
+    assert " pad[" not in program
