@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
 
 Batch = dict[str, np.ndarray]
 
@@ -35,11 +36,23 @@ class Batching:
       batch_size: Rows per batch, over all hosts.
       lengths: The padded lengths that a batch can have, in ascending order. The longest row fits into the last one.
       pad_id: The id of the padding token.
+
+    Raises:
+      UserError: A batch size or a length below 1, no length, or lengths that are not in ascending order.
     """
 
     batch_size: int
     lengths: tuple[int, ...]
     pad_id: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}; it must be at least 1.")
+        if not self.lengths or self.lengths[0] < 1 or list(self.lengths) != sorted(set(self.lengths)):
+            raise UserError(
+                f"lengths is {self.lengths}; it must have at least one length, from 1, in ascending order, as in "
+                "(32, 64, 128)."
+            )
 
 
 def batches_per_epoch(num_rows: int, batch_size: int) -> int:
@@ -66,6 +79,9 @@ def train_batches(
       seed, epoch: Non-negative integers.
       start: The number of batches to skip. Skipped batches are not built.
       part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
+
+    Raises:
+      UserError: A row is longer than the last of the padded lengths.
     """
     for rows in train_groups(data.lengths, batching.batch_size, batching.lengths, seed, epoch)[start:]:
         yield make_batch(data, rows, batching, part)
@@ -103,12 +119,17 @@ def eval_groups(row_lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 
 
 def bucket_of(row_lengths: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """For each row, the index of the smallest length that it fits into."""
-    assert list(lengths) == sorted(set(lengths)), f"lengths must be increasing: {lengths}"
+    """For each row, the index of the smallest length that it fits into.
+
+    Raises:
+      UserError: A row is longer than the last length.
+    """
     buckets = np.searchsorted(np.asarray(lengths), row_lengths)
-    assert not len(buckets) or buckets.max() < len(lengths), (
-        f"a row has {row_lengths.max()} tokens, more than the longest of {lengths}"
-    )
+    if len(buckets) and buckets.max() == len(lengths):
+        raise UserError(
+            f"A row has {row_lengths.max()} tokens, but the longest padded length is {lengths[-1]}. Add a longer "
+            "length, or tokenize with a smaller max_length."
+        )
     return buckets
 
 

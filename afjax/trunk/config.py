@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from afjax.errors import UserError, did_you_mean
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily
 
@@ -12,6 +13,9 @@ class TrunkConfig:
 
     Attributes:
       family: A name in :data:`afjax.trunk.families.ENCODER_FAMILIES`.
+
+    Raises:
+      UserError: Another family.
     """
 
     family: str
@@ -28,6 +32,13 @@ class TrunkConfig:
     attention_dropout: float = 0.1
     pad_id: int = 0
     init_scale: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.family not in ENCODER_FAMILIES:
+            raise UserError(
+                f'The encoder family "{self.family}" is not known; afjax has {", ".join(ENCODER_FAMILIES)}.'
+                f"{did_you_mean(self.family, ENCODER_FAMILIES)}"
+            )
 
     @property
     def head_size(self) -> int:

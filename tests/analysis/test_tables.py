@@ -126,6 +126,13 @@ def test_houlsby_counts_parameters(tmp_path: Path) -> None:
     assert [of["total_relative"] for of in houlsby] == [1 + 2 * added / trunk] * 2
 
 
+def test_trunk_of_a_task_replaces_the_pretrained_one(tmp_path: Path) -> None:
+    finish(tmp_path / "cb", experiment("cb", "pfeiffer", partition="adapter+trunk"), 0.9, saved=1)
+    (row,) = make_table("houlsby", make_grid(collect([tmp_path]))).rows
+    # The trunk without its pooler, once.
+    assert row[:2] == ("pfeiffer-trunk", "0.99×")
+
+
 def test_pals_has_a_row_per_sampler(tmp_path: Path) -> None:
     for sampler, score in (("annealed", 0.8), ("proportional", 0.6)):
         sampling = SamplingConfig(sampler=sampler)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from afjax.data.batches import Batch, Batching, batches_per_epoch, eval_batches, padding_share, train_batches
 from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
 
 LENGTHS = (4, 8, 12)
 PAD = 99
@@ -131,3 +132,22 @@ def test_no_rows_give_no_batches() -> None:
     data = make_data([])
     assert not list(train_batches(data, Batching(8, LENGTHS, PAD), seed=0, epoch=0))
     assert not list(eval_batches(data, Batching(8, LENGTHS, PAD)))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "lengths", "named"),
+    [(0, (8,), "batch_size is 0"), (8, (), r"lengths is \(\)"), (8, (8, 4), r"\(8, 4\)"), (8, (0, 4), r"\(0, 4\)")],
+)
+def test_impossible_batches_are_refused(batch_size: int, lengths: tuple[int, ...], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        Batching(batch_size, lengths, PAD)
+
+
+def test_row_longer_than_the_longest_length_is_refused() -> None:
+    data = make_data([3, 9])
+    for batches in (
+        train_batches(data, Batching(2, (4, 8), PAD), seed=0, epoch=0),
+        eval_batches(data, Batching(2, (4, 8), PAD)),
+    ):
+        with pytest.raises(UserError, match=r"9 tokens.*length is 8"):
+            next(batches)

@@ -441,3 +441,11 @@ def test_import_and_export_commands(
     if not has_torch:
         assert main([*arguments[:-1], "--weights=bin"]) == 2
         assert "PyTorch" in capsys.readouterr().err
+
+
+def test_named_settings_that_differ_from_those_of_afjax_are_refused(bert: Folders, tmp_path: Path) -> None:
+    import_adapterhub(bert.root / "adapters/pfeiffer/safetensors", tmp_path / "first", trunk=bert.trunk, name="abc")
+    export_adapterhub(tmp_path / "first", "abc", tmp_path / "written", kind="adapter")
+    for path in (tmp_path / "written").rglob("adapter_config.json"):
+        change_json(path, lambda values: values.update(config="houlsby"))
+        refused(bert, path.parent, tmp_path / "store", "config and afjax.config differ", "mh_adapter")

@@ -544,7 +544,12 @@ def test_writer_killed_at_random_times(
 
 
 # If a writer replaces files during a read, Orbax gives up, and other reads of TensorStore find their event loop closed.
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+CLOSED_LOOP = pytest.mark.filterwarnings(
+    "ignore:(?s)Exception ignored in. None.*Event loop is closed:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@CLOSED_LOOP
 def test_concurrent_readers_see_complete_artefacts(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:
@@ -557,7 +562,7 @@ def test_concurrent_readers_see_complete_artefacts(
     assert set(seeds) == {0, 1}
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@CLOSED_LOOP
 def test_concurrent_writers_take_turns(
     saved: pathlib.Path, processes: multiprocessing.context.ForkServerContext
 ) -> None:

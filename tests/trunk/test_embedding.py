@@ -5,13 +5,16 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from afjax.errors import UserError
+from afjax.trees import tree_digest
+from afjax.trunk import pretrained
 from afjax.trunk.embedding import EmbeddingConfig, read_embedding_config
 from afjax.trunk.encoder import encode
-from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
+from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk, write_if_trained
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +132,25 @@ def test_embeddings_that_are_not_finite_are_refused(tiny_trunk: Trunk) -> None:
     broken = dataclasses.replace(tiny_trunk, params={**tiny_trunk.params, "layers": layers})
     with pytest.raises(UserError, match="trunk/layers/0/ffn/norm/scale"):
         broken.embed(TEXTS)
+
+
+def test_interrupted_save_over_another_trunk_does_not_keep_its_digest(
+    tiny_trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the old digest, the next save of the old trunk would be skipped and leave the other trunk's weights."""
+    folder = str(tmp_path / "trunk")
+    params = {**tiny_trunk.params, "pooler": jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params["pooler"])}
+    first = dataclasses.replace(tiny_trunk, name=folder, trained=True)
+    second = dataclasses.replace(first, params=params, sha256=tree_digest(params))
+    write_if_trained(first)
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(pretrained, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_if_trained(second)
+    assert load_trunk(folder).sha256 == second.sha256
+    write_if_trained(first)
+    assert load_trunk(folder).sha256 == first.sha256

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax.errors import UserError
+from afjax.trunk.config import TrunkConfig
 from afjax.trunk.families import ENCODER_FAMILIES
 
 TOKENS = jnp.array([[5, 6, 7, 8], [5, 6, 1, 1]])
@@ -27,3 +29,9 @@ def test_bert_positions_count_all_tokens_and_robertas_skip_padding() -> None:
     )
     assert bert.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
     assert roberta.tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
+
+
+def test_unknown_family_is_refused() -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
+    with pytest.raises(UserError, match=r'"robeta".*bert, roberta.*"roberta"'):
+        TrunkConfig(family="robeta", max_positions=20, type_vocab_size=2, **sizes)
