@@ -70,7 +70,7 @@ def get_config(
     config.adapter = {"preset": preset, **({"size": size} if preset == "houlsby" else {"reduction_factor": factor})}
     # For houlsby and layernorm, the trunk's pooler is used and stays frozen. Otherwise the head trains its own pooler.
     # For a trunk without a pooler: --config.head.pooler=head.
-    config.head = {"pooler": "trunk" if method in ("houlsby", "layernorm") else "head"}
+    config.head = {"pooling": "first", "pooler": "trunk" if method in ("houlsby", "layernorm") else "head"}
     config.train = {
         "learning_rate": learning_rate or own_rate,
         "epochs": epochs or own_epochs,

@@ -54,5 +54,6 @@ def get_config(
         for task in sources.split("+")
     }
     epochs = TARGET_EPOCHS.get(target, 3.0)
+    config.head = {"pooling": "first"}
     config.train = {**shared, "learning_rate": 1e-3, "epochs": epochs}
     return config

@@ -37,6 +37,7 @@ def get_config(
     config.name = f"{target}-fusion-mt"
     config.task = {"name": target, **task(target)}
     config.sources = {name: {"task": task(name)} for name in tasks.split("+")}
+    config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

@@ -55,7 +55,7 @@ def get_config(
     config.adapter = {"preset": "houlsby", "size": size}
     # The pooler is frozen with adapters and trained with the other methods. For a trunk without a pooler, give
     # --config.head.pooler=head.
-    config.head = {"pooler": "trunk"}
+    config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

@@ -47,7 +47,7 @@ def get_config(
     config.partition = "adapter"
     config.adapter = {"preset": "houlsby", "size": size}
     # The pooler is used and stays frozen. For a trunk without one: --config.head.pooler=head.
-    config.head = {"pooler": "trunk"}
+    config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

@@ -42,6 +42,7 @@ def get_config(
     config.task = {"name": task, "data_dir": data, "train_rows": train_rows, "span": {"doc_stride": 128}}
     config.partition = method
     config.adapter = {"preset": "houlsby", "size": size}
+    config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate or own_rate,
         "epochs": epochs or own_epochs,

@@ -59,6 +59,7 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.adapter = {"preset": "houlsby", "size": size} if method == "houlsby" else {"reduction_factor": 16.0}
+    config.head = {"pooling": "first"}
     config.train = train_config(method, task)
     if method == "mt":
         config.recipe = "multitask"

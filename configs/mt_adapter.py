@@ -43,6 +43,7 @@ def get_config(
         if task in config.tasks:
             config.tasks[task].update({"kind": "regression", "scale": scale})
     config.sampling = {"sampler": sampler, "steps_per_epoch": steps_per_epoch}
+    config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

@@ -56,7 +56,7 @@ def get_config(
     # In "shared", only the output layer is task-specific. Every method uses the trunk's pooler.
     config.partition = "full" if method == "shared" else "adapter+trunk"
     config.adapter = {"preset": "pals" if method == "shared" else method}
-    config.head = {"pooler": "trunk", "dropout": 0.1}
+    config.head = {"pooling": "first", "pooler": "trunk", "dropout": 0.1}
     config.sampling = {"sampler": sampler, "steps_per_epoch": steps_per_epoch}
     config.train = {
         "learning_rate": learning_rate,

@@ -36,6 +36,7 @@ def get_config(
     config.task = {"name": task, "data_dir": data}
     config.partition = "adapter"
     config.adapter = {"preset": "pfeiffer"}
+    config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

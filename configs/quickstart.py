@@ -25,5 +25,6 @@ def get_config(seed: int = 0) -> ml_collections.ConfigDict:
         "target": {"task": {"source": "builtin:target"}, "train": {**of_target, "epochs": 12.0}},
     }
     config.fused = ("entail", "paraphrase")
+    config.head = {"pooling": "first"}
     config.train = {**of_target, "learning_rate": 1e-3, "epochs": 6.0}
     return config

@@ -30,6 +30,7 @@ def get_config(
     for task, scale in REGRESSIONS.items():
         if task in config.tasks:
             config.tasks[task].update({"kind": "regression", "scale": scale})
+    config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,

@@ -6,9 +6,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from afjax.config.defaults import LEARNING_RATES, POOL_LIKE_TRUNK
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import UNIONS, shown
-from afjax.config.learning_rates import LEARNING_RATES
 
 
 @functools.cache
@@ -53,6 +53,9 @@ def _setting(field: Any, hint: Any, path: str) -> str:
     if path == "train.learning_rate":
         # The default depends on the partition.
         names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
+    if path == "head.pooling":
+        # The default depends on the trunk as well.
+        names += [f"default: the trunk's own for {', '.join(sorted(POOL_LIKE_TRUNK))}; otherwise first"]
     allowed = f"  ({', '.join(names)})" if len(names) > 1 else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
     return f"{path}={default}{allowed}"

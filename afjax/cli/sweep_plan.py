@@ -1,6 +1,7 @@
 """Plans ``afjax sweep``: reads and checks the combinations of settings and seeds."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -9,11 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from afjax.cli.configs import literal, load_experiment, run_config_file
 from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.train.workdir import check_workdir
+from afjax.train.defaults import choose_defaults
+from afjax.train.workdir import check_workdir, recorded_config
+from afjax.trunk.pretrained import find_pooling
 
 RECORD = "sweep.json"
 # Maximum length of a run's folder name, not counting the digest that follows a shortened name.
@@ -111,7 +116,11 @@ def plan(
         if resolved in seen:
             raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")
         seen[resolved] = run.title
-        check_workdir(run_folder(workdir, run), experiment)
+        folder = epath.Path(run_folder(workdir, run))
+        if recorded := recorded_config(folder):
+            check_workdir(
+                folder, choose_defaults(experiment, functools.partial(find_pooling, experiment.trunk), recorded)
+            )
     return sweep
 
 

@@ -114,11 +114,6 @@ class ExperimentConfig:
         assert self.method, "the method's checks are part of the config's"
         for task in self.tasks or (self.target,):
             check_name(self.artefact_name(task), "experiment")
-        # The workdir records the resolved learning rates, so that a run does not depend on later defaults.
-        trained: Partition = "fusion" if self.recipe == "fusion" else self.partition
-        object.__setattr__(self, "train", self.train.with_rate(trained))
-        with_rates = (dataclasses.replace(source, train=source.train.with_rate("adapter")) for source in self.sources)
-        object.__setattr__(self, "sources", tuple(with_rates))
 
     @property
     def target(self) -> TaskConfig:

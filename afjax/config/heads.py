@@ -1,9 +1,11 @@
 """Settings of task heads."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.defaults import FORMER_POOLING
+from afjax.config.from_dict import check_fields, from_dict, settings_repr
 from afjax.config.values import Activation, Pooling, check_dropout
 from afjax.errors import UserError
 
@@ -14,7 +16,9 @@ class HeadConfig:
 
     Attributes:
       pooling: The vector that represents a row: the last hidden state of the first token (``first``), or the mean of
-        the last hidden states of all tokens except padding (``mean``). Heads that read every token ignore it.
+        the last hidden states of all tokens except padding (``mean``). None for the default, which depends on what is
+        trained: if the trunk's layers are (``full``, ``top_k`` and ``adapter+trunk``), the first token; otherwise the
+        trunk's own pooling (:attr:`afjax.Trunk.pooling`). Heads that read every token ignore it.
       pooler: A dense layer with tanh on that vector. ``head``: the head has its own, initialized from the trunk's
         pooler if there is one, and trained with the head. ``trunk``: the trunk's pooler, shared by all tasks, and
         trained if the trunk is. ``none``: no pooler. Heads that read every token have none.
@@ -25,7 +29,7 @@ class HeadConfig:
         dropout, or to no dropout for heads that read every token, as in BERT's code.
     """
 
-    pooling: Pooling = "first"
+    pooling: Pooling | None = None
     pooler: Literal["head", "trunk", "none"] = "head"
     hidden_layers: int = 0
     activation: Activation = "tanh"
@@ -38,3 +42,22 @@ class HeadConfig:
         if self.hidden_layers < 0:
             raise UserError(f"head.hidden_layers is {self.hidden_layers}; it must be 0 or more.")
         check_dropout("head", self.dropout)
+
+    def with_pooling(self, pooling: Pooling) -> "HeadConfig":
+        """Returns this architecture, with the given pooling if none is set."""
+        return self if self.pooling is not None else dataclasses.replace(self, pooling=pooling)
+
+
+def stored_head(values: Mapping[str, Any], where: str) -> HeadConfig:
+    """Returns the architecture of a stored head.
+
+    Heads that were stored before there was a setting for the pooling read the first token.
+
+    Args:
+      values: The recorded fields.
+      where: Names the record in messages.
+
+    Raises:
+      UserError: The fields do not describe a head.
+    """
+    return from_dict(HeadConfig, values, where).with_pooling(FORMER_POOLING)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
-from afjax.config.learning_rates import LEARNING_RATES
-from afjax.config.values import Partition
 from afjax.errors import UserError
 
 Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
@@ -137,12 +135,6 @@ class TrainConfig:
                 f"a run has at most {MAX_INT} steps."
             )
         return max(1, math.ceil(num_steps))
-
-    def with_rate(self, trained: Partition) -> "TrainConfig":
-        """Returns these settings, with the partition's default learning rate if none is set."""
-        if self.learning_rate is not None:
-            return self
-        return dataclasses.replace(self, learning_rate=LEARNING_RATES[trained])
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -134,7 +134,7 @@ def import_adapter_bert(
         name=name,
         head=head,
         # The authors' code hard-codes this rate.
-        head_config=HeadConfig(pooler="trunk", dropout=0.1),
+        head_config=HeadConfig(pooling="first", pooler="trunk", dropout=0.1),
         adapter=(config, adapter),
         max_length=max_length,
     )

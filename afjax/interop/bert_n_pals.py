@@ -294,7 +294,7 @@ def _task_model(
     check_name(name, "head")
     adapter = None if checkpoint.adapter is None else (checkpoint.adapter, checkpoint.modules[number])
     # The dropout before the output layer has the trunk's rate.
-    config = HeadConfig(pooler="trunk")
+    config = HeadConfig(pooling="first", pooler="trunk")
     return paper_model(trunk, task, name=name, head=head, head_config=config, adapter=adapter, max_length=max_length)
 
 

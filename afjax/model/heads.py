@@ -74,7 +74,7 @@ def apply_head(
 
     Args:
       head: The head's parameters.
-      config: The head's architecture; ``dropout`` must not be None.
+      config: The head's architecture; ``dropout`` and ``pooling`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
       hidden: ``[batch, length, hidden_size]``; length 1 is enough for heads that pool the first token.
       mask: bool ``[batch, length]``, False at padding.
@@ -85,6 +85,7 @@ def apply_head(
       ``[batch, num_outputs]``, or ``[batch, length, num_outputs]`` if the head reads tokens; float32 or wider.
     """
     assert config.dropout is not None, "the model chooses the rate"
+    assert config.pooling is not None, "the recipe chooses the pooling"
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     if reads == "pooled":
         hidden = pool(hidden, mask, config.pooling)  # [batch, hidden_size]

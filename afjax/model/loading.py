@@ -13,7 +13,7 @@ from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
-from afjax.config.heads import HeadConfig
+from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
 from afjax.distributed.hosts import is_first_host
@@ -94,7 +94,7 @@ def load_task_model(
         model=Model(
             trunk=trunk.config,
             head_name=head,
-            head=from_dict(HeadConfig, values, f'the config of head "{head}"'),
+            head=stored_head(values, f'the config of head "{head}"'),
             reads=TASK_KINDS[task.kind].reads,
             adapters=tuple((name, config) for name, (config, _) in adapters.items()),
             fusion_name=fusion,

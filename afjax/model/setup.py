@@ -102,7 +102,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
     """Sets up a method on one task.
 
     Args:
-      method: The training method.
+      method: The training method. If its head has no pooling, the head reads the first token.
       trunk: The trunk's architecture.
       name: The name of the adapter and of the head.
       reads: Whether the head reads one pooled vector per row, or every token.
@@ -125,7 +125,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
     model = Model(
         trunk=trunk,
         head_name=name,
-        head=method.head,
+        head=method.head.with_pooling("first"),
         reads=reads,
         adapters=((name, method.adapter),) if method.has_adapter else (),
     )
@@ -149,7 +149,7 @@ def fusion_setup(
     Args:
       adapters: The architectures of the fused adapters by name, in order.
       fusion: The fusion's architecture.
-      head: The head's architecture.
+      head: The head's architecture. If it has no pooling, the head reads the first token.
       trunk: The trunk's architecture.
       name: The name of the fusion and of the head.
       reads: Whether the head reads one pooled vector per row, or every token.
@@ -161,7 +161,7 @@ def fusion_setup(
     model = Model(
         trunk=trunk,
         head_name=name,
-        head=head,
+        head=head.with_pooling("first"),
         reads=reads,
         adapters=tuple(adapters.items()),
         fusion_name=name,

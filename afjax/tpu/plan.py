@@ -18,9 +18,10 @@ from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.tasks.kinds import TASK_KINDS
+from afjax.train.defaults import choose_defaults
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.sizes import trunk_size
+from afjax.trunk.sizes import size_pooling, trunk_size
 
 # ``adapter`` is a Pfeiffer adapter, as in ``afjax bench``.
 METHODS: Mapping[str, tuple[Partition, str]] = {
@@ -174,6 +175,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
       UserError: The trunk is neither a known size nor a local folder, or the adapters cannot be fused.
     """
     trunk = trunk_size(config.trunk)
+    config = choose_defaults(config, lambda: size_pooling(config.trunk), recorded={})
     several = config.recipe == "multitask"
     tasks: tuple[TaskConfig, ...] = config.tasks or (config.target,)
     if config.recipe == "sequential":

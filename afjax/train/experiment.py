@@ -39,6 +39,7 @@ from afjax.train.checks import (
     target_kinds,
     why_rows_are_needed,
 )
+from afjax.train.defaults import choose_defaults
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
@@ -54,6 +55,7 @@ from afjax.train.workdir import (
     claim_workdir,
     find_store,
     read_inputs,
+    recorded_config,
     release_workdir,
     run_identifier,
     source_folder,
@@ -109,6 +111,8 @@ def run_experiment(
     """
     workdir = open_path(workdir)
     with all_hosts_or_raise():
+        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
+        config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
@@ -127,7 +131,6 @@ def run_experiment(
         tasks = {task: load_task(task) for task in dict.fromkeys(config.tasks or (config.target,))}
         for source in read:
             tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
-        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
         check_experiment(config, tasks, trunk, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)

@@ -13,9 +13,12 @@ from afjax.fusion.checks import check_subset
 from afjax.model.loading import load_adapters
 from afjax.model.setup import fusion_setup
 from afjax.model.task_model import TaskModel
+from afjax.storage.paths import open_path
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.arguments import check_data, check_types
+from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.options import RunOptions
+from afjax.train.record import recorded_settings
 from afjax.train.single import TaskRun, train_on_task
 from afjax.trunk.pretrained import Trunk
 
@@ -49,10 +52,11 @@ def train_fusion(
     splits = check_data(task, data)
     members = load_adapters(os.fspath(method.store), method.adapters, trunk)
     check_subset(method.fusion, len(members))
+    recorded = recorded_settings(open_path(workdir), overwrite=options.overwrite)
     setup = fusion_setup(
         {name: architecture for name, (architecture, _) in members.items()},
         method.fusion,
-        method.head,
+        choose_pooling(method.head, "fusion", lambda: trunk.pooling, recorded),
         trunk.config,
         name=options.name or f"{task.name}-fusion",
         reads=TASK_KINDS[task.kind].reads,
@@ -66,4 +70,4 @@ def train_fusion(
         adapters={name: tree for name, (_, tree) in members.items()},
         method={"recipe": "fusion", "fusion": to_dict(method.fusion)},
     )
-    return train_on_task(task_run, config.with_rate("fusion"), options, workdir)
+    return train_on_task(task_run, choose_learning_rate(config, "fusion", recorded), options, workdir)

@@ -1,5 +1,6 @@
 """The multi-task recipe: a shared trunk, and a head (and an adapter) for each task. A step trains one task."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types, data_of
+from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
-from afjax.train.record import RunSpec, check_run, claim_run
+from afjax.train.record import RunSpec, check_run, claim_run, recorded_settings
 from afjax.train.results import record_trained, stored_form, with_params
 from afjax.trees import Tree, count, merge
 from afjax.trunk.pretrained import Trunk, check_length
@@ -72,7 +74,11 @@ def train_multitask(
     check_batch(config.batch_size, mesh)
     check_tasks([task.name for task in tasks])
     rows = {task.name: check_data(task, data_of(data, task)) for task in tasks}
-    config = config.with_rate(method.partition)
+    recorded = recorded_settings(folder, overwrite=options.overwrite)
+    config = choose_learning_rate(config, method.partition, recorded)
+    method = dataclasses.replace(
+        method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
+    )
     check_length(config.max_length, trunk)
     label_names = {task: rows[task.name]["train"].label_names for task in tasks}
     for task, names in label_names.items():

@@ -19,7 +19,7 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
     The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero.
     """
-    assert config.learning_rate is not None, "recipes call TrainConfig.with_rate"
+    assert config.learning_rate is not None, "recipes choose the learning rate"
     warmup = round(config.warmup * num_steps)
     if step < warmup:
         return config.learning_rate * step / warmup

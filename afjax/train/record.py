@@ -20,6 +20,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax.config.defaults import FORMER_POOLING
 from afjax.data.lengths import PaddedLengths
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.errors import UserError
@@ -45,7 +46,7 @@ _FOLDERS = (CHECKPOINTS, "tensorboard")
 # dev split of its own then, so dev_share does not affect those runs.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
-    "head.pooling": "first",
+    "head.pooling": FORMER_POOLING,
     "train.class_weights": "",
     "train.label_smoothing": 0.0,
     "dev_share": 0.1,
@@ -105,6 +106,31 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
         return None
     # An earlier version used the same lengths for train and dev rows.
     return PaddedLengths(tuple(record["lengths"]), tuple(record.get("dev_lengths", record["lengths"])))
+
+
+def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
+    """Returns the settings of the run to resume in a folder, by dotted path. All hosts must call this.
+
+    Args:
+      folder: The run's folder, which need not exist.
+      overwrite: Whether an existing run will be discarded.
+
+    Returns:
+      The settings, or an empty dictionary if no run will be resumed. Heads had no setting for the pooling in earlier
+      versions; ``head.pooling`` then has its former value.
+
+    Raises:
+      UserError: The record is damaged.
+    """
+    with all_hosts_or_raise():
+        if overwrite or not has_checkpoint(folder):
+            return {}
+        return with_former_pooling(_read_record(folder)["settings"])
+
+
+def with_former_pooling(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns recorded settings by dotted path, with a ``head.pooling`` if an earlier version recorded them."""
+    return {"head.pooling": FORMER_SETTINGS["head.pooling"], **by_path(settings)}
 
 
 def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, overwrite: bool) -> None:

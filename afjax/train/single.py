@@ -21,11 +21,12 @@ from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
 from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size, check_data, check_types
+from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, task_settings, tokenise_splits
 from afjax.train.loop import run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
-from afjax.train.record import RunSpec, adapter_input, check_run, claim_run
+from afjax.train.record import RunSpec, adapter_input, check_run, claim_run, recorded_settings
 from afjax.train.results import record_trained, stored_form, with_params
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, count, merge, tree_digest
@@ -69,6 +70,10 @@ def train_single(
     splits = check_data(task, data)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
+    recorded = recorded_settings(open_path(workdir), overwrite=options.overwrite)
+    method = dataclasses.replace(
+        method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
+    )
     setup = single_setup(
         method,
         trunk.config,
@@ -83,7 +88,7 @@ def train_single(
         setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
         method={"recipe": "single", "partition": method.partition, "top_k": method.top_k},
     )
-    return train_on_task(task_run, config.with_rate(method.partition), options, workdir)
+    return train_on_task(task_run, choose_learning_rate(config, method.partition, recorded), options, workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

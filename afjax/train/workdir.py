@@ -15,7 +15,14 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.storage.writing import write_json
 from afjax.store.manifest import KINDS
-from afjax.train.record import adapter_input, input_differences, note_unchecked, plain, setting_differences
+from afjax.train.record import (
+    adapter_input,
+    input_differences,
+    note_unchecked,
+    plain,
+    setting_differences,
+    with_former_pooling,
+)
 
 CONFIG = "config.json"
 INPUTS = "inputs.json"
@@ -38,6 +45,16 @@ def source_folder(workdir: epath.Path, name: str) -> epath.Path:
 def is_unfinished(folder: epath.Path) -> bool:
     """Whether the folder holds a run that has not finished."""
     return folder.exists() and not (folder / RESULT).exists()
+
+
+def recorded_config(workdir: epath.Path) -> dict[str, Any]:
+    """Reads the config of the run in a workdir, by dotted path; empty for a new workdir.
+
+    Raises:
+      UserError: The file is damaged.
+    """
+    found = read_json(workdir / CONFIG, advice=ANOTHER)
+    return {} if found is None else with_former_pooling(found)
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:

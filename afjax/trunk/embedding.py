@@ -35,7 +35,7 @@ _MODES: Mapping[str, Pooling] = {
     "cls": "first",
     "mean": "mean",
 }
-_ADVICE = 'or give pooling="mean" or pooling="first"'
+_ADVICE = 'or choose a pooling ("mean" or "first"; of a head: head.pooling)'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,17 +74,26 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
                 f'{folder / MODULES} has a module "{kind}", but afjax only has Transformer, Pooling and Normalize; '
                 'give pooling="mean" or pooling="first" to embed without the other modules.'
             )
-    settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
-    if settings is None and "Pooling" in kinds:
+    pooling = read_pooling(folder)
+    if pooling is None and "Pooling" in kinds:
         raise UserError(
             f"{folder / MODULES} has a Pooling module, but {folder / POOLING} does not exist; restore the file, "
             f"{_ADVICE}."
         )
-    pooling = "mean" if settings is None else _pooling(settings, folder / POOLING)
     length = (read_json(folder / LENGTH, advice="restore the file") or {}).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 4):
         raise UserError(f"{folder / LENGTH}: max_seq_length is {length!r}; it must be an integer, at least 4.")
-    return EmbeddingConfig(pooling=pooling, normalize="Normalize" in kinds, max_length=length)
+    return EmbeddingConfig(pooling=pooling or "mean", normalize="Normalize" in kinds, max_length=length)
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """Reads a trunk's own pooling from its sentence-transformers files; None if there is no such file.
+
+    Raises:
+      UserError: The file is damaged, or it specifies a pooling that afjax does not support.
+    """
+    settings = read_json(folder / POOLING, advice=f"restore the file, {_ADVICE}")
+    return None if settings is None else _pooling(settings, folder / POOLING)
 
 
 def _module_kind(folder: Path, module: Any) -> str:

@@ -33,6 +33,7 @@ from afjax.trunk.embedding import (
     PlainEncoder,
     embed_texts,
     read_embedding_config,
+    read_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.hugging_face import config_values, from_hugging_face, read_tensors, read_trunk_config, to_hugging_face
@@ -117,6 +118,17 @@ class Trunk:
             "tokenizer": self._tokenizer_digests,
             "trained": self.trained,
         }
+
+    @property
+    def pooling(self) -> Pooling:
+        """The pooling that the trunk was pretrained with, according to its ``1_Pooling/config.json``.
+
+        The first token if there is no such file, as for BERT and RoBERTa.
+
+        Raises:
+          UserError: The file is damaged, or it specifies a pooling that afjax does not support.
+        """
+        return (read_pooling(self.folder) if self.folder is not None else None) or "first"
 
     @functools.cached_property
     def _tokenizer_digests(self) -> dict[str, str] | None:
@@ -227,6 +239,18 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
     tensors = read_tensors(folder)
     params = from_hugging_face(tensors, config, where=str(folder))
     return Trunk(name=name, config=config, params=params, sha256=tree_digest(params), folder=folder, dtype=dtype)
+
+
+def find_pooling(name: str) -> Pooling:
+    """Returns :attr:`Trunk.pooling` of a trunk without loading its weights.
+
+    Args:
+      name: As in :func:`load_trunk`.
+
+    Raises:
+      UserError: As in :func:`load_trunk` if there is no such trunk, and as in :attr:`Trunk.pooling`.
+    """
+    return read_pooling(_find_folder(name)) or "first"
 
 
 def _find_folder(name: str) -> Path:

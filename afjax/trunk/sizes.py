@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from afjax.config.values import Pooling
 from afjax.errors import UserError, did_you_mean
 from afjax.trunk.config import TrunkConfig
+from afjax.trunk.embedding import read_pooling
 from afjax.trunk.hugging_face import read_trunk_config
 
 
@@ -42,6 +44,9 @@ SIZES: Mapping[str, TrunkConfig] = {
     "roberta-large": _roberta(24, 1024, 16),
 }
 
+# The poolings of the sizes that were not pretrained with the first token.
+_POOLINGS: Mapping[str, Pooling] = {"minilm": "mean"}
+
 
 def trunk_size(name: str) -> TrunkConfig:
     """Returns the architecture of a named size, or of a local folder's ``config.json``.
@@ -57,3 +62,13 @@ def trunk_size(name: str) -> TrunkConfig:
         f'The trunk size "{name}" is not known; take {", ".join(SIZES)}, or a folder with a config.json.'
         f"{did_you_mean(name, SIZES)}"
     )
+
+
+def size_pooling(name: str) -> Pooling:
+    """Returns the own pooling of a named size, or of a local folder; see :attr:`afjax.Trunk.pooling`.
+
+    Raises:
+      UserError: The folder's file is damaged, or it specifies a pooling that afjax does not support.
+    """
+    own = _POOLINGS.get(name) if name in SIZES else read_pooling(Path(name))
+    return own or "first"

@@ -13,9 +13,9 @@ from afjax.cli.configs import builtin_configs, load_experiment
 from afjax.cli.main import main
 from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan
+from afjax.config.defaults import LEARNING_RATES
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
-from afjax.config.learning_rates import LEARNING_RATES
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from tests.cli.conftest import Refused, WriteRows

@@ -13,7 +13,7 @@ from afjax import store
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.fusion import FusionConfig
-from afjax.config.heads import HeadConfig
+from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
 from afjax.errors import UserError
@@ -176,7 +176,7 @@ class _Writer:
         max_length = values.pop("max_length")
         del values["num_outputs"]
         text_columns = values.pop("text_columns", None)
-        config = from_dict(HeadConfig, values, f'the config of head "{name}"')
+        config = stored_head(values, f'the config of head "{name}"')
         task = _without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
         settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
         own = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.from_dict import from_dict, to_dict
-from afjax.config.heads import HeadConfig
+from afjax.config.heads import HeadConfig, stored_head
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
@@ -68,11 +68,11 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
     """
     settings, modules = _settings(part)
     kind, labels, outputs = _outputs(settings, part.where)
-    config = _config(settings, kind, part.where)
+    config = _config(settings, kind, part.where).with_pooling("first")
     own = part.own
     task = TaskConfig(name=name, kind=kind)
     if own:
-        config = from_dict(HeadConfig, own.get("config", {}), f"{part.where}: {OWN}.config")
+        config = stored_head(own.get("config", {}), f"{part.where}: {OWN}.config")
         task = from_dict(TaskConfig, own.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:

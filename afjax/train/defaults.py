@@ -1,0 +1,81 @@
+"""Resolves settings whose defaults depend on the trained partition and on the trunk.
+
+A run that began with a default of an earlier version keeps it when it is resumed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from afjax.config.defaults import FORMER_LEARNING_RATES, FORMER_POOLING, LEARNING_RATES, POOL_LIKE_TRUNK
+from afjax.config.experiment import ExperimentConfig
+from afjax.config.heads import HeadConfig
+from afjax.config.training import TrainConfig
+from afjax.config.values import Partition, Pooling
+
+
+def choose_pooling(
+    head: HeadConfig, trained: Partition, trunk_pooling: Callable[[], Pooling], recorded: Mapping[str, Any]
+) -> HeadConfig:
+    """Returns a head's architecture with a pooling.
+
+    Args:
+      head: The architecture as given. If it has a pooling, it is returned unchanged.
+      trained: The trained partition.
+      trunk_pooling: Returns the trunk's own pooling. It is only called if the default depends on it.
+      recorded: The settings of the run to resume, by dotted path; empty for a new run.
+
+    Raises:
+      UserError: The trunk's own pooling is needed, but it cannot be read, or it is not supported.
+    """
+    if head.pooling is not None:
+        return head
+    if recorded.get("head.pooling") == FORMER_POOLING:
+        return head.with_pooling(FORMER_POOLING)
+    return head.with_pooling(trunk_pooling() if trained in POOL_LIKE_TRUNK else "first")
+
+
+def choose_learning_rate(
+    config: TrainConfig, trained: Partition, recorded: Mapping[str, Any], path: str = "train"
+) -> TrainConfig:
+    """Returns training settings with a learning rate.
+
+    Args:
+      config: The settings as given. If they have a learning rate, they are returned unchanged.
+      trained: The trained partition.
+      recorded: The settings of the run to resume, by dotted path; empty for a new run.
+      path: The path of these settings among the recorded ones.
+    """
+    if config.learning_rate is not None:
+        return config
+    former = FORMER_LEARNING_RATES[trained]
+    kept = recorded.get(f"{path}.learning_rate") == former
+    return dataclasses.replace(config, learning_rate=former if kept else LEARNING_RATES[trained])
+
+
+def choose_defaults(
+    config: ExperimentConfig, trunk_pooling: Callable[[], Pooling], recorded: Mapping[str, Any]
+) -> ExperimentConfig:
+    """Returns an experiment's config with a pooling and with learning rates.
+
+    Args:
+      config: The config as given.
+      trunk_pooling: As in :func:`choose_pooling`.
+      recorded: The config that the workdir records, by dotted path; empty for a new workdir.
+
+    Raises:
+      UserError: As in :func:`choose_pooling`.
+    """
+    trained: Partition = "fusion" if config.recipe == "fusion" else config.partition
+    sources = (
+        dataclasses.replace(
+            source, train=choose_learning_rate(source.train, "adapter", recorded, f"sources.{number}.train")
+        )
+        for number, source in enumerate(config.sources)
+    )
+    return dataclasses.replace(
+        config,
+        head=choose_pooling(config.head, trained, trunk_pooling, recorded),
+        train=choose_learning_rate(config.train, trained, recorded),
+        sources=tuple(sources),
+    )
