@@ -12,10 +12,12 @@ import pytest
 from etils import epath
 
 from afjax import store
-from afjax.cli.sweep_plan import plan
+from afjax.cli.configs import load_experiment
+from afjax.cli.sweep_plan import Sweep, plan
 from afjax.config.adapters import AdapterConfig
 from afjax.config.defaults import FORMER_LEARNING_RATES, LEARNING_RATES
 from afjax.config.experiment import ExperimentConfig, SourceConfig
+from afjax.config.from_dict import to_dict
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
@@ -264,18 +266,19 @@ def test_experiment_records_the_defaults_and_keeps_former_ones(
 @pytest.mark.slow
 def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Path) -> None:
     overrides = (f"trunk={mean_trunk.name}",)
-    sweep = plan("single", overrides=overrides, grid=[], seeds="0,1", workdir=tmp_path)
+
+    def plan_again() -> Sweep:
+        return plan("single", overrides=overrides, grid=["train.epochs=1.0,2.0"], seeds="0", workdir=tmp_path)
+
+    sweep = plan_again()
     folder = tmp_path / "runs" / sweep.runs[0].name
     folder.mkdir(parents=True)
-    from afjax.cli.configs import load_experiment
-    from afjax.config.from_dict import to_dict
-
     experiment = load_experiment("single", [*overrides, *sweep.runs[0].overrides])
     recorded = to_dict(choose_defaults(experiment, no_trunk, {"head.pooling": "first"}))
     (folder / "config.json").write_text(json.dumps(recorded))
-    assert plan("single", overrides=overrides, grid=[], seeds="0,1", workdir=tmp_path).runs == sweep.runs
+    assert plan_again().runs == sweep.runs
     recorded["train"]["learning_rate"] = 0.3
     (folder / "config.json").write_text(json.dumps(recorded))
     with pytest.raises(UserError) as refused:
-        plan("single", overrides=overrides, grid=[], seeds="0,1", workdir=tmp_path)
+        plan_again()
     assert "train.learning_rate: 0.3 there" in str(refused.value)
