@@ -56,32 +56,32 @@ def draw_activations(found: Sequence[Activations], output: Path, *, layers: Sequ
     depth = len(next(iter(found[0].means.values()))[ALL])
     check_layers(layers, depth)
     layers = layers or range(depth)
-    adapters = list(dict.fromkeys(name for of_fusion in found for name in of_fusion.adapters))
-    slots = list(dict.fromkeys(slot for of_fusion in found for slot in of_fusion.means))
+    adapters = list(dict.fromkeys(name for activations in found for name in activations.adapters))
+    slots = list(dict.fromkeys(slot for activations in found for slot in activations.means))
     panels: list[_Panel] = []
     for slot in slots:
-        behind = f", {slot}" if len(slots) > 1 else ""
+        slot_suffix = f", {slot}" if len(slots) > 1 else ""
         if len(found) == 1:
             for group, amounts in found[0].means[slot].items():
-                title = f"{group} ({found[0].num_rows[group]}){behind}"
+                title = f"{group} ({found[0].num_rows[group]}){slot_suffix}"
                 panels.append(_Panel(title, list(map(str, layers)), adapters, amounts[list(layers)]))
             continue
         for layer in layers:
             rows: list[str] = []
             shares: list[list[float]] = []
-            for of_fusion in found:
-                for group, means in of_fusion.means.get(slot, {}).items():
-                    rows.append(of_fusion.fusion if group == ALL else f"{of_fusion.fusion}: {group}")
-                    own = dict(zip(of_fusion.adapters, means[layer], strict=True))
-                    shares.append([own.get(name, np.nan) for name in adapters])
-            panels.append(_Panel(f"layer {layer}{behind}", rows, adapters, np.array(shares)))
+            for activations in found:
+                for group, means in activations.means.get(slot, {}).items():
+                    rows.append(activations.fusion if group == ALL else f"{activations.fusion}: {group}")
+                    share_by_adapter = dict(zip(activations.adapters, means[layer], strict=True))
+                    shares.append([share_by_adapter.get(name, np.nan) for name in adapters])
+            panels.append(_Panel(f"layer {layer}{slot_suffix}", rows, adapters, np.array(shares)))
     lines = [
-        [of_fusion.fusion, group, of_fusion.num_rows[group], slot, layer, name, float(amount)]
-        for of_fusion in found
-        for slot, groups in of_fusion.means.items()
+        [activations.fusion, group, activations.num_rows[group], slot, layer, name, float(amount)]
+        for activations in found
+        for slot, groups in activations.means.items()
         for group, means in groups.items()
         for layer in layers
-        for name, amount in zip(of_fusion.adapters, means[layer], strict=True)
+        for name, amount in zip(activations.adapters, means[layer], strict=True)
         if np.isfinite(amount)
     ]
     header = ("fusion", "rows", "num_rows", "slot", "layer", "adapter", "mean_activation")
@@ -152,47 +152,47 @@ def _draw(
     longest = max(map(len, first.rows)), max(len(name) for panel in panels for name in panel.columns)
     margin = 0.35 + 0.06 * longest[0]
     # A panel is at least as wide as its title.
-    wide = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
-    high = cell[1] * len(first.rows)
+    width = max(cell[0] * len(first.columns), 0.062 * max(len(panel.title) for panel in panels))
+    height = cell[1] * len(first.rows)
     # Names that are wider than a column are rotated.
-    upright = longest[1] * 0.06 > wide / len(first.columns)
-    across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (wide + 0.15))))
+    upright = longest[1] * 0.06 > width / len(first.columns)
+    across = max(1, min(len(panels), int((PAGE_WIDTH - margin - 0.7) / (width + 0.15))))
     down = math.ceil(len(panels) / across)
     across = math.ceil(len(panels) / down)
     # The lines of a text have different tokens, so each line needs its own labels.
     shared = all(panel.columns == first.columns for panel in panels)
     names = 0.06 * longest[1] if upright else 0.15
     figure, axes = new_figure(
-        margin + across * (wide + 0.15) + 0.7,
-        down * (high + 0.28) + 0.35 + names * (1 if shared else down),
+        margin + across * (width + 0.15) + 0.7,
+        down * (height + 0.28) + 0.35 + names * (1 if shared else down),
         rows=down,
         columns=across,
         sharex=shared,
         sharey=True,
     )
     highest = max(float(np.nanmax(panel.amounts)) for panel in panels if np.isfinite(panel.amounts).any())
-    for index, (panel, place) in enumerate(zip(panels, axes, strict=False)):
-        image = place.imshow(panel.amounts, cmap=AMOUNTS, vmin=0.0, vmax=highest, aspect="auto")
-        place.set_title(panel.title, fontsize=8)
-        place.set_facecolor("0.88")
-        place.spines[["left", "bottom"]].set_visible(False)
-        place.set_xticks(range(len(panel.columns)), panel.columns, rotation=90 if upright else 0)
-        place.set_yticks(range(len(panel.rows)), panel.rows)
-        place.tick_params(length=0)
+    for index, (panel, panel_axes) in enumerate(zip(panels, axes, strict=False)):
+        image = panel_axes.imshow(panel.amounts, cmap=AMOUNTS, vmin=0.0, vmax=highest, aspect="auto")
+        panel_axes.set_title(panel.title, fontsize=8)
+        panel_axes.set_facecolor("0.88")
+        panel_axes.spines[["left", "bottom"]].set_visible(False)
+        panel_axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90 if upright else 0)
+        panel_axes.set_yticks(range(len(panel.rows)), panel.rows)
+        panel_axes.tick_params(length=0)
         if index % across == 0:
-            place.set_ylabel(labels[1])
+            panel_axes.set_ylabel(labels[1])
         if index >= len(panels) - across:
             # The last row may have empty places; panels above them need labels too.
-            place.tick_params(labelbottom=True)
-            place.set_xlabel(labels[0])
+            panel_axes.tick_params(labelbottom=True)
+            panel_axes.set_xlabel(labels[0])
         for row, column in np.ndindex(panel.amounts.shape):
             value = panel.amounts[row, column]
             if len(panel.columns) <= _TOKENS_WITH_NUMBERS:
                 ink = "black" if not np.isfinite(value) or value > 0.5 * highest else "white"
                 text = f"{value:.2f}".removeprefix("0") if np.isfinite(value) else "\N{EN DASH}"
-                place.text(column, row, text, ha="center", va="center", color=ink, fontsize=6)
-    for place in axes[len(panels) :]:
-        place.set_visible(False)
+                panel_axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=6)
+    for panel_axes in axes[len(panels) :]:
+        panel_axes.set_visible(False)
     bar = figure.colorbar(image, ax=axes, aspect=30 if down > 1 else 15, fraction=0.05)
     bar.set_label(amount, size=8)
     bar.ax.tick_params(labelsize=7)

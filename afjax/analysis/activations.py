@@ -101,13 +101,13 @@ def mean_activations(
         weights = (weights[data.row_of] * share[:, None]).astype(np.float32)
     sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)
     means = {
-        slot: {group: _all_layers(task_model, slot, of_slot[number]) for number, group in enumerate(groups)}
-        for slot, of_slot in sums.items()
+        slot: {group: _all_layers(task_model, slot, slot_sums[number]) for number, group in enumerate(groups)}
+        for slot, slot_sums in sums.items()
     }
     return Activations(
         task_model.model.fusion_name,
         tuple(name for name, _ in task_model.model.adapters),
-        {group: int(of_group.sum()) for group, of_group in groups.items()},
+        {group: int(mask.sum()) for group, mask in groups.items()},
         means,
     )
 
@@ -136,14 +136,16 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
     names = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
     backend, texts = plain_backend(tokenizer), [text] if text_b is None else [text, text_b]
     special = learn_template(backend, tokenizer, pair=len(texts) == 2).num_special
-    whole = int(encode_texts(backend, texts).offsets[-1]) + special
+    num_tokens = int(encode_texts(backend, texts).offsets[-1]) + special
     attention = task_model.over_rows(_token_step, data, batch_size=1)
     weights = {
-        slot: np.stack([_all_layers(task_model, slot, of_token) for of_token in of_slot[0, : len(names)]], 1)
-        for slot, of_slot in attention.items()
+        slot: np.stack(
+            [_all_layers(task_model, slot, token_weights) for token_weights in slot_weights[0, : len(names)]], 1
+        )
+        for slot, slot_weights in attention.items()
     }
     members = tuple(name for name, _ in task_model.model.adapters)
-    return TokenActivations(task_model.model.fusion_name, members, tuple(names), whole, weights)
+    return TokenActivations(task_model.model.fusion_name, members, tuple(names), num_tokens, weights)
 
 
 def _check_fusion(task_model: TaskModel) -> None:
@@ -158,8 +160,8 @@ def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict
     """The weighted sum of the rows' mean attention for each group: ``{slot: [groups, layers, adapters]}``."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
-        slot: jnp.einsum("bg,bln->gln", batch["weights"], of_slot, precision="highest")
-        for slot, of_slot in means.items()
+        slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
+        for slot, slot_means in means.items()
     }
 
 
@@ -167,15 +169,17 @@ def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict
 def _token_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
     """The attention at every token: ``{slot: [batch, length, layers, adapters]}``."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
-    return {slot: of_slot.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, of_slot in attention.items()}
+    return {
+        slot: slot_attention.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, slot_attention in attention.items()
+    }
 
 
 def _all_layers(task_model: TaskModel, slot: str, weights: np.ndarray) -> np.ndarray:
     """Expands ``[layers with adapters, kept adapters]`` to ``[num_layers, num_adapters]``, with NaN in the gaps."""
     model = task_model.model
     config, kept = model.adapters[0][1], model.fusion.kept
-    whole = np.full((model.trunk.num_layers, len(model.adapters)), np.nan, np.float32)
+    expanded = np.full((model.trunk.num_layers, len(model.adapters)), np.nan, np.float32)
     for position, layer in enumerate(adapter_layers(config, model.trunk.num_layers)):
         numbers = range(len(model.adapters)) if kept is None else kept[config.slots.index(slot)][position]
-        whole[layer, list(numbers)] = weights[position]
-    return whole
+        expanded[layer, list(numbers)] = weights[position]
+    return expanded

@@ -85,7 +85,7 @@ def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32)
     if task_model.model.fusion.kept is not None:
         raise UserError("This fusion has been pruned layer by layer; rank the adapters of the original fusion.")
     attention = task_model.predict_rows(rows, batch_size=batch_size, fusion_attention=True).fusion_attention
-    return {slot: of_slot.mean(0) for slot, of_slot in attention.items()}
+    return {slot: slot_attention.mean(0) for slot, slot_attention in attention.items()}
 
 
 def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -100,8 +100,8 @@ def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple
     if not 0 < num_kept <= num_adapters:
         raise UserError(f"{num_kept} adapters cannot be kept; the fusion has {num_adapters}: keep 1 to {num_adapters}.")
     return tuple(
-        tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in of_slot)
-        for of_slot in shares.values()
+        tuple(tuple(sorted(np.argsort(-layer, kind="stable")[:num_kept].tolist())) for layer in slot_shares)
+        for slot_shares in shares.values()
     )
 
 
@@ -126,11 +126,13 @@ def prune_curve(
         yield _point(f"adapters kept: {num_kept}", num_kept / num_adapters, smaller, rows, data, batch_size)
 
 
-def _point(what: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int) -> Point:
+def _point(
+    dropped: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenisedRows, batch_size: int
+) -> Point:
     # The pass for the scores compiles the program, so the timed passes do not.
     scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
-    return Point(what, kept, scores, len(rows) / seconds, task_model.flops_per_row())
+    return Point(dropped, kept, scores, len(rows) / seconds, task_model.flops_per_row())
 
 
 def _timed(function: Callable[[], object]) -> float:

@@ -98,20 +98,25 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
     Raises:
       UserError: Runs on one task follow different metrics, or no run has the metric.
     """
-    found: dict[str, dict[str, RunRecord]] = {}
+    records_by_metric: dict[str, dict[str, RunRecord]] = {}
     for record in records:
         name = metric if metric in record.metrics else record.main_metric
-        found.setdefault(record.task, {})[name] = record
-    for task, metrics in found.items():
+        records_by_metric.setdefault(record.task, {})[name] = record
+    for task, metrics in records_by_metric.items():
         if len(metrics) > 1:
-            told = ", ".join(f"{name} in {record.folder}" for name, record in metrics.items())
+            details = ", ".join(f"{name} in {record.folder}" for name, record in metrics.items())
             raise UserError(
-                f'Runs on "{task}" have different main metrics ({told}); give --metric a metric that all of them have.'
+                f'Runs on "{task}" have different main metrics ({details}); give --metric a metric that all of them '
+                "have."
             )
-    if metric and all(metric not in metrics for metrics in found.values()):
-        there = sorted({name for metrics in found.values() for of in metrics.values() for name in of.metrics})
-        raise UserError(f'No run has the metric "{metric}"; there are {", ".join(there)}.{did_you_mean(metric, there)}')
-    return {task: next(iter(metrics)) for task, metrics in found.items()}
+    if metric and all(metric not in metrics for metrics in records_by_metric.values()):
+        available = sorted(
+            {name for metrics in records_by_metric.values() for record in metrics.values() for name in record.metrics}
+        )
+        raise UserError(
+            f'No run has the metric "{metric}"; there are {", ".join(available)}.{did_you_mean(metric, available)}'
+        )
+    return {task: next(iter(metrics)) for task, metrics in records_by_metric.items()}
 
 
 def size_name(record: RunRecord) -> str:
@@ -131,10 +136,10 @@ def order(methods: Iterable[str]) -> list[str]:
 
     def place(method: str) -> tuple[int, float, str]:
         name, _, size = method.partition(":")
-        known = [index for index, start in enumerate(METHODS) if name == start or name.startswith(start)]
+        same_start = [index for index, start in enumerate(METHODS) if name == start or name.startswith(start)]
         exact = [index for index, start in enumerate(METHODS) if name == start]
         number = name.removeprefix("top-") if name.startswith("top-") else size.removeprefix("1/")
-        rank = (exact or known or [len(METHODS)])[0]
+        rank = (exact or same_start or [len(METHODS)])[0]
         return rank, float(number) if number.isdecimal() else 0.0, method
 
     return sorted(set(methods), key=place)
@@ -167,10 +172,10 @@ def chosen(given: str, flag: str, there: Sequence[str], *, also: Sequence[str] =
 def _cell(
     task: str, method: str, metric: str, settings: Mapping[str, Mapping[int, RunRecord]], repeated: tuple[str, ...]
 ) -> Cell:
-    def score(by_seed: Mapping[int, RunRecord]) -> float:
-        return statistics.fmean(record.metrics[metric] for record in by_seed.values())
+    def score(records_by_seed: Mapping[int, RunRecord]) -> float:
+        return statistics.fmean(record.metrics[metric] for record in records_by_seed.values())
 
-    best = max(settings.values(), key=lambda by_seed: (len(by_seed), score(by_seed)))
+    best = max(settings.values(), key=lambda records_by_seed: (len(records_by_seed), score(records_by_seed)))
     records = tuple(best[seed] for seed in sorted(best))
     scores = tuple(100 * record.metrics[metric] for record in records)
     return Cell(task, method, records, scores, len(settings), sum(map(len, settings.values())), repeated)

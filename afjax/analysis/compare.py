@@ -113,17 +113,17 @@ def compare(
     main = metric or task.main_metric
     if main not in allowed:
         raise UserError(f'The metric "{main}" is not one of {", ".join(allowed)}.{did_you_mean(main, allowed)}')
-    known: dict[int, tuple[Weighted, np.ndarray]] = {}
+    scores_by_side: dict[int, tuple[Weighted, np.ndarray]] = {}
 
     def scored(side: Side) -> tuple[Weighted, np.ndarray]:
-        if id(side) not in known:
+        if id(side) not in scores_by_side:
             predictions = side.model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
-            known[id(side)] = row_scores(side.model, rows, predictions)
-        return known[id(side)]
+            scores_by_side[id(side)] = row_scores(side.model, rows, predictions)
+        return scores_by_side[id(side)]
 
     pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
     weighted = [(left[0], right[0]) for left, right in pairs]
-    found = paired_bootstrap(weighted, len(rows), num_resamples=bootstrap.num_resamples, seed=bootstrap.seed)
+    paired = paired_bootstrap(weighted, len(rows), num_resamples=bootstrap.num_resamples, seed=bootstrap.seed)
     counts = [_row_counts(left[1], right[1], task.kind) for left, right in pairs]
     return Comparison(
         (tuple(side.title for side in first), tuple(side.title for side in second)),
@@ -131,8 +131,8 @@ def compare(
         main,
         len(rows),
         bootstrap.num_resamples,
-        {name: found[name] for name in allowed},
-        {name: float(np.mean([of_pair[name] for of_pair in counts])) for name in counts[0]},
+        {name: paired[name] for name in allowed},
+        {name: float(np.mean([pair_counts[name] for pair_counts in counts])) for name in counts[0]},
         _settings_of_both(first, second),
     )
 
@@ -147,11 +147,11 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
     kind, logits = model.task.kind, predictions.logits
     if kind == "span":
         right = [[text for text, _ in answers] for answers in rows.labels]
-        of_rows = [
+        scores_per_row = [
             metrics.span_scores([str(text)], [answers], no_answer=model.task.span.no_answer)
             for text, answers in zip(predictions.labels, right, strict=True)
         ]
-        values = {name: np.array([scores[name] for scores in of_rows]) for name in ("f1", "exact_match")}
+        values = {name: np.array([scores[name] for scores in scores_per_row]) for name in ("f1", "exact_match")}
         return mean_scores(values), 1 - values["exact_match"]
     labels = np.asarray(rows.labels)
     if kind == "regression":
@@ -172,12 +172,19 @@ def to_lines(found: Comparison) -> list[str]:
     cells = [head]
     ordered = [found.main_metric, *(name for name in found.metrics if name != found.main_metric)]
     for name in ordered:
-        of = found.metrics[name]
-        interval = f"{of.low:+.4f} to {of.high:+.4f}"
+        result = found.metrics[name]
+        interval = f"{result.low:+.4f} to {result.high:+.4f}"
         cells.append(
-            [name, f"{of.first:.4f}", f"{of.second:.4f}", f"{of.difference:+.4f}", interval, f"{of.p_value:.4f}"]
+            [
+                name,
+                f"{result.first:.4f}",
+                f"{result.second:.4f}",
+                f"{result.difference:+.4f}",
+                interval,
+                f"{result.p_value:.4f}",
+            ]
         )
-        cells[-1] += [f"{of.spread:.4f}"] if of.spread is not None else []
+        cells[-1] += [f"{result.spread:.4f}"] if result.spread is not None else []
     lines += table_lines(cells)
     lines += ["", f"{_verdict(found)} (paired bootstrap, {found.num_resamples} resamples)"]
     parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
@@ -194,19 +201,19 @@ def to_lines(found: Comparison) -> list[str]:
 def to_json(found: Comparison) -> dict[str, Any]:
     """The comparison as a JSON object. The main metric's numbers are also at the top level."""
     names = {"first": "a", "second": "b"}
-    of_metrics = {
-        name: {names.get(key, key): value for key, value in dataclasses.asdict(of).items()}
-        for name, of in found.metrics.items()
+    results = {
+        name: {names.get(key, key): value for key, value in dataclasses.asdict(result).items()}
+        for name, result in found.metrics.items()
     }
     return {
         "task": found.task,
         "metric": found.main_metric,
-        **of_metrics[found.main_metric],
+        **results[found.main_metric],
         "rows": found.num_rows,
         "pairs": len(found.titles[0]),
         "resamples": found.num_resamples,
         "models": {letter: list(titles) for letter, titles in zip("ab", found.titles, strict=True)},
-        "metrics": of_metrics,
+        "metrics": results,
         "rows_by_who_is_right": dict(found.rows),
         "settings": {name: list(values) for name, values in found.settings.items()},
     }
@@ -215,7 +222,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
 def _model_settings(model: TaskModel) -> dict[str, Any]:
     """The settings recorded with a stored model, by dotted path."""
     parts = model.model
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "trunk": model.trunk.name,
         "trunk_dtype": model.trunk.dtype,
         "adapters": [name for name, _ in parts.adapters],
@@ -226,23 +233,25 @@ def _model_settings(model: TaskModel) -> dict[str, Any]:
         "step": model.metrics.get("step"),
     }
     if parts.adapters:
-        found["adapter"] = to_dict(parts.adapters[0][1])
+        settings["adapter"] = to_dict(parts.adapters[0][1])
     if parts.fusion_name:
-        found["fusion"] = {"name": parts.fusion_name, **to_dict(parts.fusion)}
-    return by_path(found)
+        settings["fusion"] = {"name": parts.fusion_name, **to_dict(parts.fusion)}
+    return by_path(settings)
 
 
 def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str, tuple[str, str]]:
     """The settings whose values differ between A and B, each with its values over the runs of A and of B."""
     # Configs are compared only if every side has one: a config and a stored model share few settings.
     configs = all(side.config is not None for side in (*first, *second))
-    of_both = [[side.config if configs else _model_settings(side.model) for side in of] for of in (first, second)]
+    both_settings = [
+        [side.config if configs else _model_settings(side.model) for side in sides] for sides in (first, second)
+    ]
     joined = [
         {
-            name: ", ".join(dict.fromkeys(str(run.get(name, "not set")) for run in of if run is not None))
-            for name in sorted({name for run in of if run is not None for name in run})
+            name: ", ".join(dict.fromkeys(str(run.get(name, "not set")) for run in runs if run is not None))
+            for name in sorted({name for run in runs if run is not None for name in run})
         }
-        for of in of_both
+        for runs in both_settings
     ]
     return {name: (values[0], values[1]) for name, values in differing_settings(joined).items()}
 
@@ -251,16 +260,21 @@ def _row_counts(first: np.ndarray, second: np.ndarray, kind: str) -> dict[str, i
     if kind == "regression":
         nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
         return {name: int(rows.sum()) for name, rows in nearer.items()}
-    left, right = first == 0, second == 0
-    rows = {"both_right": left & right, "only_a": left & ~right, "only_b": ~left & right, "both_wrong": ~left & ~right}
+    first_right, second_right = first == 0, second == 0
+    rows = {
+        "both_right": first_right & second_right,
+        "only_a": first_right & ~second_right,
+        "only_b": ~first_right & second_right,
+        "both_wrong": ~first_right & ~second_right,
+    }
     return {name: int(which.sum()) for name, which in rows.items()}
 
 
-def _verdict(found: Comparison) -> str:
-    of = found.metrics[found.main_metric]
-    if of.low > 0 or of.high < 0:
-        return f"{'B' if of.low > 0 else 'A'} is better by {abs(of.difference):.4f} {found.main_metric}"
-    return f"No significant difference in {found.main_metric}: the interval contains zero"
+def _verdict(comparison: Comparison) -> str:
+    result = comparison.metrics[comparison.main_metric]
+    if result.low > 0 or result.high < 0:
+        return f"{'B' if result.low > 0 else 'A'} is better by {abs(result.difference):.4f} {comparison.main_metric}"
+    return f"No significant difference in {comparison.main_metric}: the interval contains zero"
 
 
 def _count(value: float) -> str:

@@ -88,7 +88,7 @@ def evaluate_dev_rows(
         right = [[text for text, _ in answers] for answers in rows.labels]
         given = [str(label) for label in predictions.labels]
         no_answer = model.task.span.no_answer
-        found = metrics.span_scores(given, right, no_answer=no_answer)
+        dev_scores = metrics.span_scores(given, right, no_answer=no_answer)
         exact = [
             metrics.span_scores([text], [answers], no_answer=no_answer)["exact_match"]
             for text, answers in zip(given, right, strict=True)
@@ -96,7 +96,7 @@ def evaluate_dev_rows(
         wrong = np.array(exact) == 0
     else:
         labels = np.asarray(rows.labels)
-        found = scores(logits, labels, kind)
+        dev_scores = scores(logits, labels, kind)
         if kind == "regression":
             values = labels.astype(np.float64), logits[:, 0].astype(np.float64)
             wrong = np.ones(len(rows), bool)
@@ -105,17 +105,17 @@ def evaluate_dev_rows(
             wrong = chosen != labels
             if kind == "classification":
                 confusion = metrics.confusion_matrix(logits, labels, model.labels).counts
-    surest = _surest(predictions, values)
-    worst = sorted(np.flatnonzero(wrong), key=lambda row: (-surest[row], row))[:num_mistakes]
+    confidences = _confidences(predictions, values)
+    worst = sorted(np.flatnonzero(wrong), key=lambda row: (-confidences[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
     return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
-        scores=found,
+        scores=dev_scores,
         labels=model.labels if kind == "classification" else (),
         confusion=confusion,
         values=values,
-        mistakes=tuple(_mistake(int(row), rows, predictions, model.labels, surest) for row in worst),
+        mistakes=tuple(_mistake(int(row), rows, predictions, model.labels, confidences) for row in worst),
         num_wrong=int(wrong.sum()),
         activations=mean_activations(predictions),
         layers=tuple(adapter_layers(model.model.adapters[0][1], model.trunk.config.num_layers)) if fused else (),
@@ -131,10 +131,12 @@ def mean_activations(predictions: Predictions) -> dict[str, np.ndarray]:
     Returns:
       ``{slot: [layers, adapters]}``, empty without a fusion.
     """
-    return {slot: of_rows.mean(0, dtype=np.float64) for slot, of_rows in predictions.fusion_attention.items()}
+    return {
+        slot: row_attention.mean(0, dtype=np.float64) for slot, row_attention in predictions.fusion_attention.items()
+    }
 
 
-def _surest(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+def _confidences(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
     """The probability of each row's prediction, or its absolute error for regression: float [rows]."""
     if values is not None:
         return np.abs(values[1] - values[0])
@@ -143,17 +145,19 @@ def _surest(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | No
     return predictions.probabilities.max(-1)
 
 
-def _mistake(row: int, rows: AnyRows, predictions: Predictions, labels: Sequence[str], surest: np.ndarray) -> Mistake:
+def _mistake(
+    row: int, rows: AnyRows, predictions: Predictions, labels: Sequence[str], confidences: np.ndarray
+) -> Mistake:
     assert rows.labels is not None
     right: Any = rows.labels[row]
     predicted = str(predictions.labels[row])
     texts = rows.texts_of(row)
     if isinstance(rows, SpanRows):
-        return Mistake(row, texts, rows.label_of(row), predicted or "(no answer)", float(surest[row]))
+        return Mistake(row, texts, rows.label_of(row), predicted or "(no answer)", float(confidences[row]))
     if isinstance(rows, ChoiceRows):
         chosen = int(predictions.logits[row].argmax())
-        return Mistake(row, texts[:1], rows.label_of(row), rows.choices[row][chosen], float(surest[row]))
+        return Mistake(row, texts[:1], rows.label_of(row), rows.choices[row][chosen], float(confidences[row]))
     assert isinstance(rows, Rows)
     if not labels:
-        return Mistake(row, texts, f"{right:.4g}", f"{predictions.labels[row]:.4g}", float(surest[row]))
-    return Mistake(row, texts, labels[int(right)], predicted, float(surest[row]))
+        return Mistake(row, texts, f"{right:.4g}", f"{predictions.labels[row]:.4g}", float(confidences[row]))
+    return Mistake(row, texts, labels[int(right)], predicted, float(confidences[row]))

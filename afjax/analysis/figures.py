@@ -132,12 +132,12 @@ def picture(figure: "Figure", suffix: str) -> bytes:
     with style(), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", _LACKING)
         figure.savefig(buffer, format=suffix[1:], **_PICTURES[suffix])
-    others = [each for each in caught if not re.match(_LACKING, str(each.message))]
+    other_warnings = [warning for warning in caught if not re.match(_LACKING, str(warning.message))]
     # An SVG keeps its text, so the viewer's fonts can show these characters.
-    if suffix == ".png" and len(others) < len(caught):
+    if suffix == ".png" and len(other_warnings) < len(caught):
         print("The PNG shows boxes for characters that its font lacks; the CSV and the SVG have them.", file=sys.stderr)
-    for each in others:
-        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    for warning in other_warnings:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return buffer.getvalue()
 
 
@@ -148,12 +148,12 @@ def draw_spread(
 
     A single point between gaps gets an error bar, because a band needs two points.
     """
-    points = [(at, low, high) for at, low, high in zip(places, lows, highs, strict=True)]
-    for known, group in itertools.groupby(points, lambda point: point[1] is not None):
+    points = [(place, low, high) for place, low, high in zip(places, lows, highs, strict=True)]
+    for has_spread, group in itertools.groupby(points, lambda point: point[1] is not None):
         part = np.array(list(group), float).T
-        if known and part.shape[1] > 1:
+        if has_spread and part.shape[1] > 1:
             axes.fill_between(*part, color=colour, alpha=0.18, linewidth=0, zorder=2)
-        elif known:
+        elif has_spread:
             middle, half = (part[2] + part[1]) / 2, (part[2] - part[1]) / 2
             axes.errorbar(part[0], middle, yerr=half, fmt="none", ecolor=colour, capsize=2, elinewidth=1, zorder=3)
 

@@ -37,10 +37,10 @@ def to_markdown(table: Table) -> str:
     """A table in GitHub's Markdown. Its source is aligned too."""
     rows = [[_markdown(cell) for cell in row] for row in (table.header, *table.rows)]
     # The second row makes each column wide enough for its rule, and is then replaced by the rules.
-    header, rule, *others = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
+    header, rule, *body = table_lines([rows[0], ["----" for _ in table.header], *rows[1:]], separator=" | ")
     first, *numbers = (len(cell) for cell in rule.split(" | "))
     rule = " | ".join(["-" * first, *(f"{'-' * (width - 1)}:" for width in numbers)])
-    lines = [f"| {line} |" for line in (header, rule, *others)]
+    lines = [f"| {line} |" for line in (header, rule, *body)]
     lines = [f"**{_markdown(table.title)}**", "", *lines, "", *(_markdown(note) for note in table.notes)]
     if table.commands:
         lines += ["", "These fill the gaps:", "", "```bash", *table.commands, "```"]

@@ -26,11 +26,11 @@ def method_of(config: ExperimentConfig) -> str:
     if config.recipe == "fusion":
         name = architecture_name(config.adapter)
         return "fusion" if name == "pfeiffer" else f"fusion-{name}"
-    several = {"multitask": "mt-", "sequential": "sequential-"}.get(config.recipe, "")
+    prefix = {"multitask": "mt-", "sequential": "sequential-"}.get(config.recipe, "")
     if config.has_adapter:
-        alone = "-trunk" if config.partition == "adapter+trunk" and config.recipe != "multitask" else ""
-        return several + architecture_name(config.adapter) + alone
-    return several + (f"top-{config.top_k}" if config.partition == "top_k" else config.partition)
+        suffix = "-trunk" if config.partition == "adapter+trunk" and config.recipe != "multitask" else ""
+        return prefix + architecture_name(config.adapter) + suffix
+    return prefix + (f"top-{config.top_k}" if config.partition == "top_k" else config.partition)
 
 
 def architecture_name(adapter: Adapter) -> str:

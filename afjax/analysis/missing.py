@@ -44,8 +44,8 @@ def command(
         return _follow(donors[0], like.task_config, method, seed)
     if not is_baseline(method):
         return None
-    known = [record for record in collection.records if record.config is not None]
-    return _baseline(like, known[0].config if known else None, method, seed)
+    with_config = [record for record in collection.records if record.config is not None]
+    return _baseline(like, with_config[0].config if with_config else None, method, seed)
 
 
 def is_baseline(method: str) -> bool:
@@ -58,58 +58,61 @@ def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
 
     ``wanted`` must not have sources that ``there`` lacks.
     """
-    words = []
+    flags = []
     old, new = _by_name(there), _by_name(wanted)
     if old["sources"] and not new["sources"]:
-        words.append("--config.sources=()")
+        flags.append("--config.sources=()")
         old["sources"] = {}
     for name in new["tasks"].keys() - old["tasks"].keys():
         old["tasks"][name] = to_dict(TaskConfig(name=name))
     for path, value in _leaves(new):
         if dict(_leaves(old)).get(path, ...) != value:
-            words.append(f"--config.{path}={_text(value)}")
-    return words
+            flags.append(f"--config.{path}={_text(value)}")
+    return flags
 
 
 def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     assert donor.config is not None
     path = donor.folder / CONFIG
-    there: ExperimentConfig = from_dict(ExperimentConfig, read_json(path) or {})
-    wanted = dataclasses.replace(donor.config, seed=seed)
+    donor_config: ExperimentConfig = from_dict(ExperimentConfig, read_json(path) or {})
+    config = dataclasses.replace(donor.config, seed=seed)
     name = f"{task.name}-{method}"
-    if task.name in [each.name for each in wanted.tasks]:
+    if task.name in [other.name for other in config.tasks]:
         # One run fills the gaps of all its tasks, so its name has no task.
         name = method
-    elif wanted.tasks:
-        wanted = dataclasses.replace(wanted, tasks=(*wanted.tasks, task))
-    elif wanted.task != task and donor.task != task.name:
-        wanted = dataclasses.replace(wanted, task=task, name=wanted.name.replace(donor.task, task.name))
+    elif config.tasks:
+        config = dataclasses.replace(config, tasks=(*config.tasks, task))
+    elif config.task != task and donor.task != task.name:
+        config = dataclasses.replace(config, task=task, name=config.name.replace(donor.task, task.name))
     flags: list[str] = []
-    if wanted.recipe == "fusion" and not _trained_sources(donor) and donor.store:
+    if config.recipe == "fusion" and not _trained_sources(donor) and donor.store:
         # The run took its adapters from a store. Fuse them again under another name.
         flags = [f"--store={donor.store}"]
-        wanted = dataclasses.replace(wanted, name=f"{wanted.artefact_name(wanted.target)}-seed{seed}")
+        config = dataclasses.replace(config, name=f"{config.artefact_name(config.target)}-seed{seed}")
     workdir = _new_workdir(donor.folder, f"{name}-seed{seed}")
-    return _line([f"--config={path}", *overrides(there, wanted), f"--workdir={workdir}", *flags])
+    return _line([f"--config={path}", *overrides(donor_config, config), f"--workdir={workdir}", *flags])
 
 
-def _baseline(like: RunRecord, known: ExperimentConfig | None, method: str, seed: int) -> str:
+def _baseline(like: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=like.task))
     # Always pass the source, even if it is empty: the file has a default source.
-    words = [f"--config.task.source={_text(like.task_config.source)}"]
-    words += [
+    flags = [f"--config.task.source={_text(like.task_config.source)}"]
+    flags += [
         f"--config.task.{path}={_text(value)}"
         for path, value in _leaves(to_dict(like.task_config))
         if dict(_leaves(plain))[path] != value and path != "source"
     ]
-    if known is not None:
-        words += [f"--config.trunk={_text(known.trunk)}", f"--config.train.max_length={known.train.max_length}"]
+    if known_config is not None:
+        flags += [
+            f"--config.trunk={_text(known_config.trunk)}",
+            f"--config.train.max_length={known_config.train.max_length}",
+        ]
     else:
-        words.append(f"--config.trunk={_text(like.trunk_name)}")
+        flags.append(f"--config.trunk={_text(like.trunk_name)}")
     workdir = _new_workdir(like.folder, f"{like.task}-{method}-seed{seed}")
     config = f"--config=configs/baselines.py:method={name},task={like.task}{layers}"
-    return _line([config, *words, f"--config.seed={seed}", f"--workdir={workdir}"])
+    return _line([config, *flags, f"--config.seed={seed}", f"--workdir={workdir}"])
 
 
 def _trained_sources(donor: RunRecord) -> bool:
@@ -117,16 +120,16 @@ def _trained_sources(donor: RunRecord) -> bool:
     return any(source_folder(donor.folder, source.task.name).exists() for source in donor.config.sources)
 
 
-def _new_workdir(beside: epath.Path, name: str) -> epath.Path:
+def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
     """A new folder next to another workdir, or next to the sweep that the workdir belongs to."""
-    parent = beside.parent
+    parent = workdir.parent
     if parent.name == "runs" and (parent.parent / "sweep.json").exists():
         parent = parent.parent.parent
     name = name.replace("1/", "r").replace(":", "-")
     names = [name, *(f"{name}-{number}" for number in range(2, 1000))]
-    for each in names:
-        if not (parent / each).exists():
-            return parent / each
+    for candidate in names:
+        if not (parent / candidate).exists():
+            return parent / candidate
     raise UserError(f"{parent} already has a thousand folders named like {name}; move these runs elsewhere.")
 
 
@@ -138,10 +141,10 @@ def _by_name(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, Any]] = []
     for key, value in values.items():
-        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-    return found
+        leaves += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return leaves
 
 
 def _text(value: Any) -> str:
@@ -155,5 +158,5 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _line(words: Sequence[str]) -> str:
-    return shlex.join(["afjax", "train", *words])
+def _line(arguments: Sequence[str]) -> str:
+    return shlex.join(["afjax", "train", *arguments])

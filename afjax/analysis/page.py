@@ -75,5 +75,5 @@ def page(title: str, *content: Content) -> str:
         tag("title", title),
         tag("style", Markup(STYLE)),
     )
-    whole = tag("html", head, tag("body", *content), lang="en")
-    return f"<!DOCTYPE html>\n{whole.html}\n"
+    document = tag("html", head, tag("body", *content), lang="en")
+    return f"<!DOCTYPE html>\n{document.html}\n"

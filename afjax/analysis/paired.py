@@ -63,13 +63,13 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
         # Matthews correlation for multiple classes (Gorodkin 2004).
         covariance = right.sum(1) * total - (true * given).sum(1)
         spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
-        found = {
+        values = {
             "accuracy": right.sum(1) / total,
             # The mean over the classes that occur, as in scikit-learn.
             "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
             "matthews": _ratio(covariance, np.sqrt(spread)),
         }
-        return {**found, "f1": f1[:, 1]} if num_classes == 2 else found
+        return {**values, "f1": f1[:, 1]} if num_classes == 2 else values
 
     return scores
 
@@ -85,9 +85,9 @@ def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
     ranks = [_weighted_ranks(values) for values in pair]
 
     def scores(weights: np.ndarray) -> Scores:
-        of_values = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
+        centred = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
         return {
-            "pearson": _correlation(weights, *of_values),
+            "pearson": _correlation(weights, *centred),
             "spearman": _correlation(weights, *(rank(weights) for rank in ranks)),
         }
 
@@ -113,24 +113,24 @@ def paired_bootstrap(
     Returns:
       ``{metric: Paired}``.
     """
-    whole = _differences(pairs, np.ones((1, num_rows)))
+    full_sample = _differences(pairs, np.ones((1, num_rows)))
     drawn = [_differences(pairs, weights) for weights in resample_weights(num_rows, num_resamples, seed)]
-    found = {}
-    for metric, (first, second) in whole.items():
-        differences = np.concatenate([(of[metric][1] - of[metric][0]).mean(0) for of in drawn])
+    results = {}
+    for metric, (first, second) in full_sample.items():
+        differences = np.concatenate([(sample[metric][1] - sample[metric][0]).mean(0) for sample in drawn])
         low, high = np.quantile(differences, (0.025, 0.975))
         side = min((differences <= 0).sum(), (differences >= 0).sum())
-        of_pairs = (second - first)[:, 0]
-        found[metric] = Paired(
+        pair_differences = (second - first)[:, 0]
+        results[metric] = Paired(
             float(first.mean()),
             float(second.mean()),
-            float(of_pairs.mean()),
+            float(pair_differences.mean()),
             float(low),
             float(high),
             float(min(1.0, 2 * (side + 1) / (num_resamples + 1))),
-            float(of_pairs.std(ddof=1)) if len(pairs) > 1 else None,
+            float(pair_differences.std(ddof=1)) if len(pairs) > 1 else None,
         )
-    return found
+    return results
 
 
 def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[np.ndarray]:

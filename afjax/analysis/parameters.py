@@ -34,8 +34,8 @@ def _trained(architecture: TrunkConfig, name: str, top_k: int, head: HeadConfig)
         return partition.split_layers(tree, top_k) if top_k else tree
 
     leaves = flatten({"trunk": jax.eval_shape(trunk)})
-    ours = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
-    labels = partition.label({"trunk": jax.eval_shape(trunk)}, ours)
+    trunk_rules = [rule for rule in partition.preset(name, head) if rule.pattern.startswith("trunk/")]
+    labels = partition.label({"trunk": jax.eval_shape(trunk)}, trunk_rules)
     return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if labels[path])
 
 

@@ -78,11 +78,12 @@ def write_report(
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
-    looked = [
-        _looked(best, result, rows_of, load_trunk, moved, num_mistakes, batch_size) for result in best.results.values()
+    evaluated = [
+        _evaluate(best, result, rows_of, load_trunk, moved, num_mistakes, batch_size)
+        for result in best.results.values()
     ]
     title = absolute(workdir).name
-    contents = make_page(title, experiments, best, looked, str(moved.store_folder or find_store(best.workdir)))
+    contents = make_page(title, experiments, best, evaluated, str(moved.store_folder or find_store(best.workdir)))
     write_output(output, contents, make_folder=True)
 
 
@@ -96,21 +97,24 @@ def make_page(
     """Makes the HTML page from the records and evaluations."""
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
-    on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
-    several = [tag("p", f"For the run{on} with the best dev score: {best.title}.")] if len(finished) > 1 else []
+    on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    several = [tag("p", f"For the run{on_tasks} with the best dev score: {best.title}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
         "trained": [*several, trained_table(best, looked, manifests)],
         "scores": [*score_tables(finished, looked), *other_rows(best, looked)],
         "curves": [*several, *curves(best, main)],
-        "activations": [*several, *(part for each in looked for part in activations(each.result, each.look))],
-        "confusion": [*several, *_of_looks(looked, confusion)],
-        "mistakes": [*several, *_of_looks(looked, mistakes)],
+        "activations": [
+            *several,
+            *(part for evaluated in looked for part in activations(evaluated.result, evaluated.look)),
+        ],
+        "confusion": [*several, *_render_evaluated(looked, confusion)],
+        "mistakes": [*several, *_render_evaluated(looked, mistakes)],
         "cost": cost(finished),
         "config": [*several, settings_table(best)],
         "versions": versions(best, manifests),
     }
-    links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in SECTIONS.items())
+    links = (tag("li", tag("a", heading, href=f"#{name}")) for name, heading in SECTIONS.items())
     return page(
         f"{title}: afjax report",
         tag(
@@ -121,12 +125,12 @@ def make_page(
             _key_numbers(finished, best, looked),
             tag("nav", tag("ul", *links), aria_label="Sections"),
         ),
-        tag("main", *(section(name, words, *bodies[name]) for name, words in SECTIONS.items())),
+        tag("main", *(section(name, heading, *bodies[name]) for name, heading in SECTIONS.items())),
         tag("footer", tag("p", f"Written by afjax {__version__}.", class_="quiet")),
     )
 
 
-def _looked(
+def _evaluate(
     experiment: ExperimentRecord,
     result: Result,
     rows_of: Callable[[TaskModel], AnyRows],
@@ -141,10 +145,10 @@ def _looked(
         return EvaluatedResult(result, missing=str(error))
     parameters = _parameters(experiment, model)
     try:
-        look = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
+        evaluation = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
     except (UserError, OSError) as error:
         return EvaluatedResult(result, parameters, missing=str(error))
-    return EvaluatedResult(result, parameters, look)
+    return EvaluatedResult(result, parameters, evaluation)
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:
@@ -163,7 +167,7 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
 
     Artefacts that are missing or belong to another run are left out.
     """
-    found: dict[tuple[str, str], Manifest] = {}
+    manifests: dict[tuple[str, str], Manifest] = {}
 
     def read(kind: str, name: str) -> Manifest | None:
         try:
@@ -178,12 +182,12 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
             for kind in ("adapters", "fusion", "heads"):
                 manifest = read(kind, result.name)
                 if manifest and is_of_run(manifest, experiment, result, source=source):
-                    found.setdefault((kind, result.name), manifest)
-            for member in found[fusion].adapters if (fusion := ("fusion", result.name)) in found else ():
+                    manifests.setdefault((kind, result.name), manifest)
+            for member in manifests[fusion].adapters if (fusion := ("fusion", result.name)) in manifests else ():
                 manifest = read("adapters", member["name"])
                 if manifest and manifest.digest == member["sha256"]:
-                    found.setdefault(("adapters", member["name"]), manifest)
-    return list(found.values())
+                    manifests.setdefault(("adapters", member["name"]), manifest)
+    return list(manifests.values())
 
 
 def _summary(experiments: Sequence[ExperimentRecord]) -> str:
@@ -202,26 +206,26 @@ def _which_task(finished: Sequence[ExperimentRecord], best: ExperimentRecord) ->
         return []
     numbers = [len(group) for group in groups.values()]
     first = "the first of the tasks with the" if numbers.count(max(numbers)) > 1 else "the task with the"
-    words = (
+    sentence = (
         "These runs are on several tasks, whose scores are not comparable. Scores and times cover all runs; the "
         f"rest is about the best run on {', '.join(best.results)}, {first} most runs ({max(numbers)}). For a report "
         "on another run, give its own folder as --workdir."
     )
-    return [tag("p", words)]
+    return [tag("p", sentence)]
 
 
 def _key_numbers(
-    finished: Sequence[ExperimentRecord], best: ExperimentRecord, looked: Sequence[EvaluatedResult]
+    finished: Sequence[ExperimentRecord], best: ExperimentRecord, evaluated: Sequence[EvaluatedResult]
 ) -> Markup:
     metrics = dict.fromkeys(result.main_metric for result in best.results.values())
-    what = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
+    metric = next(iter(metrics)) if len(metrics) == 1 else "main metrics"
     mean = "mean " if len(best.results) > 1 else ""
-    on = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
-    of = f" of the best run{on}" if len(finished) > 1 else ""
-    pairs = [(f"dev {mean}{what}{of}", score(best.score))]
+    on_tasks = f" on {', '.join(best.results)}" if len(by_tasks(finished)) > 1 else ""
+    of_best_run = f" of the best run{on_tasks}" if len(finished) > 1 else ""
+    pairs = [(f"dev {mean}{metric}{of_best_run}", score(best.score))]
     # With several tasks the numbers differ per task, and the table below has them.
-    if len(looked) == 1 and looked[0].parameters:
-        trained, total = looked[0].parameters
+    if len(evaluated) == 1 and evaluated[0].parameters:
+        trained, total = evaluated[0].parameters
         pairs += [("trained parameters", f"{trained:,}"), ("share of all parameters", f"{trained / total:.2%}")]
     seconds = [run.usage.get("seconds") for experiment in finished for run in experiment.runs]
     if seconds and all(seconds):
@@ -229,14 +233,20 @@ def _key_numbers(
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="key")
 
 
-def _of_looks(looked: Sequence[EvaluatedResult], show: Callable[[Result, DevEvaluation], list[Markup]]) -> list[Markup]:
+def _render_evaluated(
+    results: Sequence[EvaluatedResult], show: Callable[[Result, DevEvaluation], list[Markup]]
+) -> list[Markup]:
     """Renders each evaluated result with ``show``. The others get the reason why they were not evaluated."""
     parts: list[Markup] = []
-    for each in looked:
-        parts += [tag("h3", each.result.name)] if len(looked) > 1 else []
-        if each.look is None:
-            what = "The model cannot be evaluated on its dev rows" if each.parameters else "The model cannot be loaded"
-            parts.append(tag("p", f"{what}: {each.missing}"))
+    for evaluated in results:
+        parts += [tag("h3", evaluated.result.name)] if len(results) > 1 else []
+        if evaluated.look is None:
+            failure = (
+                "The model cannot be evaluated on its dev rows"
+                if evaluated.parameters
+                else "The model cannot be loaded"
+            )
+            parts.append(tag("p", f"{failure}: {evaluated.missing}"))
         else:
-            parts += show(each.result, each.look)
+            parts += show(evaluated.result, evaluated.look)
     return parts

@@ -45,11 +45,11 @@ def loss_figure(run: RunRecord) -> "Figure":
 def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
     """Plots the learning rate by step, from the lines of a log that have it."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
-    shown = lines[:: max(1, len(lines) // _POINTS)]
-    if shown[-1] is not lines[-1]:
-        shown = [*shown, lines[-1]]
-    steps, rates = [line["step"] for line in shown], [line["learning_rate"] for line in shown]
-    axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(shown) < 3 else "")
+    plotted = lines[:: max(1, len(lines) // _POINTS)]
+    if plotted[-1] is not lines[-1]:
+        plotted = [*plotted, lines[-1]]
+    steps, rates = [line["step"] for line in plotted], [line["learning_rate"] for line in plotted]
+    axes.plot(steps, rates, color=COLOURS[0], marker=MARKERS[0] if len(plotted) < 3 else "")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.set_ylim(bottom=0)
     _label_steps(axes)
@@ -62,12 +62,12 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
-        looks = [look for look in run.looks if name in look]
+        evaluations = [evaluation for evaluation in run.looks if name in evaluation]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         line, fill = _ROUNDS[number // len(COLOURS)]
         axes.plot(
-            [look["step"] for look in looks],
-            [look[name] for look in looks],
+            [evaluation["step"] for evaluation in evaluations],
+            [evaluation[name] for evaluation in evaluations],
             color=colour,
             marker=marker,
             linestyle=line,
@@ -91,7 +91,7 @@ def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.n
     width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers
     figure, (axes,) = new_figure(min(PAGE_WIDTH, max(COLUMN_WIDTH, width)), 0.7 + 0.26 * max(3, num_members))
     # Adapters are rows because their names are long.
-    shown = axes.imshow(means.T, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
+    heatmap = axes.imshow(means.T, cmap=AMOUNTS, vmin=0, vmax=1, aspect="auto")
     axes.set_yticks(range(num_members), names)
     axes.set_xticks(range(num_layers), [str(layer) for layer in layers])
     axes.set_xlabel("layer")
@@ -99,7 +99,7 @@ def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.n
         colour = "black" if share > 0.5 else "white"
         axes.text(layer, member, f"{share:.2f}", ha="center", va="center", fontsize=7, color=colour)
     with style():
-        figure.colorbar(shown, ax=axes, label="mean attention")
+        figure.colorbar(heatmap, ax=axes, label="mean attention")
     return figure
 
 
@@ -123,10 +123,10 @@ def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
     With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
     squared error, with the main metric first.
     """
-    names = list(dict.fromkeys(name for look in run.looks for name in look if name not in ("step", "mse")))
+    names = list(dict.fromkeys(name for evaluation in run.looks for name in evaluation if name not in ("step", "mse")))
     if "mean" in names:
-        wanted = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
-        return [name for name in wanted if name in names]
+        main_names = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
+        return [name for name in main_names if name in names]
     main = next(iter(main_metrics.values()), "")
     return sorted(names, key=lambda name: name != main)
 
@@ -140,6 +140,6 @@ def _label_steps(axes: "Axes") -> None:
 
 def plain(name: str) -> str:
     """Prepares a name for matplotlib: escapes ``$``, replaces unprintable characters and abbreviates long names."""
-    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
-    cut = shown if len(shown) <= _NAME else f"{shown[: _NAME - 9]}…{shown[-8:]}"
+    printable = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    cut = printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"
     return cut.replace("$", r"\$")

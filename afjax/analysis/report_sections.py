@@ -24,15 +24,15 @@ _CLASSES = 40
 
 def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> list[Markup]:
     """Loss, learning rate and dev metrics of every run. The curves of a fusion's sources are folded."""
-    shown = [run for run in reversed(experiment.runs) if run.steps]
-    if not shown:
+    runs = [run for run in reversed(experiment.runs) if run.steps]
+    if not runs:
         return [tag("p", "The workdir has no logs of training steps.")]
     parts = []
-    for run in shown:
-        own = {result.task: result.main_metric for result in run.results} or main_metrics
-        figures = _run_figures(run, own)
+    for run in runs:
+        run_metrics = {result.task: result.main_metric for result in run.results} or main_metrics
+        figures = _run_figures(run, run_metrics)
         if run.title.startswith(TARGET):
-            parts += [*([tag("h3", run.title)] if len(shown) > 1 else []), figures]
+            parts += [*([tag("h3", run.title)] if len(runs) > 1 else []), figures]
         else:
             parts.append(tag("details", tag("summary", run.title), figures))
     return parts
@@ -54,7 +54,7 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
         names = all_names[: draw.MOST_LINES]
         left_out = f"; {len(all_names) - len(names)} more are in metrics.jsonl" if len(all_names) > len(names) else ""
         scores = "; ".join(
-            f"{name} {', '.join(f'{look[name]:.4g}' for look in _few([look for look in run.looks if name in look]))}"
+            f"{name} {', '.join(f'{line[name]:.4g}' for line in _few([line for line in run.looks if name in line]))}"
             for name in names
         )
         figures.append(
@@ -78,11 +78,11 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
     return tag("div", *figures, class_="figures")
 
 
-def _few(looks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _few(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """At most twelve of the evaluations, to keep alternative texts short: screen readers read them aloud."""
-    if len(looks) <= 12:
-        return looks
-    return [looks[place] for place in np.linspace(0, len(looks) - 1, 12).round().astype(int)]
+    if len(evaluations) <= 12:
+        return evaluations
+    return [evaluations[place] for place in np.linspace(0, len(evaluations) - 1, 12).round().astype(int)]
 
 
 def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
@@ -97,20 +97,21 @@ def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
     for slot, means in look.activations.items():
         # In a fusion that was pruned layer by layer, a column is a different adapter in each layer.
         members = look.members if means.shape[1] == len(look.members) else [str(n) for n in range(means.shape[1])]
-        most = [
-            f"layer {layer}: {members[of.argmax()]} {of.max():.2f}"
-            for layer, of in zip(look.layers, means, strict=True)
+        highest = [
+            f"layer {layer}: {members[layer_means.argmax()]} {layer_means.max():.2f}"
+            for layer, layer_means in zip(look.layers, means, strict=True)
         ]
         figures.append(
             image(
                 picture(draw.activation_figure(look.layers, members, means), ".svg"),
-                f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(most)}.",
+                f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(highest)}.",
                 f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean "
                 "over rows of the mean over each row's tokens, padding excluded)",
             )
         )
         rows: list[list[Content]] = [
-            [str(layer), *(f"{share:.4f}" for share in of)] for layer, of in zip(look.layers, means, strict=True)
+            [str(layer), *(f"{share:.4f}" for share in layer_means)]
+            for layer, layer_means in zip(look.layers, means, strict=True)
         ]
         rows.append(["mean", *(f"{share:.4f}" for share in means.mean(0))])
         numbers = tuple(range(1, len(members) + 1))
@@ -143,7 +144,7 @@ def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
         "tr", tag("th", "right ↓ predicted →", scope="col"), *(tag("th", name, scope="col") for name in look.labels)
     )
     body = []
-    for right, (name, of_right) in enumerate(zip(look.labels, counts, strict=True)):
+    for right, (name, row_counts) in enumerate(zip(look.labels, counts, strict=True)):
         cells = [
             tag(
                 "td",
@@ -153,7 +154,7 @@ def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
                 style=f"background: rgba(var(--cell), {0.55 * shares[right, given]:.3f})",
                 class_="diagonal" if right == given else "",
             )
-            for given, amount in enumerate(of_right)
+            for given, amount in enumerate(row_counts)
         ]
         body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
     caption = (
@@ -168,27 +169,27 @@ def mistakes(result: Result, look: DevEvaluation) -> list[Markup]:
     if not look.num_wrong:
         return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]
     share = f"{look.num_wrong:,} of {look.num_rows:,} dev rows are wrong ({look.num_wrong / look.num_rows:.1%})"
-    told = f"{share}; these are the {len(look.mistakes)} that {result.name} was most confident about."
+    sentence = f"{share}; these are the {len(look.mistakes)} that {result.name} was most confident about."
     if look.values is not None:
-        told = (
+        sentence = (
             f"These are the {len(look.mistakes)} of {look.num_rows:,} dev rows with the largest errors of "
             f"{result.name}."
         )
     cards = (tag("li", _card(mistake, is_value=look.values is not None)) for mistake in look.mistakes)
-    return [tag("p", told), *([tag("ol", *cards, class_="mistakes")] if look.mistakes else [])]
+    return [tag("p", sentence), *([tag("ol", *cards, class_="mistakes")] if look.mistakes else [])]
 
 
 def _card(mistake: Mistake, *, is_value: bool) -> Markup:
     sure = f"off by {mistake.confidence:.4g}" if is_value else f"{mistake.confidence:.1%} sure"
     pairs: list[tuple[str, Content]] = [("row", str(mistake.row))]
-    pairs += [(name, _cut(words)) for name, words in mistake.texts]
+    pairs += [(name, _cut(text)) for name, text in mistake.texts]
     predicted = tag("span", _cut(mistake.predicted), " ", tag("span", f"({sure})", class_="quiet"))
     pairs += [("right", _cut(mistake.right)), ("predicted", predicted)]
-    return tag("dl", *(part for name, words in pairs for part in (tag("dt", name), tag("dd", words, dir="auto"))))
+    return tag("dl", *(part for name, text in pairs for part in (tag("dt", name), tag("dd", text, dir="auto"))))
 
 
-def _cut(words: str) -> str:
-    return words if len(words) <= _TEXT else f"{words[:_TEXT]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
 
 
 def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
@@ -228,14 +229,14 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
 def settings_table(experiment: ExperimentRecord) -> Markup:
     """All settings, folded because there are many."""
     rows: list[list[Content]] = [[name, str(value)] for name, value in experiment.settings.items()]
-    shown = table(["setting", "value"], rows)
-    return tag("details", tag("summary", f"All {len(rows)} settings"), shown)
+    settings = table(["setting", "value"], rows)
+    return tag("details", tag("summary", f"All {len(rows)} settings"), settings)
 
 
 def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> list[Markup]:
     """Package versions and the digests of stored artefacts and inputs, to identify them later."""
     used = dict.fromkeys(tuple(manifest.versions.items()) for manifest in manifests)
-    lines = [", ".join(f"{name} {version}" for name, version in each) for each in used]
+    lines = [", ".join(f"{name} {version}" for name, version in package_versions) for package_versions in used]
     parts = [tag("p", f"Trained with {'; '.join(lines)}.")] if lines else []
     if manifests:
         rows: list[list[Content]] = [

@@ -38,35 +38,35 @@ def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], man
     """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
-    known = {id(each.result): each.parameters for each in looked}
-    totals = [each.parameters[1] for each in looked if each.parameters]
+    parameters = {id(evaluated.result): evaluated.parameters for evaluated in looked}
+    totals = [evaluated.parameters[1] for evaluated in looked if evaluated.parameters]
     rows: list[list[Content]] = []
     for run in best.runs:
         for result in run.results if run.title != TARGET else best.results.values():
-            trained, total = known.get(id(result)) or (None, None)
+            trained, total = parameters.get(id(result)) or (None, None)
             if trained is None and run.title != TARGET and ("heads", result.name) in sizes:
                 # A source run trains only its adapter and its head.
                 trained = sizes.get(("adapters", result.name), 0) + sizes["heads", result.name]
             share = f"{trained / total:.2%}" if trained and total else "–"
             task = _task(best.config, result.task)
-            of = f" of {fused[result.name]}" if result.kind == "fusion" and result.name in fused else ""
+            members = f" of {fused[result.name]}" if result.kind == "fusion" and result.name in fused else ""
             rows.append(
                 [
                     result.name,
-                    f"{result.kind}{of}",
+                    f"{result.kind}{members}",
                     result.task,
                     str(task.get("source", "")),
-                    _whole(trained),
-                    _whole(total),
+                    _integer(trained),
+                    _integer(total),
                     share,
-                    _whole(result.metrics.get("step")),
+                    _integer(result.metrics.get("step")),
                 ]
             )
     header = ["name", "kind", "task", "data", "trained parameters", "all parameters", "share", "kept from step"]
-    shown = table(header, rows, numbers=(4, 5, 6, 7))
+    results_table = table(header, rows, numbers=(4, 5, 6, 7))
     if totals:
-        return shown
-    return Markup(shown.html + tag("p", f"The number of all parameters is unknown: {looked[0].missing}").html)
+        return results_table
+    return Markup(results_table.html + tag("p", f"The number of all parameters is unknown: {looked[0].missing}").html)
 
 
 def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[EvaluatedResult]) -> list[Markup]:
@@ -74,17 +74,17 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Evaluate
     parts = []
     if len(finished) > 1:
         groups = by_tasks(finished)
-        for tasks, of_tasks in groups.items():
+        for tasks, group in groups.items():
             parts += [tag("h3", tasks)] if len(groups) > 1 else []
-            parts.append(_settings_table(of_tasks))
+            parts.append(_settings_table(group))
     rows = []
-    names = list(dict.fromkeys(name for each in looked for name in each.result.metrics if name != "step"))
-    for each in looked:
-        result = each.result
+    names = list(dict.fromkeys(name for evaluated in looked for name in evaluated.result.metrics if name != "step"))
+    for evaluated in looked:
+        result = evaluated.result
         rows.append([result.name, result.main_metric, *(score(result.metrics.get(name)) for name in names)])
-        if each.look:
-            scores = [score(each.look.scores.get(name)) for name in names]
-            rows.append([f"{result.name}, evaluated again", f"on {each.look.num_rows} rows", *scores])
+        if evaluated.look:
+            scores = [score(evaluated.look.scores.get(name)) for name in names]
+            rows.append([f"{result.name}, evaluated again", f"on {evaluated.look.num_rows} rows", *scores])
     caption = (
         "Dev metrics of the kept parameters: as evaluated during training, and as evaluated now with the stored model."
     )
@@ -101,26 +101,26 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
         """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then those with most values."""
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
-    shown = sorted(varying, key=telling)[:_SETTINGS]
+    shown_settings = sorted(varying, key=telling)[:_SETTINGS]
     groups: dict[tuple[str, ...], list[ExperimentRecord]] = {}
     for place, experiment in enumerate(experiments):
         groups.setdefault(tuple(str(values[place]) for values in varying.values()), []).append(experiment)
-    best_first = sorted(groups.values(), key=lambda group: -statistics.fmean(each.score for each in group))
+    best_first = sorted(groups.values(), key=lambda group: -statistics.fmean(experiment.score for experiment in group))
     rows: list[list[Content]] = [
         [
-            ", ".join(each.title for each in group),
-            *(str(group[0].settings.get(name, "not set")) for name in shown),
+            ", ".join(experiment.title for experiment in group),
+            *(str(group[0].settings.get(name, "not set")) for name in shown_settings),
             *spread,
         ]
         for group in best_first
         for spread in _spreads(group)
     ]
-    header = ["runs", *shown, "task", "dev metric", "mean ± std", "seeds"]
+    header = ["runs", *shown_settings, "task", "dev metric", "mean ± std", "seeds"]
     caption = "Main dev metric over seeds, the best setting first; std is the sample standard deviation."
-    if len(varying) > len(shown):
+    if len(varying) > len(shown_settings):
         caption += (
-            f" {len(varying) - len(shown)} more settings differ; see each run's config.json. afjax table compares "
-            "methods side by side."
+            f" {len(varying) - len(shown_settings)} more settings differ; see each run's config.json. afjax table "
+            "compares methods side by side."
         )
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
@@ -128,28 +128,34 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
 def other_rows(best: ExperimentRecord, looked: Sequence[EvaluatedResult]) -> list[Markup]:
     """Warnings about dev rows that differ from the dev rows used in training."""
     parts = []
-    for each in looked:
-        known = best.inputs.get(f"task {each.result.task}'s dev rows")
-        if each.look and known and known != each.look.digest:
-            words = (
-                f"The dev rows of {each.result.task} are not the rows that training evaluated on: their digests differ."
+    for evaluated in looked:
+        recorded_digest = best.inputs.get(f"task {evaluated.result.task}'s dev rows")
+        if evaluated.look and recorded_digest and recorded_digest != evaluated.look.digest:
+            warning = (
+                f"The dev rows of {evaluated.result.task} are not the rows that training evaluated on: their digests "
+                "differ."
             )
-            parts.append(tag("p", tag("strong", words)))
+            parts.append(tag("p", tag("strong", warning)))
     return parts
 
 
 def _spreads(experiments: Sequence[ExperimentRecord]) -> list[tuple[str, str, str, str]]:
     """One row per task for runs of one setting: task, main metric, mean ± std and seeds."""
-    found = []
+    rows = []
     for task, result in experiments[0].results.items():
-        of_task = [(each, each.results[task]) for each in experiments if task in each.results]
-        by_seed = sorted((each.config["seed"], float(of.metrics[of.main_metric])) for each, of in of_task)
-        scores = [value for _, value in by_seed if math.isfinite(value)]
+        task_results = [
+            (experiment, experiment.results[task]) for experiment in experiments if task in experiment.results
+        ]
+        seed_scores = sorted(
+            (experiment.config["seed"], float(run_result.metrics[run_result.main_metric]))
+            for experiment, run_result in task_results
+        )
+        scores = [value for _, value in seed_scores if math.isfinite(value)]
         spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
         mean = score(statistics.fmean(scores) if scores else math.nan)
-        seeds = ", ".join(f"{seed}{'' if math.isfinite(value) else ' (not a number)'}" for seed, value in by_seed)
-        found.append((task, result.main_metric, f"{mean}{spread}", seeds))
-    return found
+        seeds = ", ".join(f"{seed}{'' if math.isfinite(value) else ' (not a number)'}" for seed, value in seed_scores)
+        rows.append((task, result.main_metric, f"{mean}{spread}", seeds))
+    return rows
 
 
 def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -159,7 +165,7 @@ def _task(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next((task for task in tasks if task and task.get("name") == name), {})
 
 
-def _whole(value: Any) -> str:
+def _integer(value: Any) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{int(value):,}"
 
 

@@ -132,8 +132,10 @@ def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full
         axes.axhline(level, color="0.35", linewidth=0.8, linestyle="--", zorder=1)
     families = list(dict.fromkeys(point.family for point in points))
     for index, family in enumerate(families):
-        own = sorted((point for point in points if point.family == family), key=lambda point: point.parameters)
-        _draw_family(axes, family, own, index)
+        family_points = sorted(
+            (point for point in points if point.family == family), key=lambda point: point.parameters
+        )
+        _draw_family(axes, family, family_points, index)
     axes.set_xlabel("Trained parameters per task, head included")
     axes.set_ylabel(f"Dev score on {task}" if task else "Dev score minus full\nfine-tuning (points)")
     if full or not task:
@@ -176,25 +178,25 @@ def draw_differences(grid: Grid, output: Path) -> list[Path]:
         )
     tasks = [task for task in grid.tasks if any(row[0] == task for row in rows)]
     drawn = [method for method in methods if any(row[1] == method for row in rows)]
-    wide = len(tasks) * len(drawn) > 12
-    figure, (axes,) = new_figure(PAGE_WIDTH if wide else COLUMN_WIDTH, 2.5)
+    is_wide = len(tasks) * len(drawn) > 12
+    figure, (axes,) = new_figure(PAGE_WIDTH if is_wide else COLUMN_WIDTH, 2.5)
     width = 0.8 / len(drawn)
     for index, method in enumerate(drawn):
-        own = [(tasks.index(row[0]), row[2]) for row in rows if row[1] == method]
-        places = [place - 0.4 + (index + 0.5) * width for place, _ in own]
+        bars = [(tasks.index(row[0]), row[2]) for row in rows if row[1] == method]
+        places = [place - 0.4 + (index + 0.5) * width for place, _ in bars]
         axes.bar(
-            places, [change for _, change in own], width * 0.9, label=method, zorder=2, linewidth=0, edgecolor="0.1",
+            places, [change for _, change in bars], width * 0.9, label=method, zorder=2, linewidth=0, edgecolor="0.1",
             color=BAR_COLOURS[index % len(BAR_COLOURS)], hatch=HATCHES[index % len(HATCHES)],
         )  # fmt: skip
     axes.axhline(0, color="0.2", linewidth=0.8, zorder=3)
     for place in range(1, len(tasks)):
         axes.axvline(place - 0.5, color="0.9", linewidth=0.6, zorder=0)
     axes.set_xlim(-0.5, len(tasks) - 0.5)
-    slanted = max(map(len, tasks)) * len(tasks) > (90 if wide else 40)
+    slanted = max(map(len, tasks)) * len(tasks) > (90 if is_wide else 40)
     axes.set_xticks(range(len(tasks)), tasks, rotation=30 if slanted else 0, ha="right" if slanted else "center")
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("Dev score minus full\nfine-tuning (points)")
-    figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if wide else 3), handleheight=1.1)
+    figure.legend(loc="outside upper center", ncols=min(len(drawn), 6 if is_wide else 3), handleheight=1.1)
     return save_figure(figure, output, ("task", "method", "difference_to_full", "std", "std_of_full"), rows)
 
 

@@ -137,7 +137,7 @@ class Collection:
     def left_out(self, tasks: Sequence[str]) -> list[str]:
         """One sentence for each run on these tasks that is left out, with the reason."""
         return [
-            f"{each.folder} ({each.method} on {each.task}, seed {each.seed}) is not finished"
-            for each in self.unfinished
-            if each.task in tasks
-        ] + [f"{each.folder} has no dev score on {each.task}" for each in self.scoreless if each.task in tasks]
+            f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
+            for run in self.unfinished
+            if run.task in tasks
+        ] + [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]

@@ -45,34 +45,36 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
         score, or the runs started from different pretrained trunks.
     """
     workdirs: dict[str, epath.Path] = {}
-    stores: dict[str, epath.Path] = {}
+    store_folders: dict[str, epath.Path] = {}
     for given in folders:
         folder = open_path(given)
         if not folder.is_dir():
             raise UserError(f"There is no folder {given}; give --runs workdirs, sweeps' folders or stores.")
-        for is_workdir, found in _search(folder, _DEPTH):
-            (workdirs if is_workdir else stores)[_identity(found)] = found
-    shelf = _Shelf(list(stores.values()))
-    read = [_read_workdir(workdir, shelf) for workdir in workdirs.values()]
-    records = [record for one in read for record in one.records]
-    records += shelf.left()
+        for is_workdir, path in _search(folder, _DEPTH):
+            (workdirs if is_workdir else store_folders)[_identity(path)] = path
+    stores = _Stores(list(store_folders.values()))
+    read = [_read_workdir(workdir, stores) for workdir in workdirs.values()]
+    records = [record for collection in read for record in collection.records]
+    records += stores.left()
     unfinished = tuple(
-        dataclasses.replace(each, method=f"{each.method}-mt") if each.trunk in shelf.trained else each
-        for one in read
-        for each in one.unfinished
+        dataclasses.replace(run, method=f"{run.method}-mt") if run.trunk in stores.trained else run
+        for collection in read
+        for run in collection.unfinished
     )
     given = ", ".join(str(folder) for folder in folders)
     if not records:
-        told = f" ({len(unfinished)} started but not finished)" if unfinished else ""
-        raise UserError(f"There is no finished run in {given}{told}; give workdirs that afjax train has finished.")
+        unfinished_note = f" ({len(unfinished)} started but not finished)" if unfinished else ""
+        raise UserError(
+            f"There is no finished run in {given}{unfinished_note}; give workdirs that afjax train has finished."
+        )
     scored = [record for record in records if record.main_metric in record.metrics]
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
-        where = next(record.folder for record in records if record.task == task)
+        example = next(record.folder for record in records if record.task == task)
         raise UserError(
-            f'No run on "{task}" has a dev score (for example {where}); leave these runs out, or train them again.'
+            f'No run on "{task}" has a dev score (for example {example}); leave these runs out, or train them again.'
         )
     scoreless = tuple(record for record in records if record not in scored)
-    return Collection(tuple(_with_origins(scored, shelf.trained)), unfinished, scoreless)
+    return Collection(tuple(_with_origins(scored, stores.trained)), unfinished, scoreless)
 
 
 # Finding workdirs and stores
@@ -96,7 +98,7 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]
                 yield from _search(child, depth - 1)
 
 
-class _Shelf:
+class _Stores:
     """A collection of stores that marks artefacts of runs that were read from workdirs.
 
     Attributes:
@@ -109,33 +111,37 @@ class _Shelf:
         self.trained: dict[str, RunRecord] = {}
 
     def find(
-        self, own: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
+        self, own_store: epath.Path, kinds: Iterable[str], name: str, seed: int, metrics: Mapping[str, Any]
     ) -> tuple[str, list[Manifest]]:
         """Finds a run's artefacts.
 
-        The run's ``own`` store is searched first. It need not be one of the given stores; in that case its other
-        artefacts are ignored.
+        ``own_store`` is searched first. It need not be one of the given stores; in that case its other artefacts are
+        ignored.
 
         Returns:
           The store and the manifests of the artefacts, both empty if no store has them.
         """
-        found: tuple[str, list[Manifest]] = ("", [])
-        same = [folder for folder in self._stores if _identity(folder) == _identity(own)]
-        others = [folder for folder in self._stores if folder not in same]
-        for folder in [*(same or _readable(own)), *others]:
+        first_match: tuple[str, list[Manifest]] = ("", [])
+        matching = [folder for folder in self._stores if _identity(folder) == _identity(own_store)]
+        other_stores = [folder for folder in self._stores if folder not in matching]
+        for folder in [*(matching or _readable(own_store)), *other_stores]:
             if all(name in store.names(folder, kind) for kind in kinds):
                 manifests = [store.read_manifest(folder, kind, name) for kind in kinds]
                 if all(manifest.seed == seed and manifest.metrics == metrics for manifest in manifests):
                     # A store may have been copied. Mark every copy, so that it does not count as another run.
                     self._taken.update((str(folder), kind, name) for kind in kinds)
-                    found = found if found[0] else (str(folder), manifests)
-        return found
+                    first_match = first_match if first_match[0] else (str(folder), manifests)
+        return first_match
 
     def adapters(self, folder: str, manifest: Manifest) -> dict[str, int]:
         """``{digest: number of parameters}`` of the adapters of a fusion that the store has."""
-        there = store.names(folder, "adapters")
-        found = [store.read_manifest(folder, "adapters", of["name"]) for of in manifest.adapters if of["name"] in there]
-        return {of.digest: of.num_parameters for of in found}
+        names = store.names(folder, "adapters")
+        manifests = [
+            store.read_manifest(folder, "adapters", member["name"])
+            for member in manifest.adapters
+            if member["name"] in names
+        ]
+        return {adapter.digest: adapter.num_parameters for adapter in manifests}
 
     def left(self) -> list[RunRecord]:
         """Records of the adapters and fusions that do not belong to a workdir."""
@@ -189,7 +195,7 @@ def _readable(folder: epath.Path) -> list[epath.Path]:
 # Reading a workdir
 
 
-def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
+def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
     """Reads the runs of one workdir: the target run on each of its tasks, and the runs of a fusion's sources."""
     config = _read_config(workdir / CONFIG)
     inputs = _read_json(workdir / INPUTS)
@@ -201,18 +207,23 @@ def _read_workdir(workdir: epath.Path, shelf: _Shelf) -> Collection:
         # A source without a folder came from the store.
         runs += [(_source_config(config, source.task.name), folder)] if folder.exists() else []
     records, unfinished = [], []
-    for each, folder in runs:
-        tasks = each.tasks or (each.target,)
+    for run_config, folder in runs:
+        tasks = run_config.tasks or (run_config.target,)
         if not (folder / RESULT).exists():
-            of_run = {"method": method_of(each), "seed": each.seed, "folder": workdir, "trunk": inputs["the trunk"]}
-            unfinished += [Unfinished(task=task.name, **of_run) for task in tasks]
+            run_fields = {
+                "method": method_of(run_config),
+                "seed": run_config.seed,
+                "folder": workdir,
+                "trunk": inputs["the trunk"],
+            }
+            unfinished += [Unfinished(task=task.name, **run_fields) for task in tasks]
             continue
         # In a sequence, the last result on a task counts.
         results = {result.task: result for result in read_results(folder)}
         for task in tasks:
             if task.name not in results:
                 raise UserError(f'{folder / RESULT} has no result on "{task.name}"; leave {workdir} out.')
-            records.append(_record(each, task, results[task.name], workdir, inputs, shelf))
+            records.append(_record(run_config, task, results[task.name], workdir, inputs, stores))
     return Collection(tuple(records), tuple(unfinished))
 
 
@@ -221,15 +232,15 @@ def _read_config(path: epath.Path) -> ExperimentConfig:
         return from_dict(ExperimentConfig, _read_json(path), str(path))
     except UserError as error:
         # Errors about contradictions within a config do not name the file.
-        told = str(error) if str(path) in str(error) else f"{path}: {error}"
-        raise UserError(told) from None
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise UserError(message) from None
 
 
 def _source_config(config: ExperimentConfig, name: str) -> ExperimentConfig:
     """The experiment that trains a fusion's source on its own."""
     source = next(source for source in config.sources if source.task.name == name)
-    alone: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
-    return dataclasses.replace(config, **alone, sources=(), fused=(), name="", partition="adapter", top_k=0)
+    changes: dict[str, Any] = {"recipe": "single", "task": source.task, "train": source.train}
+    return dataclasses.replace(config, **changes, sources=(), fused=(), name="", partition="adapter", top_k=0)
 
 
 def _record(
@@ -238,18 +249,18 @@ def _record(
     result: Result,
     workdir: epath.Path,
     inputs: Mapping[str, str],
-    shelf: _Shelf,
+    stores: _Stores,
 ) -> RunRecord:
     kinds = target_kinds(config)
-    place, manifests = shelf.find(find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics)
+    place, manifests = stores.find(find_store(workdir), kinds, config.artefact_name(task), config.seed, result.metrics)
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
     trained = trained_in_trunk(config, architecture) if config.trains_trunk else 0
-    own: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
-    together = config.recipe in ("multitask", "sequential")
+    own_parameters: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
+    several_tasks = config.recipe in ("multitask", "sequential")
     if trained is None:
-        own = None
-    elif own is not None and not together:
-        own += trained
+        own_parameters = None
+    elif own_parameters is not None and not several_tasks:
+        own_parameters += trained
     record = RunRecord(
         task_config=task,
         method=method_of(config),
@@ -257,9 +268,9 @@ def _record(
         metrics=_finite(result.metrics),
         config=config,
         adapter=config.adapter if config.has_adapter or config.recipe == "fusion" else None,
-        adapters=shelf.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
-        own_parameters=own,
-        shared_parameters=(trained or 0) if together else 0,
+        adapters=stores.adapters(place, manifests[0]) if config.recipe == "fusion" and manifests else {},
+        own_parameters=own_parameters,
+        shared_parameters=(trained or 0) if several_tasks else 0,
         inputs=inputs,
         trunk=inputs["the trunk"],
         trunk_name=config.trunk,
@@ -267,8 +278,8 @@ def _record(
         folder=workdir,
         store=place,
     )
-    if together and config.trains_trunk and manifests:
-        shelf.trained[manifests[0].trunk["sha256"]] = record
+    if several_tasks and config.trains_trunk and manifests:
+        stores.trained[manifests[0].trunk["sha256"]] = record
     return record
 
 
@@ -281,7 +292,7 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
     Raises:
       UserError: The runs started from different pretrained trunks.
     """
-    found = []
+    with_origins = []
     for record in records:
         chain = [record]
         while chain[-1].trunk in trained and trained[chain[-1].trunk] not in chain:
@@ -289,11 +300,11 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
         origin = chain[-1]
         if origin is not record:
             settings = ""
-            for before in reversed(chain[1:]):
-                settings = dataclasses.replace(before, origin=settings).settings
+            for ancestor in reversed(chain[1:]):
+                settings = dataclasses.replace(ancestor, origin=settings).settings
             # Without a workdir, adapters on such a trunk are assumed to have been trained jointly with it.
-            alone = record.config is None and not record.method.startswith("fusion")
-            method = f"mt-{record.method}" if alone else f"{record.method}-mt"
+            assumed_joint = record.config is None and not record.method.startswith("fusion")
+            method = f"mt-{record.method}" if assumed_joint else f"{record.method}-mt"
             record = dataclasses.replace(
                 record,
                 method=method,
@@ -302,15 +313,17 @@ def _with_origins(records: Sequence[RunRecord], trained: Mapping[str, RunRecord]
                 trunk_parameters=origin.trunk_parameters,
                 origin=settings,
             )
-        found.append(record)
-    by_trunk = {record.trunk: record for record in found}
-    if len(by_trunk) > 1:
-        told = "; ".join(f"{of.folder}: {of.trunk_name} ({sha[:12]})" for sha, of in by_trunk.items())
+        with_origins.append(record)
+    records_by_trunk = {record.trunk: record for record in with_origins}
+    if len(records_by_trunk) > 1:
+        details = "; ".join(
+            f"{record.folder}: {record.trunk_name} ({sha[:12]})" for sha, record in records_by_trunk.items()
+        )
         raise UserError(
-            f"The runs started from different trunks ({told}). Give runs on one trunk; for runs on a jointly "
+            f"The runs started from different trunks ({details}). Give runs on one trunk; for runs on a jointly "
             "trained trunk, also give the workdir and store of the run that trained it."
         )
-    return found
+    return with_origins
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -323,7 +336,7 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _read_json(path: epath.Path, expected: type = dict) -> Any:
     advice = "leave this workdir out, or train it again"
-    found = read_json(path, expected=expected, advice=advice, constants=True)
-    if found is None:
+    content = read_json(path, expected=expected, advice=advice, constants=True)
+    if content is None:
         raise UserError(f"{path} does not exist; {advice}.")
-    return found
+    return content

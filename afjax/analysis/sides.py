@@ -59,14 +59,14 @@ def open_sides(
         settings.
     """
     sides = []
-    for word in split_words(text):
-        if match := _MODEL.fullmatch(word):
-            sides.append(_stored(word, match, load_trunk, store_folder, trunk, allow_mismatch))
-        elif open_path(word).is_dir():
-            sides += _of_runs(epath.Path(word), load_trunk, store_folder, trunk, task)
+    for name in split_words(text):
+        if match := _MODEL.fullmatch(name):
+            sides.append(_stored_side(name, match, load_trunk, store_folder, trunk, allow_mismatch))
+        elif open_path(name).is_dir():
+            sides += _run_sides(epath.Path(name), load_trunk, store_folder, trunk, task)
         else:
             raise UserError(
-                f'"{word}" is neither a workdir nor a model; give a folder that afjax train wrote, or adapter:NAME, '
+                f'"{name}" is neither a workdir nor a model; give a folder that afjax train wrote, or adapter:NAME, '
                 "fusion:NAME or head:NAME of --store."
             )
     return sides
@@ -77,17 +77,17 @@ def split_words(text: str) -> list[str]:
 
     The folders of a sweep's runs have commas in their names.
     """
-    pieces, words = text.split(","), []
+    pieces, names = text.split(","), []
     while pieces:
         ends = range(len(pieces), 0, -1)
         end = next(end for end in ends if end == 1 or open_path(",".join(pieces[:end]).strip()).is_dir())
-        words.append(",".join(pieces[:end]).strip())
+        names.append(",".join(pieces[:end]).strip())
         pieces = pieces[end:]
-    return words
+    return names
 
 
-def _stored(
-    word: str,
+def _stored_side(
+    text: str,
     match: re.Match[str],
     load_trunk: Callable[[str], Trunk],
     store_folder: str,
@@ -95,7 +95,7 @@ def _stored(
     allow_mismatch: bool,
 ) -> Side:
     if not store_folder:
-        raise UserError(f'"{word}" is a model of a store; give --store.')
+        raise UserError(f'"{text}" is a model of a store; give --store.')
     kind, name, head = match.groups()
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
@@ -107,10 +107,10 @@ def _stored(
         fusion=fusion,
         allow_mismatch=allow_mismatch,
     )
-    return Side(word, model)
+    return Side(text, model)
 
 
-def _of_runs(
+def _run_sides(
     folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
 ) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]

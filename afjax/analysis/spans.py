@@ -49,16 +49,16 @@ class SpanScores:
         Raises:
           UserError: The score with all adapters is 0 or not finite.
         """
-        whole = self.whole[metric]
-        if not whole or not np.isfinite(whole):
+        full_score = self.whole[metric]
+        if not full_score or not np.isfinite(full_score):
             raise UserError(
-                f"With all adapters the model has a {metric} of {whole:g}, so relative changes are undefined; "
+                f"With all adapters the model has a {metric} of {full_score:g}, so relative changes are undefined; "
                 "choose another metric, or a model that has learned more."
             )
         change = np.full((len(self.layers), len(self.layers)), np.nan)
         for (first, last), scores in self.without.items():
             place = self.layers.index(first), self.layers.index(last)
-            change[place] = (scores[metric] - whole) / abs(whole)
+            change[place] = (scores[metric] - full_score) / abs(full_score)
         return change
 
 
@@ -91,13 +91,13 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     task_model.check_labels(rows)
     data, spans = task_model.tokenised(rows), layer_spans(layers)
     everywhere = np.ones(depth, bool)
-    without = [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
-    masks = tuple(tuple(mask.tolist()) for mask in (everywhere, *without))
+    span_masks = [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
+    masks = tuple(tuple(mask.tolist()) for mask in (everywhere, *span_masks))
     allowed = max(1, TOKENS_A_STEP // (len(masks) * data.num_choices * task_model.max_length))
     step = functools.partial(_step_under_masks, masks)
     logits = task_model.over_rows(step, data, batch_size=min(batch_size, allowed)) * np.float32(task_model.task.scale)
-    whole, *scores = (split_scores(logits[:, number], data, task_model.task) for number in range(len(masks)))
-    return SpanScores(layers, whole, dict(zip(spans, scores, strict=True)))
+    full_scores, *scores = (split_scores(logits[:, number], data, task_model.task) for number in range(len(masks)))
+    return SpanScores(layers, full_scores, dict(zip(spans, scores, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -86,12 +86,12 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
             for record in adapters:
                 value = _value(record, setting)
                 if record.task == task and value is not None and record.method.partition("-")[0] != "fusion":
-                    by_value = groups.setdefault(_without(record, setting), {})
-                    by_value.setdefault(value, {})[record.seed] = 100 * record.metrics[metrics[task]]
+                    scores_by_value = groups.setdefault(_without(record, setting), {})
+                    scores_by_value.setdefault(value, {})[record.seed] = 100 * record.metrics[metrics[task]]
             if groups:
                 best = max(groups.values(), key=lambda group: (len(group), max(map(_mean, group.values()))))
-                found = [_score(task, setting, "", value, best[value]) for value in sorted(best)]
-                scores += found if len(found) > 1 else []
+                setting_scores = [_score(task, setting, "", value, best[value]) for value in sorted(best)]
+                scores += setting_scores if len(setting_scores) > 1 else []
     if not scores:
         raise UserError(
             "No runs of adapters differ only in adapter.init_scale, adapter.size or adapter.reduction_factor; sweep "
@@ -113,8 +113,10 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     for axes, setting in zip(all_axes, settings, strict=True):
         for index, task in enumerate(tasks):
             # A logarithmic axis cannot show zero. The CSV has it.
-            own = [of for of in scores if (of.setting, of.task) == (setting, task) and of.value > 0]
-            _draw(axes, [of.value for of in own], own, task, index)
+            task_scores = [
+                score for score in scores if (score.setting, score.task) == (setting, task) and score.value > 0
+            ]
+            _draw(axes, [score.value for score in task_scores], task_scores, task, index)
         if setting == "init_scale":
             axes.set_xscale("log")
         else:
@@ -128,7 +130,7 @@ def draw_robustness(scores: Sequence[Score], output: Path) -> list[Path]:
     figure.legend(*lines, loc="outside upper center", ncols=min(len(tasks), 4 if len(settings) == 1 else 8))
     if any(score.std is None for score in scores):
         note_one_seed(figure)
-    rows = [(of.setting, of.task, of.value, of.mean, of.std, of.seeds) for of in scores]
+    rows = [(score.setting, score.task, score.value, score.mean, score.std, score.seeds) for score in scores]
     return save_figure(figure, output, ("setting", "task", "value", "mean", "std", "seeds"), rows)
 
 
@@ -148,29 +150,33 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
     metrics = task_metrics(records, metric)
     scores: list[Score] = []
     for task in dict.fromkeys(record.task for record in records):
-        runs = [of for of in records if of.task == task and _searched(of)]
+        runs = [record for record in records if record.task == task and _searched(record)]
         for step in STEPS:
             options: dict[str, dict[float, dict[str, dict[int, float]]]] = {}
             for record in runs:
                 assert isinstance(record.adapter, AdapterConfig)
-                at = options.setdefault(getattr(record.adapter, step), {}).setdefault(_bottleneck(record.adapter), {})
-                at.setdefault(record.settings, {})[record.seed] = 100 * record.metrics[metrics[task]]
+                setting_scores = options.setdefault(getattr(record.adapter, step), {}).setdefault(
+                    _bottleneck(record.adapter), {}
+                )
+                setting_scores.setdefault(record.settings, {})[record.seed] = 100 * record.metrics[metrics[task]]
             if len(options) < 2:
                 continue
-            if not set.intersection(*(set(by_value) for by_value in options.values())):
-                told = "; ".join(f"{option}: {', '.join(map(_named, sorted(of)))}" for option, of in options.items())
+            if not set.intersection(*(set(scores_by_value) for scores_by_value in options.values())):
+                details = "; ".join(
+                    f"{option}: {', '.join(map(_named, sorted(values)))}" for option, values in options.items()
+                )
                 raise UserError(
                     f'The runs on "{task}" are not an architecture sweep: no reduction factor or size has every '
-                    f"adapter.{step} ({told}); give --runs a sweep of configs/pfeiffer_search.py, or the --tasks "
+                    f"adapter.{step} ({details}); give --runs a sweep of configs/pfeiffer_search.py, or the --tasks "
                     "that have one."
                 )
-            found = [
+            step_scores = [
                 _score(task, step, option, value, max(settings.values(), key=_mean))
-                for option, by_value in sorted(options.items(), key=lambda item: OPTIONS.index(item[0]))
-                for value, settings in sorted(by_value.items())
+                for option, scores_by_value in sorted(options.items(), key=lambda item: OPTIONS.index(item[0]))
+                for value, settings in sorted(scores_by_value.items())
             ]
-            scores += found
-            best = max(found, key=lambda score: score.mean).option
+            scores += step_scores
+            best = max(step_scores, key=lambda score: score.mean).option
             runs = [record for record in runs if getattr(record.adapter, step) == best]
     if not scores:
         raise UserError(
@@ -201,14 +207,14 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
     lines: dict[str, dict[str, Any]] = {step: {} for step in steps}
     for index, axes in enumerate(all_axes):
         task, step = tasks[index // len(steps)], steps[index % len(steps)]
-        own = [score for score in scores if (score.task, score.setting) == (task, step)]
-        there = {score.option for score in scores if score.setting == step}
-        for number, option in enumerate(option for option in OPTIONS if option in there):
-            line = [score for score in own if score.option == option]
+        panel_scores = [score for score in scores if (score.task, score.setting) == (task, step)]
+        tried = {score.option for score in scores if score.setting == step}
+        for number, option in enumerate(option for option in OPTIONS if option in tried):
+            line = [score for score in panel_scores if score.option == option]
             if line:
-                lines[step][option] = _draw(axes, [values.index(of.value) for of in line], line, option, number)
-        if own:
-            best = max(own, key=lambda score: score.mean)
+                lines[step][option] = _draw(axes, [values.index(score.value) for score in line], line, option, number)
+        if panel_scores:
+            best = max(panel_scores, key=lambda score: score.mean)
             place = values.index(best.value), best.mean
             axes.plot(*place, marker="o", markersize=8, markerfacecolor="none", markeredgecolor="0.1", zorder=5)
         axes.set_xticks(range(len(values)), names)
@@ -227,15 +233,25 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
     if any(score.std is None for score in scores):
         note_one_seed(figure)
     rows = [
-        (of.task, of.setting, of.option, abs(of.value), _kind(of.value), of.mean, of.std, of.seeds) for of in scores
+        (
+            score.task,
+            score.setting,
+            score.option,
+            abs(score.value),
+            _kind(score.value),
+            score.mean,
+            score.std,
+            score.seeds,
+        )
+        for score in scores
     ]
     header = ("task", "setting", "option", "value", "value_is", "mean", "std", "seeds")
     return save_figure(figure, output, header, rows)
 
 
 def _searched(record: RunRecord) -> bool:
-    alone = record.config is None or (record.config.recipe == "single" and record.config.partition == "adapter")
-    return alone and isinstance(record.adapter, AdapterConfig)
+    is_single = record.config is None or (record.config.recipe == "single" and record.config.partition == "adapter")
+    return is_single and isinstance(record.adapter, AdapterConfig)
 
 
 def _bottleneck(adapter: AdapterConfig) -> float:
@@ -269,13 +285,13 @@ def _without(record: RunRecord, setting: str) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def _mean(by_seed: Mapping[int, float]) -> float:
-    return statistics.fmean(by_seed.values())
+def _mean(scores_by_seed: Mapping[int, float]) -> float:
+    return statistics.fmean(scores_by_seed.values())
 
 
-def _score(task: str, setting: str, option: str, value: float, by_seed: Mapping[int, float]) -> Score:
-    spread = statistics.stdev(by_seed.values()) if len(by_seed) > 1 else None
-    return Score(task, setting, option, value, _mean(by_seed), spread, len(by_seed))
+def _score(task: str, setting: str, option: str, value: float, scores_by_seed: Mapping[int, float]) -> Score:
+    spread = statistics.stdev(scores_by_seed.values()) if len(scores_by_seed) > 1 else None
+    return Score(task, setting, option, value, _mean(scores_by_seed), spread, len(scores_by_seed))
 
 
 def _draw(axes: "Axes", places: Sequence[float], scores: Sequence[Score], label: str, index: int) -> Any:

@@ -91,13 +91,17 @@ def make_grid(
     shown_tasks = chosen(tasks, "--tasks", sorted({record.task for record in records}))
     records = tuple(record for record in records if record.task in shown_tasks)
     cells = make_cells(records, metric=metric, by_size=by_size, by_sampler=by_sampler)
-    there = order(method for _, method in cells)
-    wanted = [name.strip() for name in methods.split(",")]
-    shown = chosen(methods, "--methods", there, also=[method for method in wanted if is_baseline(method)])
-    own = {task: {seed for method in shown for seed in _seeds_of(cells, task, method)} for task in shown_tasks}
-    every = _numbers(seeds) if seeds else None
-    needed = {task: every or tuple(sorted(own[task])) or (0,) for task in shown_tasks}
-    return Grid(collection, tuple(shown_tasks), tuple(shown), cells, task_metrics(records, metric), needed)
+    available = order(method for _, method in cells)
+    requested = [name.strip() for name in methods.split(",")]
+    shown_methods = chosen(
+        methods, "--methods", available, also=[method for method in requested if is_baseline(method)]
+    )
+    run_seeds = {
+        task: {seed for method in shown_methods for seed in _seeds_of(cells, task, method)} for task in shown_tasks
+    }
+    requested_seeds = _numbers(seeds) if seeds else None
+    needed = {task: requested_seeds or tuple(sorted(run_seeds[task])) or (0,) for task in shown_tasks}
+    return Grid(collection, tuple(shown_tasks), tuple(shown_methods), cells, task_metrics(records, metric), needed)
 
 
 def make_table(layout: str, grid: Grid) -> Table:
@@ -127,7 +131,7 @@ def adapterfusion(grid: Grid) -> Table:
 
 def arrows(grid: Grid) -> Table:
     """Fusions compared with the adapters that they could replace, as arrows (AdapterFusion, table 2)."""
-    pairs = [(one, other) for one in ("fusion", "fusion-mt") for other in ("pfeiffer", "mt-pfeiffer")]
+    pairs = [(fusion, adapter) for fusion in ("fusion", "fusion-mt") for adapter in ("pfeiffer", "mt-pfeiffer")]
     pairs = [pair for pair in pairs if set(pair) <= set(grid.methods)]
     if not pairs:
         raise UserError(
@@ -138,19 +142,20 @@ def arrows(grid: Grid) -> Table:
     ups = dict.fromkeys(pairs, 0)
     for task in grid.tasks:
         texts = []
-        for one, other in pairs:
-            change = _difference(grid, task, one, other)
+        for fusion, adapter in pairs:
+            change = _difference(grid, task, fusion, adapter)
             texts.append(GAP if change is None else arrow(change))
-            ups[one, other] += texts[-1] == UP
-            data.append((task, one, other, change, texts[-1] if change is not None else ""))
+            ups[fusion, adapter] += texts[-1] == UP
+            data.append((task, fusion, adapter, change, texts[-1] if change is not None else ""))
         rows.append((_task(task, grid), *texts))
     counts = [
-        sum((task, one) in grid.cells and (task, other) in grid.cells for task in grid.tasks) for one, other in pairs
+        sum((task, fusion) in grid.cells and (task, adapter) in grid.cells for task in grid.tasks)
+        for fusion, adapter in pairs
     ]
     rows.append(("better", *(f"{ups[pair]}/{count}" for pair, count in zip(pairs, counts, strict=True))))
     used = [method for method in grid.methods if any(method in pair for pair in pairs)]
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
-    header = ("task", *(f"{one} vs {other}" for one, other in pairs))
+    header = ("task", *(f"{fusion} vs {adapter}" for fusion, adapter in pairs))
     table = _table(
         "Changes in dev scores",
         header,
@@ -165,15 +170,15 @@ def arrows(grid: Grid) -> Table:
 
 def _uneven(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """A sentence on the pairs whose means are over different seeds, if there are any."""
-    told = [
-        f"{one} and {other} on {task}"
-        for one, other in pairs
+    uneven = [
+        f"{method} and {other} on {task}"
+        for method, other in pairs
         for task in grid.tasks
-        if (seeds := _seeds_of(grid.cells, task, one))
-        and (others := _seeds_of(grid.cells, task, other))
-        and set(seeds) != set(others)
+        if (seeds := _seeds_of(grid.cells, task, method))
+        and (other_seeds := _seeds_of(grid.cells, task, other))
+        and set(seeds) != set(other_seeds)
     ]
-    return [f"Means of different seeds are compared for {', '.join(told)}."] if told else []
+    return [f"Means of different seeds are compared for {', '.join(uneven)}."] if uneven else []
 
 
 def arrow(change: float) -> str:
@@ -185,14 +190,14 @@ def arrow(change: float) -> str:
 
 def differences(grid: Grid) -> Table:
     """Every method's difference to full fine-tuning, in points (AdapterFusion, figure 3)."""
-    others = difference_methods(grid)
+    methods = difference_methods(grid)
     rows, data = [], []
     for task in grid.tasks:
-        changes = [_difference(grid, task, method, "full") for method in others]
+        changes = [_difference(grid, task, method, "full") for method in methods]
         rows.append((_task(task, grid), *(GAP if change is None else f"{change:+.2f}" for change in changes)))
-        data += [(task, method, change) for method, change in zip(others, changes, strict=True)]
-    notes = _uneven(grid, [(method, "full") for method in others])
-    table = _table("Dev scores minus full fine-tuning's", ("task", *others), rows, grid, first=notes)
+        data += [(task, method, change) for method, change in zip(methods, changes, strict=True)]
+    notes = _uneven(grid, [(method, "full") for method in methods])
+    table = _table("Dev scores minus full fine-tuning's", ("task", *methods), rows, grid, first=notes)
     return dataclasses.replace(table, data_header=("task", "method", "difference_to_full"), data=tuple(data))
 
 
@@ -202,13 +207,13 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
     Raises:
       UserError: There is no run of ``full``, or no other method.
     """
-    others = tuple(method for method in grid.methods if method != "full")
-    if "full" not in grid.methods or not grid.row("full") or not others:
+    methods = tuple(method for method in grid.methods if method != "full")
+    if "full" not in grid.methods or not grid.row("full") or not methods:
         raise UserError(
             "Differences to full fine-tuning need finished runs of the method full and of another; there are "
             f"{', '.join(grid.methods)}: train one with configs/baselines.py:method=full."
         )
-    return others
+    return methods
 
 
 def task_difference(grid: Grid, task: str, method: str) -> float | None:
@@ -226,9 +231,9 @@ def pals(grid: Grid) -> Table:
         cells, total = grid.row(method), _relative(grid, method)
         sampler = cells[0].records[0].sampler if cells else ""
         texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
-        shown = GAP if total is None else f"{total:.2f}×"
+        relative_size = GAP if total is None else f"{total:.2f}×"
         name = method.removesuffix(f":{sampler}")
-        rows.append((name, sampler or GAP, shown, *texts, _mean(grid, method)))
+        rows.append((name, sampler or GAP, relative_size, *texts, _mean(grid, method)))
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
     table = _table(
@@ -256,8 +261,8 @@ def _unknown(grid: Grid) -> list[str]:
     folders = [str(record.folder) for record in records if record.own_parameters is None]
     if not folders:
         return []
-    others = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    return [f"No artefacts of {folders[0]}{others} were found, so the parameters are unknown; add the store to --runs."]
+    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    return [f"No artefacts of {folders[0]}{more} were found, so the parameters are unknown; add the store to --runs."]
 
 
 _PARAMETERS = (
@@ -342,33 +347,33 @@ def _table(
 
 def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
     """The commands for all runs that a table lacks: ``{(task, method): commands}``."""
-    found: dict[tuple[str, str], list[str]] = {}
+    commands_by_cell: dict[tuple[str, str], list[str]] = {}
     for task in grid.tasks:
         for method in grid.methods:
-            there = _seeds_of(grid.cells, task, method)
-            lacking = [seed for seed in grid.seeds[task] if seed not in there]
+            finished_seeds = _seeds_of(grid.cells, task, method)
+            lacking = [seed for seed in grid.seeds[task] if seed not in finished_seeds]
             lines = [command(grid.collection, grid.cells, task, method, seed) for seed in lacking]
-            if told := [line for line in lines if line is not None]:
-                found[task, method] = told
-    return found
+            if commands := [line for line in lines if line is not None]:
+                commands_by_cell[task, method] = commands
+    return commands_by_cell
 
 
 def _notes(grid: Grid) -> list[str]:
-    shown = [grid.cells[key] for key in grid.cells if key[0] in grid.tasks and key[1] in grid.methods]
-    seeds = sorted({seed for cell in shown for seed in cell.seeds})
-    record = next(cell for cell in shown).records[0] if shown else grid.collection.records[0]
-    runs = sum(cell.num_runs for cell in shown)
+    cells = [grid.cells[key] for key in grid.cells if key[0] in grid.tasks and key[1] in grid.methods]
+    seeds = sorted({seed for cell in cells for seed in cell.seeds})
+    record = next(cell for cell in cells).records[0] if cells else grid.collection.records[0]
+    runs = sum(cell.num_runs for cell in cells)
     notes = [
         "Scores are dev metrics times 100: mean ± sample standard deviation over seeds; (n): only n seeds.",
         f"{runs} {'run' if runs == 1 else 'runs'} on the trunk {record.trunk_name}, "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds)) or GAP}.",
     ]
-    picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in shown if cell.num_settings > 1]
+    picked = [f"{cell.method} on {cell.task} of {cell.num_settings}" for cell in cells if cell.num_settings > 1]
     if picked:
         notes.append(f"The best of several settings on dev: {', '.join(picked)}.")
     notes += [
         f"{folder} repeats a run of {cell.method} on {cell.task} with another score, and is ignored."
-        for cell in shown
+        for cell in cells
         for folder in cell.repeated
     ]
     return notes + [f"Left out: {note}." for note in grid.collection.left_out(grid.tasks)]
@@ -383,8 +388,8 @@ def _score(cell: Cell | None, seeds: Sequence[int]) -> str:
     if cell is None:
         return GAP
     spread = "" if cell.std is None else f" ± {cell.std:.2f}"
-    few = "" if set(seeds) <= set(cell.seeds) else f" ({len(cell.seeds)})"
-    return f"{cell.mean:.2f}{spread}{few}"
+    note = "" if set(seeds) <= set(cell.seeds) else f" ({len(cell.seeds)})"
+    return f"{cell.mean:.2f}{spread}{note}"
 
 
 def _mean(grid: Grid, method: str) -> str:
@@ -399,8 +404,8 @@ def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
     return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
 
 
-def _difference(grid: Grid, task: str, one: str, other: str) -> float | None:
-    cells = [grid.cells.get((task, method)) for method in (one, other)]
+def _difference(grid: Grid, task: str, method: str, other: str) -> float | None:
+    cells = [grid.cells.get((task, name)) for name in (method, other)]
     return None if cells[0] is None or cells[1] is None else cells[0].mean - cells[1].mean
 
 
@@ -410,6 +415,6 @@ def _seeds_of(cells: Mapping[tuple[str, str], Cell], task: str, method: str) -> 
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(dict.fromkeys(int(word) for word in text.split(",")))
+        return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
         raise UserError(f'--seeds is "{text}"; give integers separated by commas, as in --seeds=0,1,2.') from None

@@ -131,8 +131,8 @@ def by_tasks(finished: Sequence[ExperimentRecord]) -> dict[str, list[ExperimentR
 
 def find_best(finished: Sequence[ExperimentRecord]) -> ExperimentRecord:
     """The experiment with the best dev score on the task that has most experiments (the first such task)."""
-    most = max(by_tasks(finished).values(), key=len)
-    return max(most, key=lambda experiment: experiment.score)
+    largest_group = max(by_tasks(finished).values(), key=len)
+    return max(largest_group, key=lambda experiment: experiment.score)
 
 
 def is_of_run(manifest: Manifest, experiment: ExperimentRecord, result: Result, *, source: bool = False) -> bool:
@@ -192,11 +192,16 @@ def load_result(
             f'The store {folder} holds another run\'s model "{result.name}"; give --store the one that '
             f"{experiment.workdir} saved to."
         )
-    own = experiment.workdir / "trunk"
-    began = experiment.inputs.get("the trunk")
-    if not moved.trunk and not own.exists() and began and manifests[0].trunk.get("sha256") != began:
-        raise UserError(f"{own}, the trunk that this run trained, does not exist; give it with --trunk.")
-    name = moved.trunk or (str(own) if own.exists() else experiment.config["trunk"])
+    trunk_folder = experiment.workdir / "trunk"
+    initial_trunk = experiment.inputs.get("the trunk")
+    if (
+        not moved.trunk
+        and not trunk_folder.exists()
+        and initial_trunk
+        and manifests[0].trunk.get("sha256") != initial_trunk
+    ):
+        raise UserError(f"{trunk_folder}, the trunk that this run trained, does not exist; give it with --trunk.")
+    name = moved.trunk or (str(trunk_folder) if trunk_folder.exists() else experiment.config["trunk"])
     return load_task_model(folder, load_trunk(name), head=result.name, adapter=adapter, fusion=fusion)
 
 
@@ -210,8 +215,8 @@ def differing_settings(sides: Sequence[Mapping[str, Any]], leave_out: Sequence[s
       leave_out: Settings to ignore, by the first part of their paths.
     """
     names = dict.fromkeys(name for side in sides for name in side if name.partition(".")[0] not in leave_out)
-    found = {name: [side.get(name, "not set") for side in sides] for name in names}
-    return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
+    settings = {name: [side.get(name, "not set") for side in sides] for name in names}
+    return {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
 
 
 def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
@@ -222,7 +227,7 @@ def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
     if (folder / RECORD).exists():
         return [folder]
     children = [child for child in _folders(folder) if not child.name.startswith(".")] if depth else []
-    return [found for child in children for found in _search(child, depth - 1)]
+    return [workdir for child in children for workdir in _search(child, depth - 1)]
 
 
 def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
@@ -269,8 +274,8 @@ def _check_config(config: Mapping[str, Any], path: epath.Path) -> None:
     """Raises UserError if a config lacks a setting that reports need, or if its type is wrong."""
     for key, kind in {"recipe": str, "trunk": str, "partition": str, "seed": int}.items():
         if not isinstance(config.get(key), kind):
-            found = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
-            raise UserError(f"{path} is damaged ({found}); {RESTORE}.")
+            problem = f"its {key} is {config[key]!r}" if key in config else f"it has no {key}"
+            raise UserError(f"{path} is damaged ({problem}); {RESTORE}.")
 
 
 def _folders(place: epath.Path) -> list[epath.Path]:
@@ -288,7 +293,7 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
-    found = []
+    lines = []
     for line in text.splitlines():
         try:
             values = parse_json(line, str(path), constants=True)
@@ -296,16 +301,16 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
             continue
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         if math.isfinite(numbers.get("step", math.nan)):
-            found.append(numbers)
-    return tuple(found)
+            lines.append(numbers)
+    return tuple(lines)
 
 
 def _usage(place: epath.Path) -> dict[str, Any]:
     """The recorded usage of a run, without invalid values."""
-    found = read_usage(place)
+    usage = read_usage(place)
     return {
         key: value
-        for key, value in found.items()
+        for key, value in usage.items()
         if key == "devices" or (_is_number(value) and math.isfinite(value) and value >= 0)
     }
 
