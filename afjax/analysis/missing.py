@@ -41,11 +41,11 @@ def command(
     donors = [record for cell in same for record in cell.records if record.config is not None]
     like = next(record for record in collection.records if record.task == task)
     if donors:
-        return _follow(donors[0], like.task_config, method, seed)
+        return _donor_command(donors[0], like.task_config, method, seed)
     if not is_baseline(method):
         return None
     with_config = [record for record in collection.records if record.config is not None]
-    return _baseline(like, with_config[0].config if with_config else None, method, seed)
+    return _baseline_command(like, with_config[0].config if with_config else None, method, seed)
 
 
 def is_baseline(method: str) -> bool:
@@ -71,7 +71,7 @@ def overrides(there: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
     return flags
 
 
-def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
+def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     assert donor.config is not None
     path = donor.folder / CONFIG
     donor_config: ExperimentConfig = from_dict(ExperimentConfig, read_json(path) or {})
@@ -93,7 +93,7 @@ def _follow(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
     return _line([f"--config={path}", *overrides(donor_config, config), f"--workdir={workdir}", *flags])
 
 
-def _baseline(like: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
+def _baseline_command(like: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
     plain = to_dict(TaskConfig(name=like.task))
     # Always pass the source, even if it is empty: the file has a default source.

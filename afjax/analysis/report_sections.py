@@ -54,7 +54,7 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
         names = all_names[: draw.MOST_LINES]
         left_out = f"; {len(all_names) - len(names)} more are in metrics.jsonl" if len(all_names) > len(names) else ""
         scores = "; ".join(
-            f"{name} {', '.join(f'{line[name]:.4g}' for line in _few([line for line in run.looks if name in line]))}"
+            f"{name} {', '.join(f'{line[name]:.4g}' for line in _sample([line for line in run.looks if name in line]))}"
             for name in names
         )
         figures.append(
@@ -78,7 +78,7 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
     return tag("div", *figures, class_="figures")
 
 
-def _few(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """At most twelve of the evaluations, to keep alternative texts short: screen readers read them aloud."""
     if len(evaluations) <= 12:
         return evaluations

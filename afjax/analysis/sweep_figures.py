@@ -86,7 +86,7 @@ def robustness(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]
             for record in adapters:
                 value = _value(record, setting)
                 if record.task == task and value is not None and record.method.partition("-")[0] != "fusion":
-                    scores_by_value = groups.setdefault(_without(record, setting), {})
+                    scores_by_value = groups.setdefault(_settings_without(record, setting), {})
                     scores_by_value.setdefault(value, {})[record.seed] = 100 * record.metrics[metrics[task]]
             if groups:
                 best = max(groups.values(), key=lambda group: (len(group), max(map(_mean, group.values()))))
@@ -150,7 +150,7 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
     metrics = task_metrics(records, metric)
     scores: list[Score] = []
     for task in dict.fromkeys(record.task for record in records):
-        runs = [record for record in records if record.task == task and _searched(record)]
+        runs = [record for record in records if record.task == task and _is_searched(record)]
         for step in STEPS:
             options: dict[str, dict[float, dict[str, dict[int, float]]]] = {}
             for record in runs:
@@ -249,7 +249,7 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
     return save_figure(figure, output, header, rows)
 
 
-def _searched(record: RunRecord) -> bool:
+def _is_searched(record: RunRecord) -> bool:
     is_single = record.config is None or (record.config.recipe == "single" and record.config.partition == "adapter")
     return is_single and isinstance(record.adapter, AdapterConfig)
 
@@ -278,7 +278,7 @@ def _value(record: RunRecord, setting: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _without(record: RunRecord, setting: str) -> str:
+def _settings_without(record: RunRecord, setting: str) -> str:
     """All settings of a run except one, in a form that can be compared."""
     values: dict[str, Any] = json.loads(record.settings)
     values["adapter"].pop(setting)

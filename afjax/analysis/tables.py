@@ -228,7 +228,7 @@ def pals(grid: Grid) -> Table:
     """Methods and samplers by tasks (Stickland & Murray 2019, tables 2 and 3)."""
     rows, sizes = [], {}
     for method in grid.methods:
-        cells, total = grid.row(method), _relative(grid, method)
+        cells, total = grid.row(method), _relative_size(grid, method)
         sampler = cells[0].records[0].sampler if cells else ""
         texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
         relative_size = GAP if total is None else f"{total:.2f}×"
@@ -278,7 +278,7 @@ def houlsby(grid: Grid) -> Table:
     """Methods by tasks, with total and trained parameters (Houlsby 2019, tables 1 and 2)."""
     rows, columns = [], {}
     for method in grid.methods:
-        total, trained = _relative(grid, method), _trained_share(grid, method)
+        total, trained = _relative_size(grid, method), _trained_share(grid, method)
         texts = [_score(grid.cells.get((task, method)), grid.seeds[task]) for task in grid.tasks]
         sizes = (GAP if total is None else f"{total:.2f}×", GAP if trained is None else f"{100 * trained:.2f}%")
         rows.append((method, *sizes, *texts, _mean(grid, method)))
@@ -288,7 +288,7 @@ def houlsby(grid: Grid) -> Table:
     return _with_columns(table, ("method", "total_relative", "trained_per_task_relative"), columns)
 
 
-def _relative(grid: Grid, method: str) -> float | None:
+def _relative_size(grid: Grid, method: str) -> float | None:
     """The parameters of all tasks' models together, relative to the pretrained trunk.
 
     None if a task lacks the method or a number of parameters is unknown.
