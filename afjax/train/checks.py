@@ -79,10 +79,10 @@ def check_place(folder: epath.Path, flag: str) -> None:
         check_writable(folder, flag)
         return
     path = expanded(folder).absolute()
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        problem = "cannot be written" if there.is_dir() else "is not a folder"
-        raise UserError(f"The {flag} {folder} cannot be used, as {there} {problem}; give another --{flag}.")
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        problem = "cannot be written" if existing.is_dir() else "is not a folder"
+        raise UserError(f"The {flag} {folder} cannot be used, as {existing} {problem}; give another --{flag}.")
 
 
 def check_batches(config: ExperimentConfig, mesh: Mesh) -> None:
@@ -98,9 +98,9 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
     """
     if config.recipe != "fusion":
         return []
-    there = store.names(store_folder, "adapters")
+    stored_names = store.names(store_folder, "adapters")
     names = [source.task.name for source in config.sources]
-    return [name for name in names if name in there and not is_unfinished(source_folder(workdir, name))]
+    return [name for name in names if name in stored_names and not is_unfinished(source_folder(workdir, name))]
 
 
 def sources_with_rows(
@@ -116,8 +116,8 @@ def sources_with_rows(
       from_store: The result of :func:`stored_sources`.
       inputs: The inputs that the workdir records; None for a new workdir.
     """
-    without = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
-    return [source for source in config.sources if source.task.name not in without]
+    unread = from_store if inputs is None else [name for name in from_store if adapter_input(name) in inputs]
+    return [source for source in config.sources if source.task.name not in unread]
 
 
 def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
@@ -126,12 +126,12 @@ def why_rows_are_needed(name: str, store_folder: str | Path) -> str:
     Returns:
       The sentence, or an empty string if the store has the adapter.
     """
-    there = store.names(store_folder, "adapters")
-    if name in there:
+    stored_names = store.names(store_folder, "adapters")
+    if name in stored_names:
         return ""
     return (
         f' Its rows are needed because the store {store_folder} has no adapter "{name}" '
-        f"(it has: {', '.join(there) or 'none'}).{did_you_mean(name, there)}"
+        f"(it has: {', '.join(stored_names) or 'none'}).{did_you_mean(name, stored_names)}"
     )
 
 
@@ -175,21 +175,21 @@ def _check_names(
     config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path, from_store: Sequence[str]
 ) -> None:
     """Raises UserError if a new run's artefact name is already taken in the store."""
-    own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
-    begun = {} if (workdir / TARGET).exists() else dict.fromkeys(own, target_kinds(config))
+    target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    begun = {} if (workdir / TARGET).exists() else dict.fromkeys(target_names, target_kinds(config))
     if config.recipe == "fusion":
         names = [source.task.name for source in config.sources]
-        if own[0] in names:
+        if target_names[0] in names:
             raise UserError(
-                f'The fusion\'s head and the source "{own[0]}" would share a name; give another (config.name).'
+                f'The fusion\'s head and the source "{target_names[0]}" would share a name; give another (config.name).'
             )
         new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
         begun |= dict.fromkeys(new, ("heads",))
     for name, kinds in begun.items():
-        taken = [kind for kind in kinds if name in store.names(store_folder, kind)]
-        if taken:
+        saved = [kind for kind in kinds if name in store.names(store_folder, kind)]
+        if saved:
             raise UserError(
-                f'The store {store_folder} already has "{name}" in {" and ".join(taken)}; give this run another name '
+                f'The store {store_folder} already has "{name}" in {" and ".join(saved)}; give this run another name '
                 "(--config.name=NAME, or the source's task another) or another --store."
             )
 

@@ -49,8 +49,8 @@ def choose_learning_rate(
     if config.learning_rate is not None:
         return config
     former = FORMER_LEARNING_RATES[trained]
-    kept = recorded.get(f"{path}.learning_rate") == former
-    return dataclasses.replace(config, learning_rate=former if kept else LEARNING_RATES[trained])
+    uses_former = recorded.get(f"{path}.learning_rate") == former
+    return dataclasses.replace(config, learning_rate=former if uses_former else LEARNING_RATES[trained])
 
 
 def choose_defaults(

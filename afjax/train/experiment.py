@@ -163,8 +163,8 @@ def _claim(
     Raises:
       UserError: Another run has saved or reserved one of the names. A new workdir is released again.
     """
-    own = [config.artefact_name(task) for task in config.tasks or (config.target,)]
-    names = [(kind, name) for name in own for kind in target_kinds(config)]
+    target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
+    names = [(kind, name) for name in target_names for kind in target_kinds(config)]
     trained = [source.task.name for source in config.sources if source.task.name not in from_store]
     names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
     is_new = claim_workdir(workdir, config, inputs, store_folder)
@@ -260,7 +260,7 @@ def _trained_source(
         config=source.train,
         options=options,
     )
-    return _keep([task_model], store_folder, folder, "adapter", run)
+    return _save_finished([task_model], store_folder, folder, "adapter", run)
 
 
 def _target(
@@ -280,8 +280,8 @@ def _target(
     with all_hosts_or_raise():
         earlier, kinds = read_results(folder), target_kinds(config)
         names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
-        is_there = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
-    if earlier and is_there:
+        is_stored = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
+    if earlier and is_stored:
         note(
             f"The run in {workdir} is finished and is not trained again; these are its results. To train it again, "
             "choose another --workdir."
@@ -292,24 +292,24 @@ def _target(
         method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
         fused = train_fusion(trunk, config.target, tasks[config.target], method, options=named, **shared)
-        return _keep([fused], store_folder, folder, "fusion", run)
+        return _save_finished([fused], store_folder, folder, "fusion", run)
     if config.recipe == "single":
         named = dataclasses.replace(options, name=config.artefact_name(config.target))
         target = tasks[config.target]
         models = [train_single(trunk, config.target, target, method=config.method, options=named, **shared)]
-        return _keep(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
+        return _save_finished(_with_named_trunk(models, workdir), store_folder, folder, config.partition, run)
     shared |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
-    by_name = {task.name: tasks[task] for task in config.tasks}
+    data = {task.name: tasks[task] for task in config.tasks}
     if config.recipe == "multitask":
-        trained = train_multitask(trunk, config.tasks, by_name, **shared)
+        trained = train_multitask(trunk, config.tasks, data, **shared)
         models = _with_named_trunk(list(trained.values()), workdir)
-        return _keep(models, store_folder, folder, f"{config.partition}, multitask", run)
-    sequence = train_sequential(trunk, config.tasks, by_name, **shared)
+        return _save_finished(models, store_folder, folder, f"{config.partition}, multitask", run)
+    sequence = train_sequential(trunk, config.tasks, data, **shared)
     models = _with_named_trunk(list(sequence.models.values()), workdir)
     results = [
-        Result(task_model.model.head_name, f"after {after.name}", task_model.task.name, score, of.main_metric)
-        for after, scores in zip(config.tasks, sequence.scores, strict=True)
-        for task_model, of, score in zip(models, config.tasks, scores, strict=False)
+        Result(task_model.model.head_name, f"after {last_task.name}", task_model.task.name, score, task.main_metric)
+        for last_task, scores in zip(config.tasks, sequence.scores, strict=True)
+        for task_model, task, score in zip(models, config.tasks, scores, strict=False)
     ]
     with all_hosts_or_raise():
         if is_first_host():
@@ -341,7 +341,7 @@ def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[Task
     return [dataclasses.replace(task_model, trunk=named) for task_model in models]
 
 
-def _keep(
+def _save_finished(
     models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str, run: str
 ) -> list[Result]:
     """Saves the trained models, and marks the run as finished."""

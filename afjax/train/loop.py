@@ -130,8 +130,8 @@ class _Loop:
         self.checkpoint_every = config.checkpoint_every or run.eval_every
         self.progress = RunProgress(run.main_metric, config.patience, copy_tree(state["trained"]))
         self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(state)})
-        if (found := self.checkpoints.restore(state, self.progress.best_params)) is not None:
-            state, best_params, values = found
+        if (restored := self.checkpoints.restore(state, self.progress.best_params)) is not None:
+            state, best_params, values = restored
             self.progress.restore(values, best_params, str(folder / CHECKPOINTS))
         self.state, self.step = state, int(state["step"])
         self.pending: _PendingStep | None = None
@@ -216,8 +216,8 @@ class _Loop:
             raise UserError(f"{self.title}, dev rows after step {step}: {error}") from error
         self.log.write(step, {f"dev/{name}": value for name, value in scores.items()})
         progress.record(step, scores, self.state["trained"])
-        shown = {name: scores[name] for name in run.shown_metrics}
-        self.log.evaluated(step, shown, progress.best_scores, run.main_metric)
+        shown_scores = {name: scores[name] for name in run.shown_metrics}
+        self.log.evaluated(step, shown_scores, progress.best_scores, run.main_metric)
         if progress.stopped:
             self.log.say(f"stops early: {self.config.patience} evaluations without a better {run.main_metric}")
 

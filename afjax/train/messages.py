@@ -39,14 +39,16 @@ def print_run(
     """
     if not is_first_host():
         return
-    mesh, every = run.mesh, run.eval_every
+    mesh, eval_every = run.mesh, run.eval_every
     devices = f"{mesh.size} device{'s' * (mesh.size > 1)} ({mesh.devices.flat[0].device_kind})"
     dtype = "" if trunk.dtype == "float32" else f" in {trunk.dtype}"
     print_line(
         f"{name}: trunk {trunk.name}{dtype} on {devices}; {trained:,} of {total:,} parameters are trained "
         f"({trained / total:.2%})"
     )
-    print_line(f"{name}: {run.num_steps} steps, {dev_rows} dev rows evaluated every {every} step{'s' * (every > 1)}")
+    print_line(
+        f"{name}: {run.num_steps} steps, {dev_rows} dev rows evaluated every {eval_every} step{'s' * (eval_every > 1)}"
+    )
 
 
 def print_padding(name: str, train: TokenisedRows, lengths: Sequence[int], batch_size: int) -> None:

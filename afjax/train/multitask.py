@@ -101,8 +101,8 @@ def train_multitask(
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
-    own = [_own_params(setup, key, trunk) for setup in setups]
-    own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in own]
+    task_params = [_own_params(setup, key, trunk) for setup in setups]
+    own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in task_params]
     trunk_params = partition.split_layers(trunk.params, method.top_k) if method.top_k else trunk.params
     class_losses = [
         make_class_loss(config, rows[task.name]["train"].label_names, rows[task.name]["train"].labels) for task in tasks
@@ -112,7 +112,7 @@ def train_multitask(
     run = MultitaskRun(
         drawn_setup,
         trunk_params,
-        own,
+        task_params,
         splits,
         tasks,
         config,
@@ -122,7 +122,7 @@ def train_multitask(
         lengths=lengths,
         class_losses=tuple(filter(None, class_losses)),
     )
-    own_size = sum(count(tree) for tree in own)
+    own_size = sum(count(tree) for tree in task_params)
     trained_trunk, frozen_trunk = (
         part.get("trunk", {}) for part in drawn_setup.split({"trunk": trunk_params, **own_shapes[0]})
     )
@@ -132,11 +132,11 @@ def train_multitask(
         run,
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
-        dev_rows=sum(len(of_task["dev"]) for of_task in splits),
+        dev_rows=sum(len(task_splits["dev"]) for task_splits in splits),
     )
-    del own, trained_trunk
-    for setup, of_task in zip(setups, splits, strict=True):
-        print_padding(setup.model.head_name, of_task["train"], run.lengths.train, config.batch_size)
+    del task_params, trained_trunk
+    for setup, task_splits in zip(setups, splits, strict=True):
+        print_padding(setup.model.head_name, task_splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_loop(run, config, inputs=spec.inputs, folder=folder, title="multitask")
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
@@ -213,5 +213,5 @@ def check_tasks(names: Sequence[str]) -> None:
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
     """Returns the dev metrics of one task, and the ``step`` of the evaluation."""
-    own = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
-    return {**own, "step": scores["step"]}
+    metrics = {name.removeprefix(f"{task}/"): value for name, value in scores.items() if name.startswith(f"{task}/")}
+    return {**metrics, "step": scores["step"]}

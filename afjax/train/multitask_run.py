@@ -148,9 +148,9 @@ class MultitaskRun:
                 batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
                 mesh=self.mesh,
             )
-            own = logits if task.kind == "multiple_choice" else logits[..., : self.num_outputs[number]]
-            found = dev_scores(own, splits["dev"], task)
-            scores |= {f"{task.name}/{name}": value for name, value in found.items()}
+            task_logits = logits if task.kind == "multiple_choice" else logits[..., : self.num_outputs[number]]
+            task_scores = dev_scores(task_logits, splits["dev"], task)
+            scores |= {f"{task.name}/{name}": value for name, value in task_scores.items()}
         return {"mean": float(np.mean([scores[f"{task.name}/{task.main_metric}"] for task in self._tasks])), **scores}
 
     def extra_metrics(self, batch: Batch) -> dict[str, float]:

@@ -61,7 +61,7 @@ def stack_tasks(trees: list[Tree]) -> Tree:
         missing = jnp.zeros([0] * len(widest), leaves[0].dtype)
         return jnp.stack(
             [
-                jnp.pad(leaf, [(0, most - size) for size, most in zip(leaf.shape, widest, strict=True)])
+                jnp.pad(leaf, [(0, largest - size) for size, largest in zip(leaf.shape, widest, strict=True)])
                 for leaf in (leaves.get(path, missing) for leaves in flat)
             ]
         )
@@ -98,12 +98,12 @@ def init_multitask_state(trained: Tree, config: TrainConfig) -> State:
         empty.
       config: The optimizer's settings.
     """
-    shared, own = trained["shared"], trained["own"]
+    shared, task_params = trained["shared"], trained["own"]
     return {
         "trained": trained,
         "optimizer": {
             "shared": make_adamw(config, shared).init(shared),
-            "own": jax.vmap(make_adamw(config, own).init)(own),
+            "own": jax.vmap(make_adamw(config, task_params).init)(task_params),
         },
         "step": jnp.zeros((), jnp.int32),
         "failed": jnp.zeros((), bool),
@@ -134,23 +134,23 @@ def make_multitask_step(
     ) -> tuple[State, dict[str, Array]]:
         step_key = jax.random.fold_in(key, state["step"]) if config.dropout else None
         task, shared, stacked = batch["task"], state["trained"]["shared"], state["trained"]["own"]
-        own, own_state = take_task(stacked, task), take_task(state["optimizer"]["own"], task)
+        task_params, own_state = take_task(stacked, task), take_task(state["optimizer"]["own"], task)
 
         def loss_fn(trained: tuple[Tree, Tree]) -> Array:
             params = merge(*trained, frozen)
             logits = model_of_group(params, batch, key=step_key).logits
             return multitask_loss(logits, batch, tasks, group)
 
-        loss, gradients = jax.value_and_grad(loss_fn)((shared, own))
+        loss, gradients = jax.value_and_grad(loss_fn)((shared, task_params))
         norm = optax.tree.norm(gradients)
         (shared_gradients, own_gradients), _ = clip.update(gradients, clip.init(gradients))
-        by, shared_state = shared_adamw.update(shared_gradients, state["optimizer"]["shared"], shared)
-        own_by, new_own_state = own_adamw.update(own_gradients, own_state, own)
+        shared_updates, shared_state = shared_adamw.update(shared_gradients, state["optimizer"]["shared"], shared)
+        own_updates, new_own_state = own_adamw.update(own_gradients, own_state, task_params)
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
-        new_own = descend(own, own_by, learning_rate)
-        new_own, new_own_state = old_if_failed(failed, (own, own_state), (new_own, new_own_state))
+        new_own = descend(task_params, own_updates, learning_rate)
+        new_own, new_own_state = old_if_failed(failed, (task_params, own_state), (new_own, new_own_state))
         before = (shared, state["optimizer"]["shared"], state["step"])
-        after = (descend(shared, by, learning_rate), shared_state, state["step"] + 1)
+        after = (descend(shared, shared_updates, learning_rate), shared_state, state["step"] + 1)
         new_shared, shared_state, number = old_if_failed(failed, before, after)
         new = {
             "trained": {"shared": new_shared, "own": put_task(stacked, task, new_own)},
@@ -182,16 +182,16 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
     classes = {**batch, "labels": batch["labels"].astype(jnp.int32)}
     if group == ("multiple_choice",):
         return task_loss(logits, classes, "multiple_choice")
-    known = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
-    masked = jnp.where(known, logits, jnp.finfo(logits.dtype).min)
+    has_output = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
+    masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min)
     if tasks.class_losses:
         # Outputs that a narrower head does not have get weight 0.
         weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
-        for row, of_task in zip(weights, tasks.class_losses, strict=True):
-            row[: len(of_task.weights)] = of_task.weights
+        for row, class_loss in zip(weights, tasks.class_losses, strict=True):
+            row[: len(class_loss.weights)] = class_loss.weights
         smoothing = tasks.class_losses[0].label_smoothing
-        of_drawn = jnp.asarray(weights, logits.dtype)[batch["task"]]
-        return weighted_cross_entropy(masked, classes["labels"], batch["weights"], of_drawn, smoothing)
+        class_weights = jnp.asarray(weights, logits.dtype)[batch["task"]]
+        return weighted_cross_entropy(masked, classes["labels"], batch["weights"], class_weights, smoothing)
     losses: dict[str, Callable[[], Array]] = {
         "classification": lambda: task_loss(masked, classes, "classification"),
         "regression": lambda: task_loss(logits, batch, "regression"),
@@ -210,7 +210,7 @@ def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch
 
     def step(inputs: Mapping[str, Any], batch: Batch) -> Array:
         trained = inputs["trained"]
-        own = take_task(trained["own"], inputs["task"])
-        return model(merge(trained["shared"], own, inputs["frozen"]), batch).logits
+        task_params = take_task(trained["own"], inputs["task"])
+        return model(merge(trained["shared"], task_params, inputs["frozen"]), batch).logits
 
     return step

@@ -76,8 +76,8 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     def update(
         gradients: optax.Updates, state: optax.ScaleByAdamState, _: Any = None
     ) -> tuple[optax.Updates, optax.ScaleByAdamState]:
-        mu = jax.tree.map(lambda moment, by: b1 * moment + (1 - b1) * by, state.mu, gradients)
-        nu = jax.tree.map(lambda moment, by: b2 * moment + (1 - b2) * by * by, state.nu, gradients)
+        mu = jax.tree.map(lambda moment, gradient: b1 * moment + (1 - b1) * gradient, state.mu, gradients)
+        nu = jax.tree.map(lambda moment, gradient: b2 * moment + (1 - b2) * gradient * gradient, state.nu, gradients)
         directions = jax.tree.map(lambda first, second: first / (jnp.sqrt(second) + eps), mu, nu)
         return directions, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 

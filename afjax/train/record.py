@@ -92,7 +92,7 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
         )
     if record["settings"]:
         # Every version that writes run.json records these inputs.
-        lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows") or "adapter" in what]
+        lost = [name for name in unchecked if name == "the trunk" or name.endswith(" rows") or "adapter" in name]
         if lost:
             raise UserError(
                 f"{folder / RECORD} is damaged (it lacks {', '.join(lost)}). Delete {folder} to train again."
@@ -240,15 +240,15 @@ def setting_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -
 
     A setting that an earlier version did not record has its value from ``FORMER_SETTINGS``.
     """
-    there, here = by_path(recorded), by_path(plain(given))
-    for key in here.keys() - there.keys():
+    recorded_values, given_values = by_path(recorded), by_path(plain(given))
+    for key in given_values.keys() - recorded_values.keys():
         for ending, value in FORMER_SETTINGS.items():
             if key == ending or key.endswith(f".{ending}"):
-                there[key] = value
+                recorded_values[key] = value
     return [
-        f"{key}: {there.get(key, 'not set')!r} there, {here.get(key, 'not set')!r} given"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key) != here.get(key)
+        f"{key}: {recorded_values.get(key, 'not set')!r} there, {given_values.get(key, 'not set')!r} given"
+        for key in sorted(recorded_values.keys() | given_values.keys())
+        if recorded_values.get(key) != given_values.get(key)
     ]
 
 
@@ -259,15 +259,15 @@ def input_differences(recorded: Mapping[str, str], given: Mapping[str, str]) -> 
       A description of each input that differs, and the names of the inputs that an earlier version did not record.
     """
 
-    def phrase(what: str) -> str:
-        there, here = recorded.get(what), given.get(what)
-        if here is None:
-            return f"{what} is not given"
-        if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(there), here)):
-            return f"{what} changed since"
-        return f"{what}: {there} there, {here} given"
+    def phrase(name: str) -> str:
+        recorded_value, given_value = recorded.get(name), given.get(name)
+        if given_value is None:
+            return f"{name} is not given"
+        if any(re.fullmatch("[0-9a-f]{64}", value) for value in (str(recorded_value), given_value)):
+            return f"{name} changed since"
+        return f"{name}: {recorded_value} there, {given_value} given"
 
-    changed = [phrase(what) for what in sorted(recorded) if recorded[what] != given.get(what)]
+    changed = [phrase(name) for name in sorted(recorded) if recorded[name] != given.get(name)]
     return changed, sorted(given.keys() - recorded.keys())
 
 

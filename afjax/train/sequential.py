@@ -102,8 +102,8 @@ def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig
     """Returns the config with only the class weights of one task's labels."""
     if not isinstance(config.class_weights, Mapping):
         return config
-    own = {label: weight for label, weight in config.class_weights.items() if label in label_names}
-    return dataclasses.replace(config, class_weights=own)
+    class_weights = {label: weight for label, weight in config.class_weights.items() if label in label_names}
+    return dataclasses.replace(config, class_weights=class_weights)
 
 
 def _scores(
@@ -118,9 +118,9 @@ def _scores(
     with all_hosts_or_raise():
         if is_first_host():
             numbers = []
-            for model, of_model in zip(models.values(), scores, strict=True):
+            for model, model_scores in zip(models.values(), scores, strict=True):
                 metric = model.task.main_metric
-                numbers.append(f"{model.task.name} {metric} {of_model[metric]:.4f}")
+                numbers.append(f"{model.task.name} {metric} {model_scores[metric]:.4f}")
             print_line(f"after {list(models)[-1]}: dev {', '.join(numbers)}")
             write_json(path, scores)
     return scores

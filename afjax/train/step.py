@@ -78,15 +78,17 @@ def make_train_step(
         failed = state["failed"] | ~(jnp.isfinite(loss) & jnp.isfinite(norm))
         new = {"trained": trained, "optimizer": optimizer_state, "step": state["step"] + 1}
         old = {name: state[name] for name in new}
-        kept = old_if_failed(failed, old, new)
-        return {**kept, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
+        updated = old_if_failed(failed, old, new)
+        return {**updated, "failed": failed}, {"loss": loss, "gradient_norm": norm, "failed": failed}
 
     return step
 
 
 def descend(trained: Tree, directions: Tree, learning_rate: Array) -> Tree:
     """Subtracts the optimizer's directions, times the learning rate, from the trained leaves."""
-    return jax.tree.map(lambda leaf, by: leaf - (learning_rate * by).astype(leaf.dtype), trained, directions)
+    return jax.tree.map(
+        lambda leaf, direction: leaf - (learning_rate * direction).astype(leaf.dtype), trained, directions
+    )
 
 
 def old_if_failed(failed: Array, before: Any, after: Any) -> Any:

@@ -53,8 +53,8 @@ def recorded_config(workdir: epath.Path) -> dict[str, Any]:
     Raises:
       UserError: The file is damaged.
     """
-    found = read_json(workdir / CONFIG, advice=ANOTHER)
-    return {} if found is None else with_former_pooling(found)
+    settings = read_json(workdir / CONFIG, advice=ANOTHER)
+    return {} if settings is None else with_former_pooling(settings)
 
 
 def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
@@ -62,11 +62,11 @@ def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
 
     If a source's adapter came from the store, its task and training settings are not compared, because they are unused.
     """
-    found = read_json(workdir / CONFIG, advice=ANOTHER)
-    if found is None:
+    recorded = read_json(workdir / CONFIG, advice=ANOTHER)
+    if recorded is None:
         return
     stored = stored_inputs(read_inputs(workdir) or {})
-    differences = setting_differences(_compared(found, stored), _compared(to_dict(config), stored))
+    differences = setting_differences(_compared(recorded, stored), _compared(to_dict(config), stored))
     if differences:
         raise UserError(
             f"The workdir {workdir} holds a run with another config ({'; '.join(differences)}). Give the same config "
@@ -100,7 +100,7 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
     """Returns the names of the stored adapters among a run's inputs."""
     prefix = adapter_input("")
-    return [what.removeprefix(prefix) for what in inputs if what.startswith(prefix)]
+    return [name.removeprefix(prefix) for name in inputs if name.startswith(prefix)]
 
 
 def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
@@ -110,12 +110,12 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
       workdir: The experiment's folder.
       inputs: ``{name: digest or value}`` of everything that the experiment reads, except its config.
     """
-    found = read_inputs(workdir)
-    if found is None:
+    recorded = read_inputs(workdir)
+    if recorded is None:
         return
-    changed, unchecked = input_differences(found, inputs)
+    changed, unchecked = input_differences(recorded, inputs)
     # Every version has recorded these inputs.
-    lost = [what for what in unchecked if what == "the trunk" or what.endswith(" rows")]
+    lost = [name for name in unchecked if name == "the trunk" or name.endswith(" rows")]
     if lost:
         raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {ANOTHER}.")
     if changed:
@@ -138,23 +138,23 @@ def find_store(workdir: epath.Path, given: str | Path | None = None) -> epath.Pa
         location can be given.) Or the recorded store is a folder that is not a store: a workdir from another person
         must not decide where files are written.
     """
-    found = _read_store(workdir)
-    if not found:
+    record = _read_store(workdir)
+    if not record:
         return open_path(given) if given else workdir / "store"
-    began = _from_workdir(found["store"], workdir)
-    if given and not _same(began, open_path(given)):
-        if began.exists():
+    store = _from_workdir(record["store"], workdir)
+    if given and not _same(store, open_path(given)):
+        if store.exists():
             raise UserError(
-                f"The run in {workdir} began with the store {began}, not {given}. Leave out --store to use that one, "
+                f"The run in {workdir} began with the store {store}, not {given}. Leave out --store to use that one, "
                 "or choose another --workdir."
             )
         return open_path(given)
-    if not given and not _may_be_store(began):
+    if not given and not _may_be_store(store):
         raise UserError(
-            f"{workdir / STORE} names {began}, which exists but is not a store. To write artefacts there, give "
-            f"--store={began}; otherwise give another --store."
+            f"{workdir / STORE} names {store}, which exists but is not a store. To write artefacts there, give "
+            f"--store={store}; otherwise give another --store."
         )
-    return began
+    return store
 
 
 def run_identifier(workdir: epath.Path) -> str:
@@ -184,9 +184,9 @@ def claim_workdir(
     is_new = not (workdir / CONFIG).exists()
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        found = _read_store(workdir)
-        store = {"store": _seen_from_workdir(store_folder, workdir), "run": found.get("run") or uuid.uuid4().hex}
-        if found != store:
+        recorded = _read_store(workdir)
+        store = {"store": _seen_from_workdir(store_folder, workdir), "run": recorded.get("run") or uuid.uuid4().hex}
+        if recorded != store:
             write_json(workdir / STORE, store)
         # Write the config last, so that a workdir with a config is complete.
         if is_new:
@@ -208,14 +208,14 @@ def release_workdir(workdir: epath.Path) -> None:
 
 
 def _read_store(workdir: epath.Path) -> dict[str, Any]:
-    found = read_json(workdir / STORE, advice="delete it and give --store")
-    if found is None:
+    record = read_json(workdir / STORE, advice="delete it and give --store")
+    if record is None:
         return {}
     # Text that the file system cannot encode is not printable.
-    valid = all(isinstance(value, str) and value.isprintable() for value in found.values())
-    if not valid or not found.get("store"):
+    valid = all(isinstance(value, str) and value.isprintable() for value in record.values())
+    if not valid or not record.get("store"):
         raise UserError(f"{workdir / STORE} is damaged (it names no store); delete it and give --store.")
-    return found
+    return record
 
 
 def _may_be_store(folder: epath.Path) -> bool:
@@ -241,7 +241,7 @@ def _from_workdir(text: str, workdir: epath.Path) -> epath.Path:
     return short if _same(short, real) else real
 
 
-def _same(one: epath.Path, other: epath.Path) -> bool:
-    if is_remote(one) or is_remote(other):
-        return str(one) == str(other)
-    return os.path.realpath(one) == os.path.realpath(other)
+def _same(first: epath.Path, second: epath.Path) -> bool:
+    if is_remote(first) or is_remote(second):
+        return str(first) == str(second)
+    return os.path.realpath(first) == os.path.realpath(second)
