@@ -44,14 +44,14 @@ def find_config(given: str) -> Path:
         return path
     if path.parent == Path("configs") and path.suffix == ".py" and path.stem in builtin:
         return builtin[path.stem]
-    near = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    candidates = [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
     if path.name == given:
-        near = [*builtin, *near]
+        candidates = [*builtin, *candidates]
     elif path.parent == Path("configs"):
-        near += [f"configs/{name}.py" for name in builtin]
+        candidates += [f"configs/{name}.py" for name in builtin]
     raise UserError(
         f"The config {given} does not exist; give a Python file, or the name of a built-in config (afjax configs)."
-        f"{did_you_mean(given, near)}"
+        f"{did_you_mean(given, candidates)}"
     )
 
 
@@ -89,7 +89,7 @@ def load_experiment(
     if isinstance(tasks, Mapping):
         values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
-        values["task"] = _found(values["task"], needs_data=reads_rows)
+        values["task"] = _with_data_dir(values["task"], needs_data=reads_rows)
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = _with_preset(values["adapter"])
     return from_dict(ExperimentConfig, values)
@@ -100,7 +100,7 @@ def _named(name: str, task: Any, *, needs_data: bool) -> Any:
 
     A value that is not a mapping is returned unchanged; ``from_dict`` refuses it later.
     """
-    return _found({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
+    return _with_data_dir({"name": name, **task}, needs_data=needs_data) if isinstance(task, Mapping) else task
 
 
 def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] | None, *, needs_data: bool) -> Any:
@@ -124,7 +124,7 @@ def _named_source(name: str, source: Any, find_store: Callable[[], str | Path] |
     return {**source, "task": named}
 
 
-def _found(task: Any, *, needs_data: bool) -> Any:
+def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     """Expands ``{"data_dir": FOLDER, ...}`` to the settings of the known task.
 
     The given settings take precedence. The task is looked up by ``preset`` (a task's name or a TOML file), or else by
@@ -135,14 +135,14 @@ def _found(task: Any, *, needs_data: bool) -> Any:
     settings = dict(task)
     data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
     try:
-        found = to_dict(find_task(preset, data_dir))
+        known = to_dict(find_task(preset, data_dir))
     except UserError:
         if needs_data or preset.endswith(".toml"):
             raise
-        found = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
+        known = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
     if isinstance(settings.get("span"), Mapping):
-        settings["span"] = {**found["span"], **settings["span"]}
-    return {**found, **settings}
+        settings["span"] = {**known["span"], **settings["span"]}
+    return {**known, **settings}
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:

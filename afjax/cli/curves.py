@@ -31,8 +31,8 @@ def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> N
             print(f"{'':40} {'kept':>6} {metric:>10} {'rows/s':>10} {'speed':>7} {'MFLOP/row':>10}")
             first = point.rows_per_second
         score, speed, flops = point.scores[metric], point.rows_per_second, point.flops_per_row
-        shown = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
-        print(f"{shown} {flops / 1e6:10.1f}", flush=True)
+        start = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
+        print(f"{start} {flops / 1e6:10.1f}", flush=True)
         lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
     if output is not None:
         write_output(output, "\n".join(lines) + "\n")

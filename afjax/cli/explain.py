@@ -23,8 +23,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted; run the same command again to resume from the last checkpoint."
     if isinstance(error, client_errors()):
-        told = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         # The user can correct credentials, permissions and names. Other errors may be temporary.
         code = 2 if getattr(error, "code", None) in (401, 403, 404) else 1
-        return code, f"Google Cloud Storage failed ({told}); try again."
+        return code, f"Google Cloud Storage failed ({message}); try again."
     return None

@@ -75,13 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem := _unknown_command(argv, commands) or _empty_flag(argv):
         print(f"afjax: {problem}", file=sys.stderr)
         return 2
-    arguments, rest = parser.parse_known_args(argv)
-    if unknown := [word for word in rest if not word.startswith(arguments.dotted)]:
+    arguments, unparsed = parser.parse_known_args(argv)
+    if unknown := [argument for argument in unparsed if not argument.startswith(arguments.dotted)]:
         flag, flags = unknown[0].partition("=")[0], re.findall(r"--\w+", arguments.parser.format_help())
-        near = did_you_mean(flag, flags) if flag.startswith("-") else ""
-        arguments.parser.error(f"unknown arguments: {' '.join(unknown)}.{near}")
-    arguments.overrides = [word.removeprefix("--config.") for word in rest if word.startswith("--config.")]
-    arguments.grid = [word.removeprefix("--grid.") for word in rest if word.startswith("--grid.")]
+        suggestion = did_you_mean(flag, flags) if flag.startswith("-") else ""
+        arguments.parser.error(f"unknown arguments: {' '.join(unknown)}.{suggestion}")
+    arguments.overrides = [
+        argument.removeprefix("--config.") for argument in unparsed if argument.startswith("--config.")
+    ]
+    arguments.grid = [argument.removeprefix("--grid.") for argument in unparsed if argument.startswith("--grid.")]
     with _warnings_in_one_line():
         return _exit_code(arguments)
 
@@ -122,8 +124,8 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
     An example is ``--adapter=$NAME`` with an unset variable. The values of settings (``--config.SETTING=``) may be
     empty.
     """
-    for word, following in zip(argv, [*argv, None][1:], strict=True):
-        flag, equals, value = word.partition("=")
+    for argument, following in zip(argv, [*argv, None][1:], strict=True):
+        flag, equals, value = argument.partition("=")
         if flag.startswith("--") and "." not in flag and (not value if equals else following == ""):
             return f"{flag} is empty; give it a value, or leave it out."
     return None

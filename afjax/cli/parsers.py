@@ -64,10 +64,10 @@ def one_of(*names: str) -> Callable[[str], str]:
     The error for any other word suggests the nearest name.
     """
 
-    def check(word: str) -> str:
-        if word not in names:
-            raise argparse.ArgumentTypeError(f'"{word}" is not one of {", ".join(names)}.{did_you_mean(word, names)}')
-        return word
+    def check(name: str) -> str:
+        if name not in names:
+            raise argparse.ArgumentTypeError(f'"{name}" is not one of {", ".join(names)}.{did_you_mean(name, names)}')
+        return name
 
     return check
 

@@ -46,22 +46,22 @@ def write_predictions(
     """
     if output != STANDARD:
         check_output(output)
-    blank = sorted(int(numbers[row]) for numbers, of_form in rows.forms for row in blank_rows(of_form))
+    blank = sorted(int(numbers[row]) for numbers, form_rows in rows.forms for row in blank_rows(form_rows))
     if blank:
         print_line(f"Note: {blank_rows_notice('the input', blank, len(rows))}")
     lines: list[str] = [""] * len(rows)
-    for numbers, of_form in rows.forms:
-        predictions = task_model.predict_rows(of_form, batch_size=batch_size, max_length=max_length)
+    for numbers, form_rows in rows.forms:
+        predictions = task_model.predict_rows(form_rows, batch_size=batch_size, max_length=max_length)
         for place, number in enumerate(numbers):
-            kept = _kept_fields(rows.kept[number])
+            kept_json = _kept_fields(rows.kept[number])
             try:
-                prediction = json.dumps(_line(predictions, of_form, place), ensure_ascii=False, allow_nan=False)
+                prediction = json.dumps(_line(predictions, form_rows, place), ensure_ascii=False, allow_nan=False)
             except ValueError:  # The sum of two large logits overflowed.
                 raise UserError(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
                     "head."
                 ) from None
-            lines[number] = f"{kept[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
+            lines[number] = f"{kept_json[:-1]}, {prediction[1:]}" if rows.kept[number] else prediction
     text = "".join(f"{line}\n" for line in lines)
     if output != STANDARD:
         write_output(output, text)

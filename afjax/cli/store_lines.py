@@ -39,15 +39,15 @@ def show_lines(path: StorePath, name: str) -> list[str]:
         manifest is damaged.
     """
     artefacts = _artefacts(path)
-    found = [kind for kind, other in artefacts if other == name]
-    if not found:
-        there = sorted({other for _, other in artefacts})
+    kinds = [kind for kind, other in artefacts if other == name]
+    if not kinds:
+        all_names = sorted({other for _, other in artefacts})
         raise UserError(
-            f'Nothing in the store {path} is named "{name}".{did_you_mean(name, there)}'
-            f" It has: {', '.join(there) or 'nothing'}."
+            f'Nothing in the store {path} is named "{name}".{did_you_mean(name, all_names)}'
+            f" It has: {', '.join(all_names) or 'nothing'}."
         )
     lines: list[str] = []
-    for kind in found:
+    for kind in kinds:
         lines += [*([""] if lines else []), *_manifest_lines(store.read_manifest(path, kind, name))]
     return _printable(lines)
 
@@ -86,10 +86,10 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _artefacts(path: StorePath) -> list[tuple[str, str]]:
-    found = store.folders(path)
-    if not found and not store.exists(path):
+    artefacts = store.folders(path)
+    if not artefacts and not store.exists(path):
         raise UserError(f"There is no store at {path}; give the folder that holds {', '.join(KINDS)}.")
-    return found
+    return artefacts
 
 
 def _row(manifest: Manifest) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ def _manifest_lines(manifest: Manifest) -> list[str]:
     ]
     if manifest.kind == "heads":
         record = manifest.trained_with
-        told = f"{record['kind']}/{record['name']} {record['sha256'][:12]}" if record else "not recorded"
-        lines.append(f"  trained with {told}")
+        trained_with = f"{record['kind']}/{record['name']} {record['sha256'][:12]}" if record else "not recorded"
+        lines.append(f"  trained with {trained_with}")
     if manifest.run:
         lines.append(f"  run         {manifest.run}")
     for adapter in manifest.adapters:

@@ -59,10 +59,10 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
     if arguments.without:
         task_model = task_model.without_adapters(arguments.without.split(","))
     if arguments.drop_layers:
-        words = arguments.drop_layers.split(",")
-        if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
+        numbers = arguments.drop_layers.split(",")
+        if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
             raise UserError(f"--drop_layers is {arguments.drop_layers}; give layer numbers, as in 0,1,2.")
-        task_model = task_model.without_layers([int(word) for word in words])
+        task_model = task_model.without_layers([int(number) for number in numbers])
     return task_model
 
 
@@ -97,35 +97,35 @@ def rows_of(task_model: Any, arguments: argparse.Namespace, split: Any) -> Any:
     from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
 
-    own, source = task_model.task, arguments.source or ""
-    if not (arguments.data_dir or source or getattr(own, split)):
+    model_task, source = task_model.task, arguments.source or ""
+    if not (arguments.data_dir or source or getattr(model_task, split)):
         raise UserError(
             f'The store does not record where the rows of the head "{task_model.model.head_name}" are, because it was '
             "trained from Python or imported; give --source."
         )
     if arguments.data_dir:
-        found = find_task(own.name, arguments.data_dir)
+        data_task = find_task(model_task.name, arguments.data_dir)
     elif source.endswith(".toml"):
-        found = read_task(Path(source))
-    elif source == own.source or _is_same_file(source, own.source):
-        found = own
+        data_task = read_task(Path(source))
+    elif source == model_task.source or _is_same_file(source, model_task.source):
+        data_task = model_task
     elif Path(source).is_file():
         # All rows of the file are scored, for any split.
         files = {"train": "", "dev": "", "test": "", split: source}
-        found = dataclasses.replace(own, source="", dev_share=0.0, **files)
+        data_task = dataclasses.replace(model_task, source="", dev_share=0.0, **files)
     else:
-        found = dataclasses.replace(own, source=source, train="", dev="", test="")
-    places = {name: getattr(found, name) for name in ("source", "train", "dev", "test", "dev_share")}
-    task = dataclasses.replace(own, **places)
+        data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="")
+    places = {name: getattr(data_task, name) for name in ("source", "train", "dev", "test", "dev_share")}
+    task = dataclasses.replace(model_task, **places)
     # If the source names its labels, they must be the head's labels. evaluate checks this.
     names = task.labels or open_source(task, split).label_names or task_model.labels
     # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
     return load_split(task, split, label_names=names, listed=True)
 
 
-def _is_same_file(one: str, other: str) -> bool:
+def _is_same_file(first: str, second: str) -> bool:
     """Whether two paths are the same file, so that the sources have the same dev rows."""
-    return os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)
+    return os.path.isfile(first) and os.path.isfile(second) and os.path.samefile(first, second)
 
 
 def own_rows(model: "TaskModel", arguments: argparse.Namespace, split: Any) -> "AnyRows":

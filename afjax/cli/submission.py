@@ -67,11 +67,11 @@ def write(
             labels, answers = predict(models[job.head], job.rows, title, batch_size=batch_size, max_length=max_length)
         else:
             labels, answers = [first_label(job.entry.head)] * len(job.rows), []
-        by = _described(models[job.head]) if job.head else "the first label for every row"
+        predictor = _described(models[job.head]) if job.head else "the first label for every row"
         for name, text in _contents(benchmark, job, labels, answers).items():
             write_output(output / name, text)
             files[name] = text
-            lines.append(f"{output / name}: {len(job.rows):,} rows, {by}")
+            lines.append(f"{output / name}: {len(job.rows):,} rows, {predictor}")
         if all(later.head != job.head for later in jobs[number:]):
             models.pop(job.head, None)
     if benchmark != "squad":

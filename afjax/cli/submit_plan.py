@@ -85,15 +85,15 @@ def _chosen(entries: Sequence[Entry], tasks: str) -> list[Entry]:
 
     The name of a task that has a head selects all files that the head predicts.
     """
-    known = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
-    wanted = [name.strip() for name in tasks.split(",")] if tasks else known
-    for name in wanted:
-        if name not in known:
+    known_names = list(dict.fromkeys(name for entry in entries for name in (entry.head, entry.task)))
+    chosen_names = [name.strip() for name in tasks.split(",")] if tasks else known_names
+    for name in chosen_names:
+        if name not in known_names:
             raise UserError(
-                f'--tasks names "{name}", which is not among {", ".join(known)}; leave it out.'
-                f"{did_you_mean(name, known)}"
+                f'--tasks names "{name}", which is not among {", ".join(known_names)}; leave it out.'
+                f"{did_you_mean(name, known_names)}"
             )
-    return [entry for entry in entries if entry.head in wanted or entry.task in wanted]
+    return [entry for entry in entries if entry.head in chosen_names or entry.task in chosen_names]
 
 
 def _test_jobs(
@@ -139,11 +139,13 @@ def _warn(
         for job in jobs
         if not job.head
     ]
-    others = SUPER_GLUE_OTHERS if benchmark == "superglue" else ()
-    wanted = len(ENTRIES[benchmark]) + len(others)
-    if len(jobs) < wanted:
-        unknown = f"; afjax does not know {', '.join(others)}" if others else ""
-        lines.append(f"{TITLES[benchmark]}'s server expects {wanted} files; these are {len(jobs)} of them{unknown}.")
+    other_files = SUPER_GLUE_OTHERS if benchmark == "superglue" else ()
+    num_expected = len(ENTRIES[benchmark]) + len(other_files)
+    if len(jobs) < num_expected:
+        unknown = f"; afjax does not know {', '.join(other_files)}" if other_files else ""
+        lines.append(
+            f"{TITLES[benchmark]}'s server expects {num_expected} files; these are {len(jobs)} of them{unknown}."
+        )
     for line in lines:
         print(line, file=sys.stderr)
 
@@ -161,26 +163,26 @@ def _test_task(entry: Entry, data_dir: Path) -> TaskConfig | None:
             if files:  # The error is that a folder in our own format claims the task's name too.
                 raise
             continue
-        others = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]
-        if has_split(task, "test") and not others:
+        other_format = [path for path in files.get("test", ()) if (".jsonl" in path.suffixes) != lines]
+        if has_split(task, "test") and not other_format:
             return task
     return None
 
 
 def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names: str, split: str) -> Job:
     heads = store.names(store_folder, "heads")
-    wanted = list(dict.fromkeys(names.replace("{task}", entry.head) for entry in chosen))
-    found = [name for name in wanted if name in heads]
-    if not found:
+    allowed = list(dict.fromkeys(names.replace("{task}", entry.head) for entry in chosen))
+    stored = [name for name in allowed if name in heads]
+    if not stored:
         raise UserError(
-            f"The store {store_folder} has no head {_either(wanted)} ({_has(heads)}); train it, or name another with "
+            f"The store {store_folder} has no head {_either(allowed)} ({_has(heads)}); train it, or name another with "
             "--names."
         )
-    if len(found) > 1:
+    if len(stored) > 1:
         raise UserError(
-            f"The store {store_folder} has both heads, {' and '.join(found)}; give --tasks=squad or --tasks=squad_v2."
+            f"The store {store_folder} has both heads, {' and '.join(stored)}; give --tasks=squad or --tasks=squad_v2."
         )
-    (name,) = found
+    (name,) = stored
     trained = _check_head(store_folder, name, chosen[0].head)
     task = "squad_v2" if trained.span.no_answer else "squad"
     entry = next((entry for entry in chosen if entry.task == task), None)
@@ -203,16 +205,16 @@ def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
     """
     manifest = store.read_manifest(store_folder, "heads", name)
     trained: TaskConfig = from_dict(TaskConfig, manifest.task, f'the task of head "{name}"')
-    known = OFFICIAL[task]
-    if trained.kind != known.kind:
+    official = OFFICIAL[task]
+    if trained.kind != official.kind:
         raise UserError(
             f'The head "{name}" was trained on {trained.name}, whose kind is {trained.kind}, but {task} is '
-            f"{known.kind}; name another with --names."
+            f"{official.kind}; name another with --names."
         )
-    if set(manifest.labels) != set(known.labels):
+    if set(manifest.labels) != set(official.labels):
         raise UserError(
             f'The head "{name}" has the labels {", ".join(manifest.labels)}, but {task} has '
-            f"{', '.join(known.labels)}; train a head with these, or name another with --names."
+            f"{', '.join(official.labels)}; train a head with these, or name another with --names."
         )
     return trained
 

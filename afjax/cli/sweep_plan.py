@@ -46,10 +46,10 @@ class Run:
     def name(self) -> str:
         """The name of the run's folder: readable and unique."""
         parts = {**self.settings, "seed": str(self.seed)}
-        whole = ",".join(f"{setting}={value}" for setting, value in parts.items())
+        unchanged = ",".join(f"{setting}={value}" for setting, value in parts.items())
         plain = ",".join(f"{_plain(setting)}={_plain(value)}" for setting, value in parts.items())
         # _plain also replaces a comma or "=" in a value, so names that are not changed or shortened are unique.
-        if plain == whole and len(plain) <= NAME_LENGTH:
+        if plain == unchanged and len(plain) <= NAME_LENGTH:
             return plain
         return f"{plain[:NAME_LENGTH]}~{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
@@ -104,10 +104,10 @@ def plan(
       UserError: A combination of settings is not a valid experiment, there is nothing to sweep, a value is empty,
         repeated or unreadable, or the workdir holds another sweep or runs of another config.
     """
-    wanted = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
+    requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if adapters and not (Path(adapters) / "adapters").is_dir():
         raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
-    sweep = _going_on(wanted, workdir)
+    sweep = _resume(requested, workdir)
     find_store = (lambda: adapters) if adapters else None
     seen: dict[str, str] = {}
     for run in sweep.runs:
@@ -134,10 +134,10 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
 
 
-def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[str, tuple[str, ...]]:
     given: dict[str, tuple[str, ...]] = {}
-    for word in words:
-        setting, _, text = word.partition("=")
+    for flag in flags:
+        setting, _, text = flag.partition("=")
         if setting in given:
             raise UserError(f"--grid.{setting} is given twice; give all its values in one flag, separated by commas.")
         given[setting] = _values(f"--grid.{setting}", [literal(piece) for piece in _split(setting, text)])
@@ -153,9 +153,9 @@ def _grid(config: str, overrides: Sequence[str], words: Sequence[str]) -> dict[s
             'The setting "seed" is given by --config, --grid or get_sweep; give a sweep\'s seeds as in --seeds=0,1,2.'
         )
     for swept in grid:
-        others = [(f"--config.{other}", other) for other in fixed]
-        others += [(f'the swept "{other}"', other) for other in grid if other != swept]
-        for name, other in others:
+        set_elsewhere = [(f"--config.{other}", other) for other in fixed]
+        set_elsewhere += [(f'the swept "{other}"', other) for other in grid if other != swept]
+        for name, other in set_elsewhere:
             if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
                 raise UserError(
                     f'The swept setting "{swept}" is set by {name} too; leave one of them out (--grid.{swept}=VALUE '
@@ -182,24 +182,24 @@ def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
     return {str(setting): _values(f"{setting} in get_sweep of {path}", values) for setting, values in grid.items()}
 
 
-def _values(where: str, values: Sequence[Any]) -> tuple[str, ...]:
+def _values(origin: str, values: Sequence[Any]) -> tuple[str, ...]:
     """Checks a setting's values and formats them as in ``--config.SETTING=VALUE``."""
     if not values:
-        raise UserError(f"{where} has no values; give at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
-    texts = [_text(where, value) for value in values]
+        raise UserError(f"{origin} has no values; give at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
+    texts = [_text(origin, value) for value in values]
     for text in texts:
         if texts.count(text) > 1:
-            raise UserError(f"{where} has the value {text} twice; give each value once.")
+            raise UserError(f"{origin} has the value {text} twice; give each value once.")
     return tuple(texts)
 
 
-def _text(where: str, value: Any) -> str:
+def _text(origin: str, value: Any) -> str:
     """Formats a value such that a config's override reads the same value back."""
     text = value if isinstance(value, str) and literal(value) == value else repr(value)
     read = literal(text)
     if type(read) is not type(value) or read != value:
         raise UserError(
-            f"{where} has the value {text}, which is not a Python literal; give finite numbers, strings, True, False, "
+            f"{origin} has the value {text}, which is not a Python literal; give finite numbers, strings, True, False, "
             "None, or lists of them (for an array, its .tolist())."
         )
     return text
@@ -243,31 +243,31 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _recorded(found: Mapping[str, Any], path: Path) -> Sweep:
+def _from_record(record: Mapping[str, Any], path: Path) -> Sweep:
     """The sweep that a record describes.
 
     Raises:
       UserError: A field is missing or has the wrong type.
     """
-    grid, adapters = found.get("grid"), found.get("adapters", "")
+    grid, adapters = record.get("grid"), record.get("adapters", "")
     sound = (
-        isinstance(found.get("config"), str)
+        isinstance(record.get("config"), str)
         and isinstance(adapters, str)
         and isinstance(grid, dict)
         and all(_is_list_of(values, str) for values in grid.values())
-        and _is_list_of(found.get("overrides"), str)
-        and _is_list_of(found.get("seeds"), int)
+        and _is_list_of(record.get("overrides"), str)
+        and _is_list_of(record.get("seeds"), int)
     )
     if not sound or not isinstance(grid, dict):
         raise UserError(f"{path} is damaged (it does not describe a sweep); give another --workdir.")
-    return Sweep(found["config"], tuple(found["overrides"]), dict(grid), tuple(found["seeds"]), adapters)
+    return Sweep(record["config"], tuple(record["overrides"]), dict(grid), tuple(record["seeds"]), adapters)
 
 
 def _is_list_of(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
+def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     """Resumes the workdir's sweep, if any: takes over the order of its settings.
 
     The new sweep may only add values and seeds to it.
@@ -276,24 +276,28 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
       UserError: The workdir holds another sweep or a damaged record, or is not a folder.
     """
     path = workdir / RECORD
-    found = read_json(path, advice="give another --workdir")
-    if found is None:
+    record = read_json(path, advice="give another --workdir")
+    if record is None:
         return sweep
-    there = _recorded(found, path)
+    recorded = _from_record(record, path)
     differences = []
     for field in ("config", "adapters"):
-        if getattr(there, field) != getattr(sweep, field):
-            old, new = getattr(there, field) or "none", getattr(sweep, field) or "none"
+        if getattr(recorded, field) != getattr(sweep, field):
+            old, new = getattr(recorded, field) or "none", getattr(sweep, field) or "none"
             differences.append(f"{field}: {old} there, {new} given")
-    fixed = [dict(override.split("=", 1) for override in each.overrides if "=" in override) for each in (there, sweep)]
+    fixed = [
+        dict(override.split("=", 1) for override in side.overrides if "=" in override) for side in (recorded, sweep)
+    ]
     for setting in sorted(fixed[0].keys() | fixed[1].keys()):
-        values = [each.get(setting, "not set") for each in fixed]
+        values = [settings.get(setting, "not set") for settings in fixed]
         if values[0] != values[1]:
             differences.append(f"{setting}: {values[0]} there, {values[1]} given")
-    for setting in sorted(there.grid.keys() ^ sweep.grid.keys()):
-        differences.append(f"{setting}: swept only {'there' if setting in there.grid else 'now'}")
-    swept = [(setting, there.grid[setting], sweep.grid.get(setting, values)) for setting, values in there.grid.items()]
-    for setting, old, new in [*swept, ("seed", there.seeds, sweep.seeds)]:
+    for setting in sorted(recorded.grid.keys() ^ sweep.grid.keys()):
+        differences.append(f"{setting}: swept only {'there' if setting in recorded.grid else 'now'}")
+    swept = [
+        (setting, recorded.grid[setting], sweep.grid.get(setting, values)) for setting, values in recorded.grid.items()
+    ]
+    for setting, old, new in [*swept, ("seed", recorded.seeds, sweep.seeds)]:
         lost = [str(value) for value in old if value not in new]
         if lost:
             differences.append(f"{setting}: {', '.join(lost)} there, not given")
@@ -302,4 +306,4 @@ def _going_on(sweep: Sweep, workdir: Path) -> Sweep:
             f"The workdir {workdir} holds another sweep ({'; '.join(differences)}). Give the same settings to resume "
             "it (values and seeds may be added), or choose another --workdir."
         )
-    return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in there.grid})
+    return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})

@@ -95,8 +95,8 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
             took, waiting = time.monotonic() - begin, waiting - 1
             # Failed runs may end early, so they are not used to estimate the remaining time.
             seconds += [] if failure else [took]
-            left = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
-            print(f"{place}: {failure or _score(outcome)} ({duration(took)}{left})", file=sys.stderr)
+            remaining = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
+            print(f"{place}: {failure or _score(outcome)} ({duration(took)}{remaining})", file=sys.stderr)
             outcomes[run.name] = outcome
             _write_tables(sweep, outcomes, workdir)
     except OSError as error:
@@ -122,18 +122,18 @@ def summaries(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[Summary]:
 
     Combinations with a failed seed come after all complete ones, whatever their mean.
     """
-    found = []
+    all_summaries = []
     for settings in sweep.settings:
         ended = [outcomes.get(Run(settings, seed).name, Outcome()) for seed in sweep.seeds]
         done = [(outcome.score, outcome.metric) for outcome in ended if outcome.score is not None]
         scores = [score for score, _ in done]
         mean = statistics.fmean(scores) if scores else None
         std = statistics.stdev(scores) if len(scores) > 1 else None
-        found.append(Summary(settings, mean, std, len(done), done[0][1] if done else ""))
-    scored = [summary for summary in found if summary.mean is not None]
+        all_summaries.append(Summary(settings, mean, std, len(done), done[0][1] if done else ""))
+    scored = [summary for summary in all_summaries if summary.mean is not None]
     scored.sort(key=lambda summary: (summary.finished == len(sweep.seeds), summary.mean), reverse=True)
     best = [dataclasses.replace(summary, best=True) for summary in scored[:1]]
-    return best + scored[1:] + [summary for summary in found if summary.mean is None]
+    return best + scored[1:] + [summary for summary in all_summaries if summary.mean is None]
 
 
 def report_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
@@ -167,7 +167,7 @@ def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
     folder = run_folder(workdir, run)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
-    words = _words(sweep, folder, run.overrides)
+    arguments = _arguments(sweep, folder, run.overrides)
     if sweep.adapters and not (folder / "store").exists():
         part = folder / "store.part"
         shutil.rmtree(part, ignore_errors=True)
@@ -175,8 +175,8 @@ def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
         part.rename(folder / "store")
     # Append, so that the log keeps the output of earlier attempts.
     with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {shlex.join(['afjax', *words])}\n")
-    code = run_command([sys.executable, "-m", "afjax", *words], log)
+        file.write(f"$ {shlex.join(['afjax', *arguments])}\n")
+    code = run_command([sys.executable, "-m", "afjax", *arguments], log)
     outcome = _finished(workdir, run)
     if outcome:
         return outcome, ""
@@ -184,13 +184,13 @@ def _train(sweep: Sweep, run: Run, workdir: Path) -> tuple[Outcome, str]:
     return Outcome(), f"failed {how}: {_last_line(log)}"
 
 
-def _words(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
+def _arguments(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
     settings = [f"--config.{override}" for override in (*sweep.overrides, *overrides)]
     return ["train", f"--config={sweep.config}", f"--workdir={folder}", *settings]
 
 
 def _command(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> str:
-    return shlex.join(["afjax", *_words(sweep, folder, overrides)])
+    return shlex.join(["afjax", *_arguments(sweep, folder, overrides)])
 
 
 def _last_line(log: Path) -> str:
@@ -211,9 +211,9 @@ def _finished(workdir: Path, run: Run) -> Outcome | None:
     last = {result.task: result for result in read_results(folder)}.values()
     if not last:
         return None
-    found = [result.metrics.get(result.main_metric) for result in last]
-    scores = [score for score in found if isinstance(score, int | float)]
-    if len(scores) < len(found):
+    values = [result.metrics.get(result.main_metric) for result in last]
+    scores = [score for score in values if isinstance(score, int | float)]
+    if len(scores) < len(values):
         raise UserError(f"{folder / RESULT} is damaged (a result has no score); delete the run's folder to try again.")
     return Outcome(statistics.fmean(scores), "+".join(dict.fromkeys(result.main_metric for result in last)))
 

@@ -83,11 +83,11 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         return dataclasses.replace(find_task(official_name, folder), name=name)
     if name.endswith(".toml"):
         return dataclasses.replace(read_task(Path(name)), source=source, train="", dev="", test="")
-    known = dataclasses.replace(known_task(name), source=source)
-    if is_one_file(known):
-        return known
-    labels = () if (fetched(source) / "labels.json").is_file() else known.labels
-    return dataclasses.replace(known, labels=labels)
+    task = dataclasses.replace(known_task(name), source=source)
+    if is_one_file(task):
+        return task
+    labels = () if (fetched(source) / "labels.json").is_file() else task.labels
+    return dataclasses.replace(task, labels=labels)
 
 
 def show_lines(
@@ -107,14 +107,14 @@ def show_lines(
     rows = load_splits(task, split)
     tokenizer = trunk.tokenizer()
     summaries = {}
-    for name, of_split in rows.items():
-        if len(of_split) > MANY_ROWS:
-            print(f"Tokenising {len(of_split):,} rows of {name} ...", file=sys.stderr)
-        summaries[name] = summarise(of_split, tokenizer, task, config, training=name == "train")
+    for name, split_rows in rows.items():
+        if len(split_rows) > MANY_ROWS:
+            print(f"Tokenising {len(split_rows):,} rows of {name} ...", file=sys.stderr)
+        summaries[name] = summarise(split_rows, tokenizer, task, config, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
     splits = {name: {"files": _files(task, name), **_plain_summary(summary)} for name, summary in summaries.items()}
-    found = {
+    facts = {
         "task": {
             "name": task.name,
             "kind": task.kind,
@@ -130,13 +130,13 @@ def show_lines(
         "splits": splits,
         "examples": {"split": first, "rows": [dataclasses.asdict(example) for example in examples]},
     }
-    lines = _task_lines(found)
+    lines = _task_lines(facts)
     for name, summary in summaries.items():
         lines += ["", *_split_lines(name, splits[name]["files"], summary, max_length)]
     lines += ["", f"the first rows of {first}"]
     for number, example in enumerate(examples, 1):
         lines += _example_lines(number, example, rows[first].label_names)
-    return [*lines, json.dumps(found)] if as_json else lines
+    return [*lines, json.dumps(facts)] if as_json else lines
 
 
 def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
@@ -145,19 +145,19 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
     Raises:
       UserError: The split is missing, the task has no splits, or a split cannot be read.
     """
-    there: list[Split] = [split for split in SPLITS if has_split(task, split)]
-    wanted = [split for split in there if only in ("", split)]
-    if not wanted:
+    existing: list[Split] = [split for split in SPLITS if has_split(task, split)]
+    chosen = [split for split in existing if only in ("", split)]
+    if not chosen:
         raise UserError(
             f"The task {task.name} has no {only or 'train, dev or test'} split in {task.source or 'its source'}"
-            f"{', but ' + ', '.join(there) if there else ''}; give another --split, or put its file there."
+            f"{', but ' + ', '.join(existing) if existing else ''}; give another --split, or put its file there."
         )
     names: tuple[str, ...] = ()
     rows: dict[Split, AnyRows] = {}
-    for split in wanted:
+    for split in chosen:
         if _is_large(_files(task, split)):
             print(f"Reading {split} ...", file=sys.stderr)
-        train_has_names = "train" in there and ("train" not in rows or rows["train"].labels is not None)
+        train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
         if task.kind == "classification" and not names and not train_has_names:
             names = _label_names(task, split)
         rows[split] = load_split(task, split, label_names=names, labelled=None)
@@ -191,15 +191,15 @@ def _about(task: TaskConfig) -> str:
     """The description of an official task; empty for other tasks."""
     if source_kind(task.source) is official.KIND:
         return OFFICIAL[official.split_official(task.source)[0]].about
-    tfds = (known.about for known in OFFICIAL.values() if known.tfds and task.source == f"tfds:{known.tfds}")
+    tfds = (entry.about for entry in OFFICIAL.values() if entry.tfds and task.source == f"tfds:{entry.tfds}")
     return next(tfds, "")
 
 
 def _head(task: TaskConfig, labels: Sequence[str]) -> str:
     outputs = TASK_KINDS[task.kind].num_outputs(labels)
-    each = {"multiple_choice": " for each choice", "span": " (start and end of the answer)"}.get(task.kind, "")
+    per_input = {"multiple_choice": " for each choice", "span": " (start and end of the answer)"}.get(task.kind, "")
     reads = {"pooled": "one vector per row", "tokens": "every token"}[TASK_KINDS[task.kind].reads]
-    return f"{outputs} output{'s' * (outputs != 1)}{each}, from {reads}"
+    return f"{outputs} output{'s' * (outputs != 1)}{per_input}, from {reads}"
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
@@ -211,8 +211,8 @@ def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
     return plain
 
 
-def _task_lines(found: Mapping[str, Any]) -> list[str]:
-    task = found["task"]
+def _task_lines(facts: Mapping[str, Any]) -> list[str]:
+    task = facts["task"]
     entries = {
         "kind": task["kind"],
         "about": task["about"],
@@ -220,7 +220,7 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
         "metric": task["metric"],
         "labels": _joined([printable(name) for name in task["labels"]]),
         "source": task["source"],
-        "batches": f"{found['batch_size']} rows of at most {found['max_length']} tokens of {found['trunk']}",
+        "batches": f"{facts['batch_size']} rows of at most {facts['max_length']} tokens of {facts['trunk']}",
     }
     return [printable(task["name"]), *(line for name, text in entries.items() if text for line in _entry(name, text))]
 
@@ -236,29 +236,29 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     if summary.choices:
         entries["choices"] = ", ".join(_count(f"{number} in", count) for number, count in summary.choices.items())
     if summary.answers:
-        without = summary.answers.get(0, Count(0, 0.0))
+        no_answer = summary.answers.get(0, Count(0, 0.0))
         counts = ", ".join(_count(f"{number} in", count) for number, count in summary.answers.items())
         unplaced = f"; {summary.unplaced:,} rows do not say where the answer is" if summary.unplaced else ""
-        entries["answers"] = f"{counts}; {without.share:.1%} without an answer{unplaced}"
+        entries["answers"] = f"{counts}; {no_answer.share:.1%} without an answer{unplaced}"
     entries["tokens"] = lengths
     if summary.windows is None:
         entries["cut"] = f"{summary.truncated:.2%} are longer than {max_length} tokens"
     else:
-        mean, most = summary.windows
-        entries["windows"] = f"{mean:.2f} per row, at most {most}; {summary.truncated:.1%} of rows have several"
+        mean, largest = summary.windows
+        entries["windows"] = f"{mean:.2f} per row, at most {largest}; {summary.truncated:.1%} of rows have several"
     padded = ", ".join(map(str, summary.padded))
     entries["padding"] = f"{summary.padding:.1%} of the tokens, in batches of {padded} tokens per row"
     title = f"{name}: {summary.rows:,} rows, {'labelled' if summary.labelled else 'not labelled'}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]
 
 
-def _count(what: str, count: Count) -> str:
-    return f"{what} {count.rows:,} ({count.share:.1%})"
+def _count(text: str, count: Count) -> str:
+    return f"{text} {count.rows:,} ({count.share:.1%})"
 
 
 def _joined(texts: Sequence[str]) -> str:
-    left = len(texts) - LABELS
-    return ", ".join(texts[:LABELS]) + (f", ... ({left} more)" if left > 0 else "")
+    num_more = len(texts) - LABELS
+    return ", ".join(texts[:LABELS]) + (f", ... ({num_more} more)" if num_more > 0 else "")
 
 
 def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list[str]:
@@ -273,8 +273,8 @@ def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list
     label = example.label
     if isinstance(label, list):
         quoted = [f'"{printable(text)}"' for text in dict.fromkeys(label)]
-        shown = ", ".join(quoted) or "none"
-        lines += _entry("answers", shown)
+        answers = ", ".join(quoted) or "none"
+        lines += _entry("answers", answers)
     elif label is not None:
         lines += _entry("label", printable(label) if isinstance(label, str) else f"{label:g}")
     lines += _entry("tokens", printable(" ".join(example.tokens), TOKENS))
@@ -283,8 +283,8 @@ def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list
 
 def _entry(name: str, text: str) -> list[str]:
     """Formats a name followed by a text, wrapped to the width of the page."""
-    first, *others = textwrap.wrap(text, WIDTH - 13, break_long_words=False, break_on_hyphens=False)
-    return [f"  {name:11}{first}", *(" " * 13 + line for line in others)]
+    first, *other_lines = textwrap.wrap(text, WIDTH - 13, break_long_words=False, break_on_hyphens=False)
+    return [f"  {name:11}{first}", *(" " * 13 + line for line in other_lines)]
 
 
 def printable(text: str, most: int = TEXT) -> str:

@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--resamples is {arguments.resamples}; it must be at least 1.")
     if arguments.seed < 0:
         raise UserError(f"--seed is {arguments.seed}; it must be at least 0.")
-    where: dict[str, Any] = {
+    options: dict[str, Any] = {
         "store_folder": arguments.store,
         "trunk": arguments.trunk,
         "task": arguments.task,
@@ -56,8 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     }
     # Cached, because both sides usually have the same trunk.
     load = functools.cache(load_trunk)
-    first, second = (open_sides(text, load, **where) for text in (arguments.a, arguments.b))
-    found = comparing.compare(
+    first, second = (open_sides(text, load, **options) for text in (arguments.a, arguments.b))
+    comparison = comparing.compare(
         first,
         second,
         own_rows(first[0].model, arguments, arguments.split),
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
         max_length=arguments.max_length,
         bootstrap=comparing.Bootstrap(arguments.resamples, arguments.seed),
     )
-    print("\n".join(comparing.to_lines(found)))
+    print("\n".join(comparing.to_lines(comparison)))
     if arguments.json:
-        print(json.dumps(comparing.to_json(found)))
+        print(json.dumps(comparing.to_json(comparison)))
     return 0

@@ -36,8 +36,8 @@ def list_lines() -> list[str]:
 
     lines = []
     for name in builtin_configs():
-        _, about, arguments = _described(name)
-        lines.append(f"{name}: {about.splitlines()[0]}")
+        _, docstring, arguments = _described(name)
+        lines.append(f"{name}: {docstring.splitlines()[0]}")
         lines += _wrapped(arguments)
     lines += ["", "afjax train --config=NAME:argument=value,... --workdir=DIR", "afjax configs NAME shows one of them."]
     return lines
@@ -49,8 +49,8 @@ def show_lines(given: str) -> list[str]:
     Raises:
       UserError: The config does not exist or fails.
     """
-    path, about, arguments = _described(given)
-    return [*about.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
+    path, docstring, arguments = _described(given)
+    return [*docstring.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
 
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
@@ -65,8 +65,8 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
     return path, inspect.cleandoc(get_config.__globals__.get("__doc__") or "(no docstring)"), arguments
 
 
-def _wrapped(words: Sequence[str]) -> list[str]:
-    text = ", ".join(words)
+def _wrapped(items: Sequence[str]) -> list[str]:
+    text = ", ".join(items)
     return textwrap.wrap(
         text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )

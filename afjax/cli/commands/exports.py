@@ -74,8 +74,8 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         num_choices=arguments.num_choices,
     )
-    for what, where in written:
-        print(f"{where}: {what}")
+    for description, path in written:
+        print(f"{path}: {description}")
     return 0
 
 
@@ -83,9 +83,9 @@ def _stablehlo(arguments: argparse.Namespace) -> int:
     from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
 
     platforms = check_platforms(arguments.platforms.split(","))
-    about = export_stablehlo(
+    description = export_stablehlo(
         load_stored_model(arguments), arguments.output, max_length=arguments.max_length, platforms=platforms
     )
-    size, names = about["file"]["bytes"] / 1e6, ", ".join(about["platforms"])
+    size, names = description["file"]["bytes"] / 1e6, ", ".join(description["platforms"])
     print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
     return 0

@@ -108,8 +108,8 @@ def _add_bert_n_pals(imports: Any) -> None:
     add_overwrite_flag(pals)
 
 
-def _add_vocabulary_flags(parser: argparse.ArgumentParser, beside: str) -> None:
-    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (the one next to {beside})")
+def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbour: str) -> None:
+    parser.add_argument("--vocab", metavar="FILE", help=f"the tokenizer's vocab.txt (the one next to {neighbour})")
     parser.add_argument(
         "--case", choices=("cased", "uncased"), help="whether the tokenizer is cased (inferred from the vocabulary)"
     )
@@ -144,7 +144,7 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
         max_length=arguments.max_length,
     )
     model.save(arguments.store, overwrite=arguments.overwrite)
-    lines = _stored(model, arguments.store)
+    lines = _stored_lines(model, arguments.store)
     if model.trunk.config.activation != "gelu_tanh":
         lines.append(
             f"The authors' code uses the tanh approximation of GELU in BERT too; the trunk {arguments.trunk} does not. "
@@ -183,11 +183,11 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
     )
     print(f"trunk {arguments.output}: {models[0].trunk.sha256}")
-    print("\n".join(line for model in models for line in _stored(model, arguments.store)))
+    print("\n".join(line for model in models for line in _stored_lines(model, arguments.store)))
     return 0
 
 
-def _stored(model: "TaskModel", store: str) -> list[str]:
+def _stored_lines(model: "TaskModel", store: str) -> list[str]:
     """One line per artefact of a model in the store."""
     from afjax.model.saving import artefacts
 
@@ -195,5 +195,5 @@ def _stored(model: "TaskModel", store: str) -> list[str]:
     return [f"{store}/{kind}/{name}: {model.task.name}, {labels}" for kind, name in artefacts(model)]
 
 
-def _names(words: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in words.split(",")) if words else ()
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()

@@ -67,10 +67,10 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     from afjax.analysis import cells, figures, runs
 
     figures.check_output(arguments.output)
-    found = runs.collect(split_folders(arguments.runs))
-    there = sorted({record.task for record in found.records})
-    tasks = cells.chosen(arguments.tasks, "--tasks", there)
-    records = [record for task in tasks for record in found.records if record.task == task]
+    collection = runs.collect(split_folders(arguments.runs))
+    all_tasks = sorted({record.task for record in collection.records})
+    tasks = cells.chosen(arguments.tasks, "--tasks", all_tasks)
+    records = [record for task in tasks for record in collection.records if record.task == task]
     if name in ("robustness", "search"):
         from afjax.analysis import sweep_figures
 
@@ -81,31 +81,31 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
             scores = sweep_figures.search(records, metric=arguments.metric)
             paths = sweep_figures.draw_search(scores, arguments.output)
     else:
-        paths = _plot_grid(name, arguments, found)
-    for note in found.left_out(tasks):
+        paths = _plot_grid(name, arguments, collection)
+    for note in collection.left_out(tasks):
         print(f"Left out: {note}.", file=sys.stderr)
     print("\n".join(map(str, paths)))
     return 0
 
 
-def _plot_grid(name: str, arguments: argparse.Namespace, found: "Collection") -> list[Path]:
+def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection") -> list[Path]:
     from afjax.analysis import cells, run_figures, tables
 
     shared = {"tasks": arguments.tasks, "metric": arguments.metric}
     if name == "differences":
-        grid = tables.make_grid(found, methods=arguments.methods, **shared)
+        grid = tables.make_grid(collection, methods=arguments.methods, **shared)
         return run_figures.draw_differences(grid, arguments.output)
-    grid = tables.make_grid(found, by_size=True, **shared)
+    grid = tables.make_grid(collection, by_size=True, **shared)
     if not arguments.task:
         points = run_figures.tradeoff_points(grid)
         # Percentiles over different sets of tasks are not comparable.
-        most = max(point.count for point in points)
-        few = [f"{point.method} ({point.count})" for point in points if point.count < most]
-        if few:
-            print(f"Left out, as they have fewer than {most} tasks: {', '.join(few)}.", file=sys.stderr)
-        return run_figures.draw_tradeoff([point for point in points if point.count == most], arguments.output)
-    task, *others = cells.chosen(arguments.task, "--task", grid.tasks)
-    if others:
+        num_tasks = max(point.count for point in points)
+        incomplete = [f"{point.method} ({point.count})" for point in points if point.count < num_tasks]
+        if incomplete:
+            print(f"Left out, as they have fewer than {num_tasks} tasks: {', '.join(incomplete)}.", file=sys.stderr)
+        return run_figures.draw_tradeoff([point for point in points if point.count == num_tasks], arguments.output)
+    task, *extra_tasks = cells.chosen(arguments.task, "--task", grid.tasks)
+    if extra_tasks:
         raise UserError(
             f"--task is {arguments.task}, but takes one task; give one, or --tasks={arguments.task} for the "
             "percentiles over several."

@@ -59,8 +59,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in fusions:
         if fusions.count(name) > 1:
             raise UserError(f'--fusion names "{name}" twice; give each fusion once.')
-    given_heads = _one_each(arguments.head, fusions, "--head")
-    sources = _one_each(arguments.source or "", fusions, "--source")
+    given_heads = _one_per_fusion(arguments.head, fusions, "--head")
+    sources = _one_per_fusion(arguments.source or "", fusions, "--source")
     layers = _layers(arguments.layers)
     if arguments.text is None and arguments.text_b is not None:
         raise UserError("--text_b is the second text of a pair; give --text as well.")
@@ -80,17 +80,19 @@ def _run(arguments: argparse.Namespace) -> int:
         for head, fusion in zip(heads, fusions, strict=True)
     ]
     if arguments.text is not None:
-        found = token_activations(models[0], arguments.text, arguments.text_b)
-        print_written(draw_token_activations(found, arguments.output, layers=layers))
-        if len(found.tokens) < found.num_tokens:
-            told = f"The text was cut to {len(found.tokens)} of its {found.num_tokens} tokens, as in training."
-            print(told, file=sys.stderr)
+        activations = token_activations(models[0], arguments.text, arguments.text_b)
+        print_written(draw_token_activations(activations, arguments.output, layers=layers))
+        if len(activations.tokens) < activations.num_tokens:
+            message = (
+                f"The text was cut to {len(activations.tokens)} of its {activations.num_tokens} tokens, as in training."
+            )
+            print(message, file=sys.stderr)
         return 0
     splits = []
     for index, model in enumerate(models):
         source = sources[index] if sources else model.task.source
-        own = argparse.Namespace(source=source, data_dir=arguments.data_dir)
-        splits.append(rows_of(model, own, arguments.split))
+        row_arguments = argparse.Namespace(source=source, data_dir=arguments.data_dir)
+        splits.append(rows_of(model, row_arguments, arguments.split))
     means = [
         mean_activations(model, rows, by_label=arguments.by_label, batch_size=arguments.batch_size)
         for model, rows in zip(models, splits, strict=True)
@@ -99,15 +101,15 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _one_each(given: str, fusions: list[str], flag: str) -> list[str]:
-    words = given.split(",") if given else []
-    if words and len(words) != len(fusions):
-        raise UserError(f"{flag} names {len(words)} and --fusion {len(fusions)}; give one for each fusion, in order.")
-    return words
+def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
+    names = given.split(",") if given else []
+    if names and len(names) != len(fusions):
+        raise UserError(f"{flag} names {len(names)} and --fusion {len(fusions)}; give one for each fusion, in order.")
+    return names
 
 
 def _layers(given: str) -> list[int]:
-    words = given.split(",") if given else []
-    if not all(word.strip().isdecimal() and len(word) < 10 for word in words):
+    numbers = given.split(",") if given else []
+    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
         raise UserError(f"--layers is {given}; give layer numbers, as in 0,1,2.")
-    return [int(word) for word in words]
+    return [int(number) for number in numbers]

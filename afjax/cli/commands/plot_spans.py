@@ -38,9 +38,9 @@ def _run(arguments: argparse.Namespace) -> int:
     metric = arguments.metric or task_model.task.main_metric
     check_metric(metric, task_model.task.kind, len(task_model.labels))
     scores = score_spans(task_model, rows, batch_size=arguments.batch_size)
-    whole = f"{metric} {scores.whole[metric]:.4f} with all adapters, {len(scores.without)} spans"
+    summary = f"{metric} {scores.whole[metric]:.4f} with all adapters, {len(scores.without)} spans"
     title = arguments.fusion or arguments.adapter
     paths = draw_spans(scores, metric, arguments.output, title=title)
-    print(whole)
+    print(summary)
     print_written(paths)
     return 0

@@ -49,9 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     if name:
         check_name(name, "fusion")
-        taken = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
-        if taken:
-            raise UserError(f'The store {store} already has "{name}" in {" and ".join(taken)}; give another --name.')
+        existing = [kind for kind in ("fusion", "heads") if name in names(store, kind)]
+        if existing:
+            raise UserError(f'The store {store} already has "{name}" in {" and ".join(existing)}; give another --name.')
     if output is not None:
         check_output(output)
     members = [member for member, _ in task_model.model.adapters]
@@ -60,8 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
     task_model.with_kept(most_used(shares, 1))
     kept = None if keep is None else most_used(shares, keep)
     layers = adapter_layers(task_model.model.adapters[0][1], task_model.trunk.config.num_layers)
-    for slot, of_slot in shares.items():
-        for layer, share in zip(layers, of_slot, strict=True):
+    for slot, slot_shares in shares.items():
+        for layer, share in zip(layers, slot_shares, strict=True):
             ranked = sorted(zip(share, members, strict=True), reverse=True)
             print(f"{slot} {layer:2}  " + ", ".join(f"{member} {part:.3f}" for part, member in ranked))
     print()

@@ -100,9 +100,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import verify_lines
 
     _check_no_name(arguments)
-    lines, well = verify_lines(arguments.store)
+    lines, all_intact = verify_lines(arguments.store)
     print("\n".join(lines))
-    return 0 if well else 2
+    return 0 if all_intact else 2
 
 
 def _check_no_name(arguments: argparse.Namespace) -> None:
@@ -125,8 +125,8 @@ def _unpack(arguments: argparse.Namespace) -> int:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    found = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
-    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    manifests = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    print("\n".join(shared_lines(f"{arguments.store} now has", manifests)))
     return 0
 
 
@@ -143,6 +143,6 @@ def _pull(arguments: argparse.Namespace) -> int:
     from afjax.cli.store_lines import shared_lines
 
     options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
-    found = share.pull(arguments.repo, arguments.store, **options)
-    print("\n".join(shared_lines(f"{arguments.store} now has", found)))
+    manifests = share.pull(arguments.repo, arguments.store, **options)
+    print("\n".join(shared_lines(f"{arguments.store} now has", manifests)))
     return 0

@@ -37,11 +37,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from afjax.analysis import formats, runs, tables
 
     # Checked before the runs are read, which may take a while.
-    for given, names, what in (
+    for given, names, kind in (
         (arguments.layout, tables.LAYOUTS, "layout"),
         (arguments.format, formats.FORMATS, "format"),
     ):
-        formats.check_choice(given, names, what)
+        formats.check_choice(given, names, kind)
     output = arguments.output
     if output is not None:
         check_output(output)

@@ -94,8 +94,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 mesh=MeshConfig(fsdp=numbers["fsdp"], tensor=numbers["tensor"]),
             )
         )
-    found = report.report(planned, topology, fit=not arguments.no_fit)
-    print("\n".join(report.to_lines(found)))
+    result = report.report(planned, topology, fit=not arguments.no_fit)
+    print("\n".join(report.to_lines(result)))
     if arguments.json:
-        print(json.dumps(report.to_json(found)))
+        print(json.dumps(report.to_json(result)))
     return 0
