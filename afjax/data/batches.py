@@ -101,14 +101,14 @@ def train_groups(
     order = rng.permutation(len(row_lengths))
     buckets = bucket_of(row_lengths[order], lengths)
     groups: list[np.ndarray] = []
-    left = order[:0]
+    leftover = order[:0]
     for bucket in range(len(lengths)):
-        waiting = np.concatenate([left, order[buckets == bucket]])
+        waiting = np.concatenate([leftover, order[buckets == bucket]])
         full = len(waiting) - len(waiting) % batch_size
         groups += list(waiting[:full].reshape(-1, batch_size))
-        left = waiting[full:]
-    if len(left):
-        groups.append(left)
+        leftover = waiting[full:]
+    if len(leftover):
+        groups.append(leftover)
     return [groups[index] for index in rng.permutation(len(groups))]
 
 
@@ -137,9 +137,9 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
     """Builds the batch of the given rows; see :func:`train_batches`."""
     count, batch_size, lengths = len(rows), batching.batch_size, batching.lengths
     sequences = sequences_of(data, rows, batch_size)  # [B] or [B, C]
-    there = sequences >= 0
-    starts = np.where(there, data.offsets[sequences], 0)
-    sequence_lengths = np.where(there, data.offsets[sequences + 1] - starts, 0)
+    present = sequences >= 0
+    starts = np.where(present, data.offsets[sequences], 0)
+    sequence_lengths = np.where(present, data.offsets[sequences + 1] - starts, 0)
     # The longest row of any host decides, because all hosts run the same program.
     length = lengths[bucket_of(sequence_lengths.ravel(), lengths).max()]
     starts, sequence_lengths = starts[part], sequence_lengths[part]

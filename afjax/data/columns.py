@@ -156,12 +156,12 @@ def missing_column(place: str, name: str, columns: Iterable[Any], setting: str =
       setting: The task's setting for the column's name; if empty, the message does not name a setting.
       flag: The command-line flag for the column's name, which the message names instead of a setting.
     """
-    there = list(map(str, columns))
-    where = flag or (f'the task\'s "{setting}" setting' if setting else "the task's settings")
+    names = list(map(str, columns))
+    setting_name = flag or (f'the task\'s "{setting}" setting' if setting else "the task's settings")
     # "text" is close to "text_a" and "text_b", but a pair's column is not a misspelling of the single text's column.
-    candidates = [column for column in there if not (name == "text" and column in ("text_a", "text_b"))]
+    candidates = [column for column in names if not (name == "text" and column in ("text_a", "text_b"))]
     return UserError(
-        f'{place} has no column "{name}", but {listing(there)}; add it, or name another in {where}.'
+        f'{place} has no column "{name}", but {listing(names)}; add it, or name another in {setting_name}.'
         f"{did_you_mean(name, candidates)}"
     )
 

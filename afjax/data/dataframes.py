@@ -32,9 +32,9 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         cannot be read.
     """
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
-    twice = [str(column) for column in names if names.count(column) > 1]
-    if twice:
-        raise UserError(f'{name} has two columns "{twice[0]}"; column names must differ.')
+    repeated = [str(column) for column in names if names.count(column) > 1]
+    if repeated:
+        raise UserError(f'{name} has two columns "{repeated[0]}"; column names must differ.')
     columns = {str(column): as_list(table[column], f'The column "{column}" of {name}') for column in names}
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:

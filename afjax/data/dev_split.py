@@ -52,8 +52,8 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     num_dev = int(is_dev.sum())
     # Rounded up to hundredths, as a user would write it.
     lowest = math.floor(100 * hashes.min() + 1) / 100
-    some = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
-    advice = f"give another task.dev_share{some}, or a dev file" if len(set(hashes)) > 1 else "give a dev file"
+    minimum = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
+    advice = f"give another task.dev_share{minimum}, or a dev file" if len(set(hashes)) > 1 else "give a dev file"
     raise UserError(
         f"The task {task.name} has no {split} rows: task.dev_share={task.dev_share:g} puts {num_dev} of the "
         f"{len(rows)} rows of {name} into dev and {len(rows) - num_dev} into train; {advice}."

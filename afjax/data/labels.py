@@ -43,9 +43,9 @@ def read_label_names(path: Path) -> tuple[str, ...]:
 def check_label_names(names: tuple[str, ...], place: str) -> tuple[str, ...]:
     """Raises UserError unless there are at least two label names, all different and none of them blank."""
     counts = Counter(names)
-    twice = [name for name in names if counts[name] > 1]
-    if twice or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
-        problem = f'names "{twice[0]}" twice' if twice else f"has the label names {shorten(list(names))}"
+    repeated = [name for name in names if counts[name] > 1]
+    if repeated or len(names) < 2 or not all(isinstance(name, str) and is_visible(name) for name in names):
+        problem = f'names "{repeated[0]}" twice' if repeated else f"has the label names {shorten(list(names))}"
         raise UserError(f"{place} {problem}; give at least two different label names, strings that are not blank.")
     for name in names:
         try:
@@ -111,7 +111,7 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
         name = label_name(columns, row)
         if name not in index_of:
             raise UserError(
-                f"{columns.places[row]} has {_unknown(name, names, listed=listed, has_indices=has_indices)}"
+                f"{columns.places[row]} has {_unknown_label(name, names, listed=listed, has_indices=has_indices)}"
             )
         indices[row] = index_of[name]
     return indices
@@ -183,9 +183,9 @@ def _is_integer(name: str) -> bool:
     return name.removeprefix("-").isdecimal()
 
 
-def _unknown(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
+def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
     """The end of an error message about a label that is not among the names."""
-    alike = [known for known in names if spelling(known) == spelling(name)]
+    alike = [other for other in names if spelling(other) == spelling(name)]
     listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (

@@ -72,20 +72,20 @@ def train_lengths(
     Args:
       train, config, num_steps, shares: See :func:`choose_lengths`.
     """
-    often = np.array(
+    rates = np.array(
         [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
     )
     counts = [np.bincount(data.lengths, minlength=config.max_length + 1) for data in train]
     longest = max(int(data.lengths.max()) for data in train)
-    most = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
-    weights = np.sum([split * rate for split, rate in zip(counts, often, strict=True)], 0)
-    options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, most)]
+    max_lengths = max(1, sum(batches_per_epoch(len(data), config.batch_size) for data in train) // 2)
+    weights = np.sum([split * rate for split, rate in zip(counts, rates, strict=True)], 0)
+    options = _cheapest(weights, np.array(ladder(longest, config.max_length)))[: min(MOST, max_lengths)]
     # Mean number of tokens per row, without padding.
     tokens = float((weights * np.arange(len(weights))).sum() / weights.sum())
     per_run = num_steps * config.batch_size * max(data.num_choices for data in train) * tokens
 
     def cost(lengths: tuple[int, ...]) -> float:
-        padding = _padding(train, often, lengths, config.batch_size)
+        padding = _padding(train, rates, lengths, config.batch_size)
         return per_run / (1 - padding) + PROGRAM_TOKENS * len(lengths)
 
     return min(options, key=cost)
@@ -136,9 +136,9 @@ def ladder(longest: int, max_length: int) -> list[int]:
     return lengths[1:]
 
 
-def _padding(train: Sequence[TokenisedRows], often: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
+def _padding(train: Sequence[TokenisedRows], rates: np.ndarray, lengths: Sequence[int], batch_size: int) -> float:
     """:func:`padding_share` of several splits, weighted by how often their rows are drawn."""
-    tokens = often * [float(data.offsets[-1]) for data in train]
+    tokens = rates * [float(data.offsets[-1]) for data in train]
     shares = np.array([padding_share(data, batch_size=batch_size, lengths=lengths) for data in train])
     return 1 - float(tokens.sum() / (tokens / (1 - shares)).sum())
 
@@ -156,8 +156,8 @@ def _cheapest(weights: np.ndarray, allowed: np.ndarray) -> list[tuple[int, ...]]
     for _ in range(min(MOST, len(allowed)) - 1):
         # The last length is allowed[j], and the length before it is allowed[i - 1].
         options = cost[:-1, None] + places[1:]
-        before = options.argmin(0)
+        predecessors = options.argmin(0)
         previous = chosen[-1]
-        chosen.append([(*previous[before[j]], int(length)) for j, length in enumerate(allowed)])
+        chosen.append([(*previous[predecessors[j]], int(length)) for j, length in enumerate(allowed)])
         cost = options.min(0)
     return [lengths[-1] for lengths in chosen]

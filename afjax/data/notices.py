@@ -28,14 +28,14 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
     Returns:
       One notice per possible mistake.
     """
-    found = [
+    notices = [
         notice
         for split, rows in splits.items()
         for notice in (blank_texts(f"{task.name}'s {split}", rows), many_labels(f"{task.name}'s {split}", rows))
     ]
     if "train" in splits and "dev" in splits:
-        found.append(rows_in_both(task.name, splits["train"], splits["dev"]))
-    return [notice for notice in found if notice]
+        notices.append(rows_in_both(task.name, splits["train"], splits["dev"]))
+    return [notice for notice in notices if notice]
 
 
 def blank_texts(name: str, rows: AnyRows) -> str:

@@ -66,8 +66,8 @@ def over_rows(
     while under_way:
         fetch()
     assert outputs, "an empty split reached the model"
-    back = np.argsort(np.concatenate(order))
-    joined = jax.tree.map(lambda *leaves: _joined(leaves)[back], *outputs)
+    inverse_order = np.argsort(np.concatenate(order))
+    joined = jax.tree.map(lambda *leaves: _joined(leaves)[inverse_order], *outputs)
     check_outputs(joined, data, params)
     return joined
 
@@ -92,7 +92,7 @@ def check_outputs(outputs: Any, data: TokenisedRows, params: Tree) -> None:
     raise _not_finite(f"The model's output for row {row + 1} (of {num_rows})", params)
 
 
-def _not_finite(what: str, params: Tree) -> UserError:
+def _not_finite(name: str, params: Tree) -> UserError:
     damaged = [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -104,7 +104,7 @@ def _not_finite(what: str, params: Tree) -> UserError:
     else:
         reason = "some values in its parameters are too large"
     return UserError(
-        f"{what} is NaN or infinite, because {reason}; check the files of the trunk, the adapter or fusion and the "
+        f"{name} is NaN or infinite, because {reason}; check the files of the trunk, the adapter or fusion and the "
         "head, or train again with a lower learning rate."
     )
 
@@ -143,8 +143,8 @@ def sum_over_rows(
         with jax.set_mesh(mesh):
             # The host builds one batch ahead of the devices. Waiting here bounds the number of queued batches.
             jax.block_until_ready(total)
-            found = step(params, shard_batch(inputs, batch_size, mesh))
-            total = (found, jax.tree.map(jnp.zeros_like, found)) if total is None else _added(total, found)
+            batch_sum = step(params, shard_batch(inputs, batch_size, mesh))
+            total = (batch_sum, jax.tree.map(jnp.zeros_like, batch_sum)) if total is None else _added(total, batch_sum)
     assert total is not None, "an empty split reached the model"
     summed = to_host(total[0])
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(summed)):
@@ -153,11 +153,11 @@ def sum_over_rows(
 
 
 @jax.jit
-def _added(total: tuple[Any, Any], found: Any) -> tuple[Any, Any]:
+def _added(total: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
     """Kahan summation: adds to a running sum and its compensation, so that rounding errors do not accumulate."""
-    addend = jax.tree.map(jnp.subtract, found, total[1])
+    addend = jax.tree.map(jnp.subtract, value, total[1])
     new = jax.tree.map(jnp.add, total[0], addend)
-    return new, jax.tree.map(lambda new, old, more: (new - old) - more, new, total[0], addend)
+    return new, jax.tree.map(lambda new, old, added: (new - old) - added, new, total[0], addend)
 
 
 def _joined(leaves: Sequence[np.ndarray]) -> np.ndarray:

@@ -68,8 +68,8 @@ def check_fast(tokenizer: Any) -> None:
 def number_texts(*columns: Iterable[str]) -> tuple[list[str], list[np.ndarray]]:
     """Deduplicates texts. Returns the unique texts, and for each column the indices of its texts, int64 [rows]."""
     numbers: dict[str, int] = {}
-    found = [np.array([numbers.setdefault(text, len(numbers)) for text in column], np.int64) for column in columns]
-    return list(numbers), found
+    indices = [np.array([numbers.setdefault(text, len(numbers)) for text in column], np.int64) for column in columns]
+    return list(numbers), indices
 
 
 def encode_texts(backend: Any, texts: Sequence[str], *, characters: bool = False) -> Pieces:

@@ -64,7 +64,7 @@ class _Split(abc.ABC):
         rows: list[list[Content]] = []
         for row in numbers:
             label = [shortened(self.label_of(row), _SHOWN_TEXT)] if labelled else []
-            rows.append([str(row), *(shortened(words, _SHOWN_TEXT) for _, words in self.texts_of(row)), *label])
+            rows.append([str(row), *(shortened(text, _SHOWN_TEXT) for _, text in self.texts_of(row)), *label])
         more = f"; the first {len(numbers)}" if len(numbers) < len(self) else ""
         caption = f"{len(self)} {self.form}, {self._label_summary()}{more}"
         return table([*header, *(["label"] if labelled else [])], rows, caption=caption).html
@@ -102,10 +102,10 @@ class _Split(abc.ABC):
         """Selects rows by their indices."""
         rows = np.asarray(rows, int)
         changes: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None and each.name not in ("label_names", "has_question"):
-                changes[each.name] = value[rows] if isinstance(value, np.ndarray) else [value[row] for row in rows]
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if value is not None and attribute.name not in ("label_names", "has_question"):
+                changes[attribute.name] = value[rows] if isinstance(value, np.ndarray) else [value[row] for row in rows]
         return replace(self, **changes)
 
     def every(self, num: int) -> Self:
@@ -159,7 +159,7 @@ class Rows(_Split):
         if not self.label_names:
             return f"values from {self.labels.min():.4g} to {self.labels.max():.4g}"
         counts = np.bincount(self.labels, minlength=len(self.label_names))
-        return f"labels {listed([f'{name} ({of})' for name, of in zip(self.label_names, counts, strict=True)])}"
+        return f"labels {listed([f'{name} ({count})' for name, count in zip(self.label_names, counts, strict=True)])}"
 
     def texts_digest(self) -> str:
         """SHA-256 (hex) of the texts."""
@@ -269,8 +269,8 @@ class SpanRows(_Split):
     def _label_summary(self) -> str:
         if self.labels is None:
             return "no labels"
-        without = sum(not right for right in self.labels)
-        return f"labelled, {without} without an answer" if without else "labelled"
+        num_unanswerable = sum(not right for right in self.labels)
+        return f"labelled, {num_unanswerable} without an answer" if num_unanswerable else "labelled"
 
     def trainable(self) -> list[int]:
         """The indices of rows that can be trained on: the answer's start is known, or the question has no answer."""

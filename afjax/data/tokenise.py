@@ -105,15 +105,15 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
     texts, numbers = number_texts(*columns)
     pieces = encode_texts(backend, texts)
     lengths = np.diff(pieces.offsets)
-    whole = [lengths[of_column] for of_column in numbers]
-    kept = [np.minimum(whole[0], room)] if rows.text_b is None else cut_longest(whole[0], whole[1], room)
-    offsets = np.concatenate([[0], np.cumsum(sum(kept) + template.num_special)]).astype(np.int64)
+    full = [lengths[column] for column in numbers]
+    cut = [np.minimum(full[0], room)] if rows.text_b is None else cut_longest(full[0], full[1], room)
+    offsets = np.concatenate([[0], np.cumsum(sum(cut) + template.num_special)]).astype(np.int64)
     data = TokenisedRows(
         np.empty(offsets[-1], np.int32),
         np.empty(offsets[-1], np.int8),
         offsets,
         None,
-        int((sum(whole) > room).sum()),
+        int((sum(full) > room).sum()),
     )
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
@@ -123,7 +123,7 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
                 data.tokens[places], data.types[places] = token, type_
                 places += 1
             if number < len(columns):
-                count, first = kept[number][part], pieces.offsets[numbers[number][part]]
+                count, first = cut[number][part], pieces.offsets[numbers[number][part]]
                 targets = ranges(places, count)
                 data.tokens[targets] = pieces.tokens[ranges(first, count)]
                 data.types[targets] = template.types[number]

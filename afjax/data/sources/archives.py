@@ -51,13 +51,13 @@ def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
         raise UserError(f"The archive {archive} cannot be read ({error.strerror or error}).") from error
 
 
-def _read_tar(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _read_tar(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
         for member in tar:
             name = posixpath.normpath(member.name)
             folder = posixpath.dirname(member.name) if member.issym() else ""
             _check_inside(archive, member.name, member.linkname if member.issym() or member.islnk() else "", folder)
-            if member.isfile() and wanted(name):
+            if member.isfile() and is_wanted(name):
                 _check_size(archive, name, member.size)
                 file = tar.extractfile(member)
                 assert file is not None, "regular files can be opened"
@@ -67,14 +67,14 @@ def _read_tar(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             pass
 
 
-def _read_zip(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _read_zip(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(archive) as packed:
         for member in packed.infolist():
             name = posixpath.normpath(member.filename)
             is_link = stat.S_ISLNK(member.external_attr >> 16)
             folder = posixpath.dirname(member.filename)
             _check_inside(archive, member.filename, _link_target(packed, archive, member) if is_link else "", folder)
-            if member.is_dir() or is_link or not wanted(name):
+            if member.is_dir() or is_link or not is_wanted(name):
                 continue
             if member.flag_bits & 1:
                 raise UserError(f"{archive} has the member {name}, which is encrypted; unpack the archive first.")

@@ -54,8 +54,8 @@ def quantifier(rng: np.random.Generator, words: Words, label: str) -> Pair:
     """Quantifiers: all, most, some, none, not all."""
     first, second = pick(rng, QUANTIFIERS[label])
     _, past = pick(rng, words.handled)
-    rest = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
-    return f"{first} {rest}", f"{second} {rest}"
+    clause = f"of the {pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
+    return f"{first} {clause}", f"{second} {clause}"
 
 
 def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
@@ -88,8 +88,8 @@ def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
     }
     first, second = pick(rng, COUNTS[label])
     _, past = pick(rng, words.handled)
-    rest = f"{pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
-    return f"{count[first]} {rest}", f"{count[second]} {rest}"
+    clause = f"{pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
+    return f"{count[first]} {clause}", f"{count[second]} {clause}"
 
 
 def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:

@@ -78,13 +78,13 @@ def find_split_file(folder: Path, split: str) -> Path | None:
             f"each also .gz), official:NAME:FOLDER, builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
         ) from None
     # Broken links count as files, so that they cause an error instead of a silently missing split.
-    found = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
-    if len(found) > 1:
+    paths = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
+    if len(paths) > 1:
         raise UserError(
-            f"{folder} has both {found[0].name} and {found[1].name}; keep one, or name it in the task's "
+            f"{folder} has both {paths[0].name} and {paths[1].name}; keep one, or name it in the task's "
             f'"{split}" setting.'
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def file_stem(name: str) -> str:
@@ -140,13 +140,13 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
-            what = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
+            problem = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"
         elif isinstance(error, IsADirectoryError):
-            what = "is a folder"
+            problem = "is a folder"
         else:
-            what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+            problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise UserError(
-            f"The file {shown_path(path)} {what}; give the path of a data file.{nearest_in_folder(path)}"
+            f"The file {shown_path(path)} {problem}; give the path of a data file.{nearest_in_folder(path)}"
         ) from error
 
 
@@ -211,9 +211,11 @@ def table_rows(
             check_separator(f"{path}:{number}", values, tabs=tabs)
             if not columns:
                 columns = values
-                twice = sorted({name for name in columns if columns.count(name) > 1 and (name or not lenient)})
-                if twice:
-                    raise UserError(f'{path}:{number} names the column "{twice[0]}" twice; column names must differ.')
+                repeated = sorted({name for name in columns if columns.count(name) > 1 and (name or not lenient)})
+                if repeated:
+                    raise UserError(
+                        f'{path}:{number} names the column "{repeated[0]}" twice; column names must differ.'
+                    )
                 continue
         if short is not None and len(values) < len(columns):
             short.append(f"{path}:{number}")
@@ -233,10 +235,10 @@ def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
     separators = {",": ("commas", ".csv"), "\t": ("tabs", ".tsv"), ";": ("semicolons", "")}
     for character, (wrong, ending) in separators.items():
         if len(values) == 1 and character in values[0] and wrong != right:
-            own = f", or, if it is a file of your own, give it a name that ends in {ending}" if ending else ""
+            advice = f", or, if it is a file of your own, give it a name that ends in {ending}" if ending else ""
             raise UserError(
                 f"{place} has {wrong} between its columns where {right} are expected ({values[0][:60]}); write the "
-                f"file with {right}{own}."
+                f"file with {right}{advice}."
             )
 
 

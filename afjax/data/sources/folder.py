@@ -23,8 +23,8 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
     # A broken link counts as a file, so that label names are not guessed in its place.
-    known = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
-    return SplitSource(str(path), read_rows(path), known)
+    label_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
+    return SplitSource(str(path), read_rows(path), label_names)
 
 
 def _has_split(task: TaskConfig, split: Split) -> bool:
@@ -101,11 +101,11 @@ def _similar_file(folder: Path, split: Split) -> str:
 
     Names are compared without endings, because all data files share them. Files of other splits are not suggested.
     """
-    if split == "dev" and (found := _dev_files(folder)):
-        return f' Did you mean "{found[0]}"?'
+    if split == "dev" and (dev_files := _dev_files(folder)):
+        return f' Did you mean "{dev_files[0]}"?'
     stems = {file_stem(name): name for name in reversed(_data_files(folder))}
-    near = did_you_mean(split, [stem for stem in stems if stem not in ("train", "dev", "test")])
-    return next((f' Did you mean "{name}"?' for stem, name in stems.items() if f'"{stem}"' in near), "")
+    suggestion = did_you_mean(split, [stem for stem in stems if stem not in ("train", "dev", "test")])
+    return next((f' Did you mean "{name}"?' for stem, name in stems.items() if f'"{stem}"' in suggestion), "")
 
 
 def _dev_files(folder: Path) -> list[str]:

@@ -146,10 +146,10 @@ class JsonLines(Files):
     label_lines: Mapping[str, int] = field(default_factory=dict)
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
-        path, *beside = files
-        labelled = split != "test" and not beside
+        path, *label_files = files
+        labelled = split != "test" and not label_files
         rows = ((place, self.row(place, raw, labelled)) for place, raw in json_rows(path, read_lines(path)))
-        yield from add_labels(path, list(rows), beside[0], self.label_lines) if beside else rows
+        yield from add_labels(path, list(rows), label_files[0], self.label_lines) if label_files else rows
 
 
 def add_labels(
@@ -271,10 +271,10 @@ class Squad(Files):
             "answer_start": [member(place, answer, "answer_start", int) for answer in answers],
         }
         for answer, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
-            found = context[max(start, 0) : max(start, 0) + len(answer)]
-            if start < 0 or found != answer:
+            excerpt = context[max(start, 0) : max(start, 0) + len(answer)]
+            if start < 0 or excerpt != answer:
                 raise UserError(
-                    f"{place} has the answer {shorten(answer)} at {start}, where its context has {shorten(found)}; "
+                    f"{place} has the answer {shorten(answer)} at {start}, where its context has {shorten(excerpt)}; "
                     "fetch the file again, or correct answer_start (it counts characters from 0)."
                 )
         return row
@@ -282,14 +282,14 @@ class Squad(Files):
 
 def member(place: str, value: Any, name: str, kind: type) -> Any:
     """Returns ``value[name]`` of SQuAD's JSON. Raises UserError if it is missing or not of the given type."""
-    found = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(found, kind) or isinstance(found, bool):
+    content = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(content, kind) or isinstance(content, bool):
         kinds = {list: "list", str: "string", int: "integer"}
         raise UserError(
             f'{place} has no {kinds[kind]} "{name}"; SQuAD files are of the form {{"data": [{{"paragraphs": '
             '[{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}.'
         )
-    return found
+    return content
 
 
 Layout = Table | JsonLines | Folders | Squad

@@ -38,10 +38,10 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
     Raises:
       UserError: The task or split does not exist, or a file is not in the benchmark's format.
     """
-    folder, found = locate(name, data_dir)
-    if split not in found:
+    folder, splits = locate(name, data_dir)
+    if split not in splits:
         raise UserError(missing(name, data_dir, folder, split))
-    layout, files = found[split]
+    layout, files = splits[split]
     return checked(layout.read(split, files), f"The {split} split of {name} in {files[0]}")
 
 
@@ -53,14 +53,14 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
         )
     task = OFFICIAL[name]
     for folder in existing(data_dir, task.folders):
-        found: dict[Split, tuple[Layout, tuple[Path, ...]]] = {}
+        splits: dict[Split, tuple[Layout, tuple[Path, ...]]] = {}
         for split in SPLITS:
             for layout in task.layouts:
                 files = layout.find(folder, split)
-                if files and split not in found:
-                    found[split] = layout, files
-        if found:
-            return folder, found
+                if files and split not in splits:
+                    splits[split] = layout, files
+        if splits:
+            return folder, splits
     return None, {}
 
 
@@ -127,8 +127,8 @@ def _split_files(task: TaskConfig, split: Split) -> list[str]:
     return [str(path) for path in find_official(*split_official(task.source))[split]]
 
 
-def _shared_form(rest: str) -> str:
-    task, _, folder = rest.partition(":")
+def _shared_form(location: str) -> str:
+    task, _, folder = location.partition(":")
     return f"{task}:{last_part(folder)}"
 
 

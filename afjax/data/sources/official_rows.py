@@ -64,10 +64,10 @@ def socialiqa_row(place: str, raw: Row, labelled: bool) -> Row:
 
 
 def winogrande_row(place: str, raw: Row, labelled: bool) -> Row:
-    context, blank, rest = text_of(place, raw, "sentence").partition("_")
+    context, blank, ending = text_of(place, raw, "sentence").partition("_")
     if not blank:
         raise UserError(f'{place} has a sentence without the blank "_"; fetch the file again.')
-    choices = [(text_of(place, raw, name) + rest).strip() for name in ("option1", "option2")]
+    choices = [(text_of(place, raw, name) + ending).strip() for name in ("option1", "option2")]
     label = label_of(place, raw, "answer", labelled)
     return id_of(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
 
@@ -115,9 +115,9 @@ def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
             return raw[name]
-    wanted = names if isinstance(names, str) else '" or "'.join(names)
+    expected = names if isinstance(names, str) else '" or "'.join(names)
     raise UserError(
-        f'{place} has no "{wanted}", but {", ".join(map(str, raw)) or "nothing"}; check that the file is as the '
+        f'{place} has no "{expected}", but {", ".join(map(str, raw)) or "nothing"}; check that the file is as the '
         "benchmark publishes it."
     )
 
