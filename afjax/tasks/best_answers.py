@@ -40,7 +40,7 @@ def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -
       data: The windows.
       config: Maximum lengths, number of answers and threshold.
     """
-    found: list[dict[tuple[int, int], float]] = [{} for _ in range(len(data.rows))]
+    scores_by_span: list[dict[tuple[int, int], float]] = [{} for _ in range(len(data.rows))]
     nothing = np.full(len(data.rows), np.inf)
     for window, row in enumerate(data.row_of):
         first, last = data.offsets[window], data.offsets[window + 1]
@@ -49,10 +49,10 @@ def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -
         nothing[row] = min(nothing[row], float(starts[0] + ends[0]))
         for begin, end, score in _window_spans(starts, ends, characters[:, 0] >= 0, config):
             span = (int(characters[begin, 0]), int(characters[end, 1]))
-            found[row][span] = max(score, found[row].get(span, -np.inf))
+            scores_by_span[row][span] = max(score, scores_by_span[row].get(span, -np.inf))
     return [
         _ranked(context, spans, float(none), config)
-        for context, spans, none in zip(data.rows.contexts, found, nothing, strict=True)
+        for context, spans, none in zip(data.rows.contexts, scores_by_span, nothing, strict=True)
     ]
 
 
@@ -83,8 +83,8 @@ def _ranked(context: str, spans: dict[tuple[int, int], float], nothing: float, c
     entries = [(context[begin:end], begin, end, score) for (begin, end), score in ordered]
     if config.no_answer or not entries:
         above = not entries or nothing - entries[0][3] > config.no_answer_threshold
-        behind = sum(score >= nothing for *_, score in entries)
-        entries.insert(0 if above else max(1, behind), ("", 0, 0, nothing))
+        num_better = sum(score >= nothing for *_, score in entries)
+        entries.insert(0 if above else max(1, num_better), ("", 0, 0, nothing))
     scores = np.array([score for *_, score in entries], np.float64)
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()

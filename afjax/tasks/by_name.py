@@ -47,36 +47,38 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     """
     if name.endswith(".toml"):
         return read_task(Path(name))
-    known, task = OFFICIAL.get(name), known_task(name)
+    benchmark, task = OFFICIAL.get(name), known_task(name)
     if str(data_dir) == "tfds:":
-        if not known or not known.tfds:
+        if not benchmark or not benchmark.tfds:
             raise UserError(f'TFDS has no dataset for the task "{name}" that afjax knows; give source="tfds:NAME".')
         # TFDS may order the labels differently. The dataset has their names, so none are set here.
         settings = {"labels": (), **TFDS_SETTINGS.get(name, {})}
-        return dataclasses.replace(task, source=f"tfds:{known.tfds}", **settings)
+        return dataclasses.replace(task, source=f"tfds:{benchmark.tfds}", **settings)
     folder = local_path(data_dir, "data_dir")
     if not str(data_dir) or not folder.is_dir():
         raise UserError(
             f"There is no folder {data_dir or '(none given)'} to look for the task {name} in; give data_dir the folder "
             f"that holds the tasks' folders.{nearest_in_folder(folder)}"
         )
-    official = find_official(name, folder) if known else {}
-    own = folder / name if _is_own(folder / name) else None
-    if own and any(path.is_relative_to(own) for paths in official.values() for path in paths):
-        own = None
-    if official and own:
+    official = find_official(name, folder) if benchmark else {}
+    own_folder = folder / name if _is_own(folder / name) else None
+    if own_folder and any(path.is_relative_to(own_folder) for paths in official.values() for path in paths):
+        own_folder = None
+    if official and own_folder:
         raise UserError(
-            f'Two tasks claim the name "{name}" in {folder}: {own} and {next(iter(official.values()))[0]}; give the '
-            f'task\'s source, "{own}" or "official:{name}:{folder}".'
+            f'Two tasks claim the name "{name}" in {folder}: {own_folder} and {next(iter(official.values()))[0]}; give '
+            f'the task\'s source, "{own_folder}" or "official:{name}:{folder}".'
         )
     if official:
         return dataclasses.replace(task, source=f"official:{name}:{folder}")
-    if own:
-        labels = () if (own / "labels.json").is_file() else task.labels
-        return dataclasses.replace(task, source=str(own), labels=labels)
+    if own_folder:
+        labels = () if (own_folder / "labels.json").is_file() else task.labels
+        return dataclasses.replace(task, source=str(own_folder), labels=labels)
     own_files = f"{folder / name} with train and dev files ({', '.join(f'train{ending}' for ending in FORMATS)}, ...)"
-    if known:
-        raise UserError(f"The task {name} is not in {folder}. {_looked_for(name, folder)}, or a folder {own_files}.")
+    if benchmark:
+        raise UserError(
+            f"The task {name} is not in {folder}. {_expected_files(name, folder)}, or a folder {own_files}."
+        )
     names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if _is_own(entry))]
     raise UserError(
         f'There is no task "{name}": it is not a benchmark task (afjax data list), and there is no folder {own_files}.'
@@ -84,23 +86,23 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
     )
 
 
-def _looked_for(name: str, folder: Path) -> str:
+def _expected_files(name: str, folder: Path) -> str:
     """Lists the expected folders and files of a benchmark's download for an error message."""
-    known = OFFICIAL[name]
-    files = {split: [text for layout in known.layouts for text in layout.describe(split)] for split in SPLITS}
+    task = OFFICIAL[name]
+    files = {split: [text for layout in task.layouts for text in layout.describe(split)] for split in SPLITS}
     splits = ", ".join(f"{split}: {' or '.join(names)}" for split, names in files.items() if names)
-    folders = " or ".join(dict.fromkeys(str(folder / name) for name in known.folders))
+    folders = " or ".join(dict.fromkeys(str(folder / name) for name in task.folders))
     return f"Put its download into {folders} (its files, each optionally gzipped, are {splits})"
 
 
 def known_task(name: str) -> TaskConfig:
     """Returns a task without a source: a benchmark task with its kind, labels and metric, or else the defaults."""
-    known = OFFICIAL.get(name)
-    if known is None:
+    benchmark = OFFICIAL.get(name)
+    if benchmark is None:
         return TaskConfig(name=name)
-    metric = typing.cast(Metric, known.metric)
-    span = SpanConfig(no_answer=known.no_answer)
-    return TaskConfig(name=name, kind=known.kind, labels=known.labels, metric=metric, span=span)
+    metric = typing.cast(Metric, benchmark.metric)
+    span = SpanConfig(no_answer=benchmark.no_answer)
+    return TaskConfig(name=name, kind=benchmark.kind, labels=benchmark.labels, metric=metric, span=span)
 
 
 def read_task(path: Path) -> TaskConfig:

@@ -60,8 +60,8 @@ def pick_choices(
     if not labels or (labelled is None and all(map(is_missing, labels))):
         return ChoiceRows(contexts, lists, None, label_names, ids=ids, has_question=bool(question))
     indices = [
-        choice_index(place, value, len(of_row), label_names)
-        for place, value, of_row in zip(places, labels, lists, strict=True)
+        choice_index(place, value, len(choices), label_names)
+        for place, value, choices in zip(places, labels, lists, strict=True)
     ]
     labels_array = np.array(indices, np.int32)
     return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
@@ -81,8 +81,10 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
         raise UserError(f"{place} has {len(values) or 'no'} choice{'s' * (len(values) != 1)}; give it at least two.")
     for number, choice in enumerate(values):
         if not isinstance(choice, str) or not choice.strip():
-            what = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
-            raise UserError(f"{place} has {what} (number {number}); every choice must be a string that is not blank.")
+            problem = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
+            raise UserError(
+                f"{place} has {problem} (number {number}); every choice must be a string that is not blank."
+            )
         check_text(place, choice)
     return tuple(values)
 

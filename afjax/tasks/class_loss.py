@@ -75,13 +75,13 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
                 "classification tasks can have class weights or label smoothing; leave both out."
             )
     if isinstance(config.class_weights, Mapping):
-        known = list(dict.fromkeys(name for names in tasks.values() for name in names))
+        known_labels = list(dict.fromkeys(name for names in tasks.values() for name in names))
         for label in config.class_weights:
-            if label not in known:
+            if label not in known_labels:
                 names = ", ".join(task.name for task in tasks)
                 raise UserError(
                     f'train.class_weights has the label "{label}", which is not a label of {names}; labels: '
-                    f"{', '.join(known)}.{did_you_mean(label, known)}"
+                    f"{', '.join(known_labels)}.{did_you_mean(label, known_labels)}"
                 )
 
 

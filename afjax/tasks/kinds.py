@@ -33,9 +33,9 @@ def scores(logits: np.ndarray, labels: np.ndarray, kind: TaskKind) -> dict[str, 
     """
     logits, labels = np.asarray(logits), np.asarray(labels)
     assert len(logits) == len(labels) > 0, f"{len(logits)} rows of logits, {len(labels)} labels"
-    of_kind = TASK_KINDS[kind].scores
-    assert of_kind is not None, f"{kind} is scored by its answers"
-    return of_kind(logits, labels)
+    kind_scores = TASK_KINDS[kind].scores
+    assert kind_scores is not None, f"{kind} is scored by its answers"
+    return kind_scores(logits, labels)
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:

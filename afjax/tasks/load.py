@@ -140,23 +140,25 @@ def read_source(
             no_answer=task.span.no_answer,
             labelled=labelled,
         )
-    found = task.labels or source.label_names
-    known = label_names or (found and check_label_names(found, f"The task {task.name}"))
+    listed_names = task.labels or source.label_names
+    known_names = label_names or (listed_names and check_label_names(listed_names, f"The task {task.name}"))
     if task.kind == "multiple_choice":
-        rows = pick_choices(task, source, label_names=known, labelled=labelled)
+        rows = pick_choices(task, source, label_names=known_names, labelled=labelled)
         return rows if source.has_questions else replace(rows, has_question=None)
     columns = read_columns(task, source)
     if labelled is None:
         labelled = columns.labels is not None and not all(map(is_missing, columns.labels))
     if task.kind == "regression":
         names: tuple[str, ...] = ()
-    elif known:
-        names = known
+    elif known_names:
+        names = known_names
     elif labelled:
         names = find_label_names(read_columns(task, train()) if train else columns)
     else:
         names = ()
-    return make_rows(columns, task.kind, names, listed=bool(found) if listed is None else listed, labelled=labelled)
+    return make_rows(
+        columns, task.kind, names, listed=bool(listed_names) if listed is None else listed, labelled=labelled
+    )
 
 
 def rows_from_table(
@@ -208,8 +210,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     if not isinstance(data, Mapping):
         raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
     given = ", ".join(map(str, data)) or "nothing"
-    others = [str(split) for split in data if split not in ("train", "dev", "test")]
-    if "train" not in data or ("dev" not in data and (others or not task.dev_share)):
+    other_splits = [str(split) for split in data if split not in ("train", "dev", "test")]
+    if "train" not in data or ("dev" not in data and (other_splits or not task.dev_share)):
         raise UserError(
             f'{name} has {given}; give rows for "train" and "dev". Without any other split, dev rows are taken from '
             "train if the task's dev_share is above 0."
@@ -287,8 +289,8 @@ def rows_from_lists(
     for row, text in enumerate(texts):
         parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
         if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
-            wanted = "a pair of strings" if pairs else "a string"
-            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {wanted}.")
+            expected = "a pair of strings" if pairs else "a string"
+            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {expected}.")
         for part in parts:
             check_text(f"texts:{row}", part)
         first.append(parts[0])
@@ -311,8 +313,8 @@ def choices_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None, names
     if labels is None:
         return ChoiceRows(contexts, choices, None, names)
     indices = [
-        choice_index(f"texts:{row}", label, len(of_row), names)
-        for row, (label, of_row) in enumerate(zip(labels, choices, strict=True))
+        choice_index(f"texts:{row}", label, len(row_choices), names)
+        for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True))
     ]
     return ChoiceRows(contexts, choices, np.array(indices, np.int32), names)
 

@@ -30,14 +30,14 @@ def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, f
     with warnings.catch_warnings():
         # scikit-learn warns if only one label occurs.
         warnings.simplefilter("ignore")
-        found = {
+        scores = {
             "accuracy": metrics.accuracy_score(labels, predictions),
             "macro_f1": metrics.f1_score(labels, predictions, average="macro", zero_division=0),
             "matthews": metrics.matthews_corrcoef(labels, predictions),
         }
         if logits.shape[-1] == 2:
-            found["f1"] = metrics.f1_score(labels, predictions, labels=[1], average="micro", zero_division=0)
-    return {name: float(value) for name, value in found.items()}
+            scores["f1"] = metrics.f1_score(labels, predictions, labels=[1], average="micro", zero_division=0)
+    return {name: float(value) for name, value in scores.items()}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -73,7 +73,7 @@ class ConfusionMatrix:
     def _cells(self) -> list[list[str]]:
         names = [shortened(name, 30) for name in self.labels]
         counts = zip(names, self.counts, strict=True)
-        return [["right \\ predicted", *names], *([name, *map(str, of_label)] for name, of_label in counts)]
+        return [["right \\ predicted", *names], *([name, *map(str, label_counts)] for name, label_counts in counts)]
 
 
 def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> ConfusionMatrix:
@@ -93,14 +93,14 @@ def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, 
     """Returns ``pearson``, ``spearman`` and ``mse`` of float64 ``[rows]``; a correlation with a constant is 0."""
     from scipy import stats
 
-    found = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
+    scores = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
     if len(labels) > 1 and np.ptp(predictions) > 0 and np.ptp(labels) > 0:
         with warnings.catch_warnings():
             # scipy warns if the values are nearly constant.
             warnings.simplefilter("ignore")
-            found["pearson"] = float(np.nan_to_num(stats.pearsonr(predictions, labels).statistic))
-            found["spearman"] = float(np.nan_to_num(stats.spearmanr(predictions, labels).statistic))
-    return found
+            scores["pearson"] = float(np.nan_to_num(stats.pearsonr(predictions, labels).statistic))
+            scores["spearman"] = float(np.nan_to_num(stats.spearmanr(predictions, labels).statistic))
+    return scores
 
 
 def span_scores(

@@ -87,14 +87,14 @@ def read_prediction_rows(
     forms = forms_of(task, text_columns)
     texts: dict[int, list[Any]] = {}
     numbers: dict[int, list[int]] = {}
-    kept = []
+    kept_values = []
     for number, (place, row) in enumerate(rows):
         parts = _parts(place, row, forms, task, text_columns)
         texts.setdefault(len(parts), []).append(parts[0] if len(parts) == 1 else tuple(parts))
         numbers.setdefault(len(parts), []).append(number)
-        kept.append(_kept(place, row, keep or {}))
+        kept_values.append(_kept_fields(place, row, keep or {}))
     return PredictionRows(
-        [(numbers[length], rows_from_lists(texts[length], kind=task.kind)) for length in sorted(texts)], kept
+        [(numbers[length], rows_from_lists(texts[length], kind=task.kind)) for length in sorted(texts)], kept_values
     )
 
 
@@ -130,15 +130,15 @@ def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
     if task.kind == "span":
         forms = [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
     elif task.kind == "multiple_choice":
-        own = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
-        usual = Form(("context", "question"), ("choices",))
+        task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
+        default_form = Form(("context", "question"), ("choices",))
         # If the number of texts is not known, rows are accepted with or without a question.
         allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
-        forms = [Form(form.texts[:length], form.choices) for form in (own, usual) for length in allowed]
+        forms = [Form(form.texts[:length], form.choices) for form in (task_form, default_form) for length in allowed]
     else:
-        usual_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
+        default_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
         named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
-        forms = [Form(names) for names in ([named] if task.text_a else []) + usual_names]
+        forms = [Form(names) for names in ([named] if task.text_a else []) + default_names]
         forms = [form for form in forms if text_columns in (None, len(form.texts))]
     return list(dict.fromkeys(forms))
 
@@ -151,18 +151,20 @@ def _parts(
     question = task.text_b or "question"
     unasked = form is not None and task.kind == "multiple_choice" and text_columns == 1 and question in row
     if form is None or unasked:
-        wanted = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
-        without = f' and without a "{question}"' if unasked else ""
+        expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
+        no_question = f' and without a "{question}"' if unasked else ""
         trained = ", the form of the rows that it was trained on" if text_columns else ""
-        there = listing(row) if row else "(none)"
-        raise UserError(f"{place} has the columns {there}; this head predicts on rows with {wanted}{without}{trained}.")
+        columns = listing(row) if row else "(none)"
+        raise UserError(
+            f"{place} has the columns {columns}; this head predicts on rows with {expected}{no_question}{trained}."
+        )
     texts = [text_of(place, row, name) for name in form.texts]
     if task.kind != "multiple_choice":
         return texts
     return [" ".join(texts), choices_of(place, row, form.choices)]
 
 
-def _kept(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:
+def _kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:
     for column in keep:
         if column not in row:
             raise missing_column(place, column, row, flag="--keep")

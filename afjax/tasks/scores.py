@@ -15,7 +15,7 @@ def split_scores(logits: np.ndarray, data: TokenisedRows, task: TaskConfig) -> d
     if isinstance(data, TokenisedSpans):
         assert data.rows.labels is not None, "a split without answers is not scored"
         answers = best_answers(logits, data, task.span)
-        right = [[text for text, _ in of_row] for of_row in data.rows.labels]
+        right = [[text for text, _ in row_answers] for row_answers in data.rows.labels]
         return span_scores([best[0].text for best in answers], right, no_answer=task.span.no_answer)
     assert data.labels is not None, "a split without labels is not scored"
     return scores(logits, data.labels, task.kind)

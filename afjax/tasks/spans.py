@@ -84,7 +84,7 @@ def check_answers(
         raise UserError(
             f"{place} has no answer; drop the row, or set the task's span.no_answer=True, as SQuAD v2 needs it."
         )
-    found = []
+    pairs = []
     for text, start in zip(texts, starts or [None] * len(texts), strict=True):
         if not isinstance(text, str) or not text:
             raise UserError(f"{place} has the answer {shorten(text)}; it must be a string that is not empty.")
@@ -98,11 +98,11 @@ def check_answers(
                 f"{place} has the answer_start {shorten(start)}; it must be a whole number, 0 or more, or null if "
                 "it is not known."
             )
-        known = not (unknown or guessed)
-        if known and context[start : start + len(text)] != text:
+        start_known = not (unknown or guessed)
+        if start_known and context[start : start + len(text)] != text:
             raise UserError(
                 f"{place} has the answer {shorten(text)} at character {start} of its context, where there is "
                 f"{shorten(context[start : start + len(text)])}; correct answer_start (counted in characters)."
             )
-        found.append((text, int(start) if known else -1))
-    return tuple(found)
+        pairs.append((text, int(start) if start_known else -1))
+    return tuple(pairs)

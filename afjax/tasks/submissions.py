@@ -127,7 +127,7 @@ def null_odds_text(ids: Sequence[str], answers: Sequence[Sequence[Answer]]) -> s
 
     SQuAD v2's evaluation script uses it to search for the best threshold.
     """
-    return json.dumps({name: _null_odds(of_row) for name, of_row in zip(ids, answers, strict=True)}) + "\n"
+    return json.dumps({name: _null_odds(row_answers) for name, row_answers in zip(ids, answers, strict=True)}) + "\n"
 
 
 def _null_odds(answers: Sequence[Answer]) -> float:

@@ -98,8 +98,8 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     Raises:
       UserError: The tokenizer is not a fast one, or ``max_length`` leaves no room for text.
     """
-    whole = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
-    lengths = np.diff(whole.offsets)
+    full = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
+    lengths = np.diff(full.offsets)
     windows = None
     if isinstance(rows, SpanRows):
         cut = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
@@ -110,7 +110,7 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     else:
         # Only the truncated lengths are needed, so the rows are not tokenised again.
         offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, config.max_length))])
-        cut = dataclasses.replace(whole, offsets=offsets)
+        cut = dataclasses.replace(full, offsets=offsets)
         truncated = float((lengths > config.max_length).mean())
     batch_size = config.batch_size
     if training:

@@ -66,20 +66,20 @@ def tokenise_spans(
     """
     if training:
         assert rows.labels is not None, "training rows have answers"
-        known = rows.trainable()
-        if not known:
+        trainable = rows.trainable()
+        if not trainable:
             raise UserError("No row says where its answer begins; give train rows an answer_start.")
-        if len(known) < len(rows):
+        if len(trainable) < len(rows):
             warnings.warn(
-                f"{len(rows) - len(known)} of {len(rows)} train rows do not say where their answers begin and are left "
-                "out.",
+                f"{len(rows) - len(trainable)} of {len(rows)} train rows do not say where their answers begin and are "
+                "left out.",
                 stacklevel=2,
             )
-            rows = rows.take(known)
+            rows = rows.take(trainable)
     check_fast(tokenizer)
     path = cache_dir / f"{_cache_key(rows, tokenizer, config, max_length)}.npz" if cache_dir else None
     arrays = read_arrays(path) if path else None
-    if arrays is None or not _sound(arrays, len(rows)):
+    if arrays is None or not _is_sound(arrays, len(rows)):
         arrays = _make_windows(rows, tokenizer, config, max_length)
         if path:
             write_arrays(path, arrays)
@@ -115,23 +115,25 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     row_of, lengths, truncated = [], [], 0
     for row in range(len(rows)):
         question = asked.tokens[asked.offsets[row] : asked.offsets[row + 1]][:longest_question]
-        of_context = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
-        ids, characters = pieces.tokens[of_context], pieces.characters[of_context]
+        context_slice = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
+        ids, characters = pieces.tokens[context_slice], pieces.characters[context_slice]
         front = np.concatenate([template.specials[0], question, template.specials[1]])
-        of_question = [template.types[0]] * len(question)
-        front_types = [*template.special_types[0], *of_question, *template.special_types[1]]
+        question_types = [template.types[0]] * len(question)
+        front_types = [*template.special_types[0], *question_types, *template.special_types[1]]
         room = max_length - template.num_special - len(question)
         step = min(config.doc_stride, max(1, room // 2))
         begins = range(0, max(1, len(ids) - room + step), step)
         truncated += len(begins) > 1
         for begin in begins:
             piece = ids[begin : begin + room]
-            outside = np.full((len(front), 2), -1, np.int32)
-            behind = np.full((len(template.specials[2]), 2), -1, np.int32)
+            front_characters = np.full((len(front), 2), -1, np.int32)
+            end_characters = np.full((len(template.specials[2]), 2), -1, np.int32)
             parts["tokens"].append(np.concatenate([front, piece, template.specials[2]]).astype(np.int32))
             types = [*front_types, *[template.types[1]] * len(piece), *template.special_types[2]]
             parts["types"].append(np.array(types, np.int8))
-            parts["characters"].append(np.concatenate([outside, characters[begin : begin + room], behind]))
+            parts["characters"].append(
+                np.concatenate([front_characters, characters[begin : begin + room], end_characters])
+            )
             row_of.append(row)
             lengths.append(len(types))
     return {
@@ -161,8 +163,8 @@ def _labels(data: TokenisedSpans) -> np.ndarray:
     last = np.full(len(data.rows), -1)
     np.minimum.at(first, data.row_of, np.where(bounds[:, 0] < 0, np.iinfo(np.int64).max, bounds[:, 0]))
     np.maximum.at(last, data.row_of, bounds[:, 1])
-    whole = (bounds[:, 0] == first[data.row_of]) & (bounds[:, 1] == last[data.row_of])
-    return np.where(whole[:, None], labels, 0)
+    is_complete = (bounds[:, 0] == first[data.row_of]) & (bounds[:, 1] == last[data.row_of])
+    return np.where(is_complete[:, None], labels, 0)
 
 
 def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
@@ -176,7 +178,7 @@ def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: i
     return hashlib.sha256(everything.encode()).hexdigest()
 
 
-def _sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
+def _is_sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
     names = {"tokens", "types", "characters", "offsets", "row_of", "truncated"}
     return (
         arrays.keys() == names
