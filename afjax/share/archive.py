@@ -121,9 +121,9 @@ def _extract_all(path: Path, folder: Path) -> None:
 
 
 def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path) -> None:
-    by_artefact = files_by_artefact((name for name in members if name != bundle.CARD), str(path))
+    artefact_files = files_by_artefact((name for name in members if name != bundle.CARD), str(path))
     manifests = []
-    for (kind, name), files in by_artefact.items():
+    for (kind, name), files in artefact_files.items():
         prefix = f"{kind}/{name}/"
         where, member = f"{path}, {prefix}{MANIFEST}", members[prefix + MANIFEST]
         check_manifest_size(member.size, where)
@@ -154,8 +154,8 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     ]
     assert tar.fileobj is not None
     tar.fileobj.seek(max(ends, default=0))
-    rest = tar.fileobj.read(2 * tarfile.RECORDSIZE + 1)
-    if not 2 * tarfile.BLOCKSIZE <= len(rest) <= 2 * tarfile.RECORDSIZE or any(rest):
+    end_marker = tar.fileobj.read(2 * tarfile.RECORDSIZE + 1)
+    if not 2 * tarfile.BLOCKSIZE <= len(end_marker) <= 2 * tarfile.RECORDSIZE or any(end_marker):
         raise UserError(f"{path} has no end-of-archive marker, so it is truncated or damaged; {FETCH_AGAIN}.")
     return members
 

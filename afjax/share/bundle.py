@@ -62,8 +62,8 @@ def write(
     if license and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", license, re.ASCII):
         raise UserError(f'The licence "{license}" is not an identifier; give one such as apache-2.0, mit or cc-by-4.0.')
     for part_kind, part in _parts(store, name, kind):
-        found, _ = read_text(folder_of(store, part_kind, part), part_kind)
-        copy(found, epath.Path(folder) / part_kind / part)
+        source, _ = read_text(folder_of(store, part_kind, part), part_kind)
+        copy(source, epath.Path(folder) / part_kind / part)
     manifests = tuple(shareable(manifest) for manifest in read(folder, where=str(store)))
     for manifest in manifests:
         place = folder / manifest.kind / manifest.name
@@ -102,12 +102,12 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
     Raises:
       UserError: The artefacts do not belong together.
     """
-    of_kind = {kind: [manifest for manifest in manifests if manifest.kind == kind] for kind in KINDS}
-    main = next(of_kind[kind][-1] for kind in ("fusion", "adapters", "heads") if of_kind[kind])
-    wanted = {(main.kind, main.name), *(("adapters", member["name"]) for member in main.adapters)}
-    found = {(manifest.kind, manifest.name) for manifest in manifests}
-    if found - {("heads", main.name)} != wanted - {("heads", main.name)}:
-        listed = ", ".join(f"{kind}/{name}" for kind, name in sorted(found))
+    manifests_by_kind = {kind: [manifest for manifest in manifests if manifest.kind == kind] for kind in KINDS}
+    main = next(manifests_by_kind[kind][-1] for kind in ("fusion", "adapters", "heads") if manifests_by_kind[kind])
+    expected = {(main.kind, main.name), *(("adapters", member["name"]) for member in main.adapters)}
+    included = {(manifest.kind, manifest.name) for manifest in manifests}
+    if included - {("heads", main.name)} != expected - {("heads", main.name)}:
+        listed = ", ".join(f"{kind}/{name}" for kind, name in sorted(included))
         raise UserError(
             f"{where} holds {listed}, which is not one adapter, fusion or head with the artefacts that it needs; "
             "pack it again."
@@ -118,14 +118,14 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
                 f"{where} holds artefacts of several trunks, which cannot be used together: {manifest.kind}/"
                 f"{manifest.name} and {main.kind}/{main.name} differ in {', '.join(differences)}; pack it again."
             )
-    for head in of_kind["heads"]:
+    for head in manifests_by_kind["heads"]:
         if head != main and not head.belongs_to(main):
             raise UserError(
                 f"{where} holds the head {head.name}, which was not trained with {main.kind}/{main.name} but with "
                 f"{head.trained_with['kind']}/{head.trained_with['name']}; pack it again."
             )
-    rest = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
-    return (*rest, main)
+    parts = sorted((manifest for manifest in manifests if manifest != main), key=lambda part: (part.kind, part.name))
+    return (*parts, main)
 
 
 def install(
@@ -156,14 +156,16 @@ def install(
     root = store_folder(store)
     try:
         with only_writer(root):
-            there = [part for part in named if part.name in names(store, part.kind)]
-            kept = [part for part in there if part != named[-1] and _is_same(store, part)]
+            existing = [part for part in named if part.name in names(store, part.kind)]
+            unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
             if not overwrite:
-                _refuse_taken([part for part in there if part not in kept], main, store)
+                _refuse_taken([part for part in existing if part not in unchanged], main, store)
                 for part in named:
                     check_not_reserved(store, part.kind, part.name)
             new = [
-                (part, part_named) for part, part_named in zip(manifests, named, strict=True) if part_named not in kept
+                (part, part_named)
+                for part, part_named in zip(manifests, named, strict=True)
+                if part_named not in unchanged
             ]
             with replaced([folder_of(store, part.kind, part.name) for _, part in new]) as targets:
                 for (part, part_named), target in zip(new, targets, strict=True):
@@ -191,12 +193,12 @@ def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
 
 
 def _refuse_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
-    taken = [f"{part.kind}/{part.name}" for part in parts]
-    if taken:
-        members = [part for part in taken if main.kind == "fusion" and part.startswith("adapters/")]
+    titles = [f"{part.kind}/{part.name}" for part in parts]
+    if titles:
+        members = [part for part in titles if main.kind == "fusion" and part.startswith("adapters/")]
         otherwise = "another store, as a fusion's adapters keep their names" if members else "another name with --name"
         raise UserError(
-            f"The store {store} already has {' and '.join(taken)}. Nothing was changed; give --overwrite to replace "
+            f"The store {store} already has {' and '.join(titles)}. Nothing was changed; give --overwrite to replace "
             f"them, or {otherwise}."
         )
 
@@ -208,15 +210,15 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
     For a local store, the folder is on the store's disk.
     """
     place = store_folder(store)
-    beside = None
+    parent = None
     if not is_remote(place):
         # In the store or its nearest existing parent: the store is not created before the checks have passed.
-        beside = next(str(path) for path in (place, *place.parents) if path.is_dir())
+        parent = next(str(path) for path in (place, *place.parents) if path.is_dir())
     try:
-        room = tempfile.TemporaryDirectory(prefix=".afjax-", dir=beside)
+        temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)
     except OSError as error:
         raise UserError(f"The store {store} cannot be written: {error.strerror}.") from error
-    with room as folder:
+    with temporary as folder:
         yield Path(folder)
 
 
@@ -240,18 +242,18 @@ def _parts(store: StorePath, name: str, kind: str) -> list[tuple[str, str]]:
 def _kind_of(store: StorePath, name: str) -> str:
     if not exists(store):
         raise UserError(f"There is no store at {store}; give the folder that holds {', '.join(KINDS)}.")
-    found = [kind for kind in KINDS if name in names(store, kind)]
-    if not found:
-        there = sorted({other for kind in KINDS for other in names(store, kind)})
+    kinds = [kind for kind in KINDS if name in names(store, kind)]
+    if not kinds:
+        all_names = sorted({other for kind in KINDS for other in names(store, kind)})
         raise UserError(
-            f'Nothing in the store {store} is named "{name}".{did_you_mean(name, there)} It has: '
-            f"{', '.join(there) or 'nothing'}."
+            f'Nothing in the store {store} is named "{name}".{did_you_mean(name, all_names)} It has: '
+            f"{', '.join(all_names) or 'nothing'}."
         )
-    if found[:2] == ["adapters", "fusion"]:
+    if kinds[:2] == ["adapters", "fusion"]:
         raise UserError(
             f'The store {store} has an adapter and a fusion named "{name}"; give --kind=adapters or --kind=fusion.'
         )
-    return found[0]
+    return kinds[0]
 
 
 def _is_same(store: StorePath, part: Manifest) -> bool:

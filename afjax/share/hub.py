@@ -57,7 +57,7 @@ def push(
         folder = Path(place)
         main = bundle.write(store, name, folder, kind=kind, license=license, repository=repository)[-1]
         files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
-        with _sentences(repository, "written"):
+        with _explain_hub_errors(repository, "written"):
             return _commit(_client(), repository, files, main, private)
 
 
@@ -82,7 +82,7 @@ def pull(
     _check_repository(repository)
     where = f"The repository {repository}"
     with bundle.staging_folder(store) as folder:
-        with _sentences(repository, "read"):
+        with _explain_hub_errors(repository, "read"):
             _download(_client(), repository, revision, folder, where)
         manifests = bundle.read(folder, where=where, advice=FETCH_AGAIN)
         return bundle.install(manifests, folder, store, name=name, overwrite=overwrite)
@@ -99,17 +99,17 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
             f"The repository {repository} already exists and is public, so --private cannot be applied; make it "
             "private in its settings, or give another --repo."
         )
-    there = [sibling.rfilename for sibling in info.siblings]
-    others = [path for path in there if path not in _NEUTRAL]
-    if others and _about(there) != {f"{main.kind}/{main.name}"}:
+    repository_files = [sibling.rfilename for sibling in info.siblings]
+    foreign_files = [path for path in repository_files if path not in _NEUTRAL]
+    if foreign_files and _main_artefacts(repository_files) != {f"{main.kind}/{main.name}"}:
         raise UserError(
-            f"The repository {repository} has files that afjax did not write ({', '.join(others[:3])}); give "
+            f"The repository {repository} has files that afjax did not write ({', '.join(foreign_files[:3])}); give "
             "another --repo."
         )
     operations: list[Any] = [
         CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path]) for path in sorted(files)
     ]
-    gone = sorted(path for path in there if path.split("/")[0] in KINDS and path not in files)
+    gone = sorted(path for path in repository_files if path.split("/")[0] in KINDS and path not in files)
     operations += [CommitOperationDelete(path_in_repo=path) for path in gone]
     message = f"{main.kind}/{main.name}, SHA-256 {main.digest[:12]}"
     # parent_commit makes a concurrent commit an error, so this commit cannot revert it.
@@ -117,11 +117,13 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     return address
 
 
-def _about(paths: Collection[str]) -> set[str]:
+def _main_artefacts(paths: Collection[str]) -> set[str]:
     """The ``kind/name`` of a repository's fusions, or else its adapters, or else its heads."""
     manifests = [path.removesuffix(f"/{MANIFEST}") for path in paths if path.split("/")[2:] == [MANIFEST]]
-    by_kind = ({path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads"))
-    return next(filter(None, by_kind), set())
+    paths_by_kind = (
+        {path for path in manifests if path.startswith(f"{kind}/")} for kind in ("fusion", "adapters", "heads")
+    )
+    return next(filter(None, paths_by_kind), set())
 
 
 def _download(api: Any, repository: str, revision: str, folder: Path, where: str) -> None:
@@ -129,26 +131,26 @@ def _download(api: Any, repository: str, revision: str, folder: Path, where: str
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     # The repository may also contain other files, such as pictures and licenses.
-    wanted = [path for path in sizes if path.split("/")[0] in KINDS]
-    by_artefact = files_by_artefact(wanted, where)
+    artefact_paths = [path for path in sizes if path.split("/")[0] in KINDS]
+    artefact_files = files_by_artefact(artefact_paths, where)
 
     def fetch(paths: Collection[str]) -> None:
         # Pinned to the listed commit, in case another one is pushed meanwhile. Names may contain glob characters.
         patterns = [glob.escape(path) for path in paths]
         api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
 
-    for kind, name in by_artefact:
+    for kind, name in artefact_files:
         check_manifest_size(sizes[f"{kind}/{name}/{MANIFEST}"], where)
-    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in by_artefact])
+    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in artefact_files])
     manifests = []
-    for (kind, name), files in by_artefact.items():
+    for (kind, name), files in artefact_files.items():
         path = f"{kind}/{name}/{MANIFEST}"
         manifest = manifest_from((folder / path).read_bytes(), kind, name, f"{where}, {path}")
         check_files(manifest, files, sum(sizes[f"{kind}/{name}/{file}"] for file in files), where)
         manifests.append(manifest)
-    check_unpacked_size(manifests, sum(sizes[path] for path in wanted), where)
+    check_unpacked_size(manifests, sum(sizes[path] for path in artefact_paths), where)
     bundle.in_order(manifests, where)
-    fetch(wanted)
+    fetch(artefact_paths)
 
 
 def _client() -> Any:
@@ -173,7 +175,7 @@ def _check_repository(repository: str) -> None:
 
 
 @contextlib.contextmanager
-def _sentences(repository: str, done: str) -> Iterator[None]:
+def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
     """Converts exceptions of the hub's client to UserErrors of one sentence."""
     from huggingface_hub import errors
 
@@ -198,8 +200,8 @@ def _sentences(repository: str, done: str) -> Iterator[None]:
             raise UserError(
                 f"{cannot}: permission denied ({status}); run hf auth login with a token that has access."
             ) from error
-        told = error.server_message or str(error).partition("\n")[0]
-        raise UserError(f"{cannot} ({status}: {told}); try again.") from error
+        message = error.server_message or str(error).partition("\n")[0]
+        raise UserError(f"{cannot} ({status}: {message}); try again.") from error
     except Exception as error:  # Without a network, the hub's client raises many types of errors.
-        told = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{cannot} ({type(error).__name__}: {told}); check the network, then try again.") from error
+        message = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{cannot} ({type(error).__name__}: {message}); check the network, then try again.") from error

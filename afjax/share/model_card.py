@@ -50,7 +50,7 @@ def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: 
       repository: The repository on the Hugging Face hub. Empty for an archive.
       license: An identifier such as ``apache-2.0``. Empty if unknown.
     """
-    sections = [_summary(manifests, license), _scores(manifests[-1]), _use(manifests, repository), _parts(manifests)]
+    sections = [_summary(manifests, license), _scores(manifests[-1]), _usage(manifests, repository), _parts(manifests)]
     return "\n".join([*_front_matter(manifests, license), "", *(line for lines in sections for line in lines)])
 
 
@@ -104,7 +104,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
     main = manifests[-1]
     trunk, task = main.trunk, main.task
     name, heads = _text(trunk.get("name")), [manifest for manifest in manifests if manifest.kind == "heads"]
-    where = "" if hub_id(name) else " (a local folder of its authors, which is not included)"
+    note = "" if hub_id(name) else " (a local folder of its authors, which is not included)"
     sizes = ", ".join(
         f"{key} {trunk[key]}" for key in ("family", "hidden_size", "num_layers", "dtype") if _is_plain(trunk.get(key))
     )
@@ -115,7 +115,7 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         f"{_NOUNS[main.kind]}{' with a head' if heads and main.kind != 'heads' else ''} for a BERT-family encoder, "
         "made with afjax (JAX).",
         "",
-        f"- Trunk: {code_span(name)}{where}{f': {code_span(sizes)}' if sizes else ''}",
+        f"- Trunk: {code_span(name)}{note}{f': {code_span(sizes)}' if sizes else ''}",
         f"- SHA-256 over the trunk's weights: {code_span(_text(trunk.get('sha256')))}; no other trunk can be used",
         f"- Parameters: {total:,}, in addition to the trunk's",
     ]
@@ -138,7 +138,7 @@ def _scores(main: Manifest) -> list[str]:
     return ["## Scores on the dev split", "", *scores, ""] if scores else []
 
 
-def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
+def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     main, kinds = manifests[-1], {manifest.kind: manifest for manifest in manifests}
     trunk = _text(main.trunk.get("name"))
     trunk = trunk if hub_id(trunk) else "PATH/OF/THE/TRUNK"
@@ -153,14 +153,14 @@ def _use(manifests: Sequence[Manifest], repository: str) -> list[str]:
     max_length = kinds["heads"].config.get("max_length")
     if isinstance(max_length, int) and max_length != 128:  # 128 is the default of afjax predict.
         flags.append(f"--max_length={max_length}")
-    words = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
+    arguments = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
     kind = _task_kind(main)
     row = _ROWS.get(kind, '{"text": "..."} or {"text_a": "...", "text_b": "..."}')
     name = json.dumps(main.name, ensure_ascii=False)
     chosen = f"head={name}" + (f", {under}={name}" if under else "")
     return [
         *lines,
-        shlex.join(words),
+        shlex.join(arguments),
         "```",
         "",
         f"Rows are {code_span(row)}, one per line. From Python:",

@@ -27,7 +27,7 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
       UserError: A path leads out of the folder or occurs twice, a file does not belong to an artefact, a name is
         invalid, an artefact has no manifest, or there are no artefacts.
     """
-    found: dict[tuple[str, str], set[str]] = {}
+    artefact_files: dict[tuple[str, str], set[str]] = {}
     for path in paths:
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(parts):
@@ -43,17 +43,17 @@ def files_by_artefact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
             check_name(parts[1], "artefact")
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        files = found.setdefault((parts[0], parts[1]), set())
+        files = artefact_files.setdefault((parts[0], parts[1]), set())
         file = "/".join(parts[2:])
         if file in files:
             raise UserError(f"{where} has the file {path} twice; {FETCH_AGAIN}.")
         files.add(file)
-    for (kind, name), files in found.items():
+    for (kind, name), files in artefact_files.items():
         if MANIFEST not in files:
             raise UserError(f"{where} has files of {kind}/{name}, but not its {MANIFEST}; {FETCH_AGAIN}.")
-    if not found:
+    if not artefact_files:
         raise UserError(f"{where} holds no adapter, fusion or head; give what afjax store pack or push made.")
-    return found
+    return artefact_files
 
 
 def check_manifest_size(size: int, where: str) -> None:
@@ -93,10 +93,10 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
     """Raises UserError unless an artefact's files match its manifest, and their size matches its leaves."""
     expected = {MANIFEST, *(f"params/{file}" for file in manifest.files)}
     if difference := names_difference(expected, files):
-        shown = ", ".join(difference.split(", ")[:8])
+        listing = ", ".join(difference.split(", ")[:8])
         raise UserError(
             f"{where}: the files of {manifest.kind}/{manifest.name} do not match its manifest, missing (-) or extra "
-            f"(+): {shown}; {FETCH_AGAIN}."
+            f"(+): {listing}; {FETCH_AGAIN}."
         )
     # Allows for incompressible weights, and for metadata of each leaf.
     if num_bytes > 2 * manifest.num_bytes + 2**20 * (len(manifest.leaves) + 1):

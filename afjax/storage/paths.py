@@ -118,7 +118,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 def check_readable(folder: epath.Path, what: str) -> None:
     """Raises UserError unless a folder on an object store can be listed. The folder need not exist."""
-    with _sentences(folder, what, "read"):
+    with _explain_errors(folder, what, "read"):
         try:
             next(iter(folder.iterdir()), None)
         except FileNotFoundError:  # The folder, or the whole bucket.
@@ -132,13 +132,13 @@ def check_writable(folder: epath.Path, what: str) -> None:
     Writes, reads and removes a small file, and checks the permission to read the bucket's metadata.
     """
     marker = folder / f".afjax-{uuid.uuid4().hex}"
-    with _sentences(folder, what, "written"):
+    with _explain_errors(folder, what, "written"):
         marker.write_text("afjax checks that it may write here.\n")
         marker.read_bytes()
-        about = _bucket_info(folder)
+        info = _bucket_info(folder)
         marker.unlink()
     # Orbax reads the bucket's metadata. Without permission, gcsfs falls back to a listing, which has no such kind.
-    if about.get("kind") != "storage#bucket":
+    if info.get("kind") != "storage#bucket":
         raise UserError(
             f"The {what} {folder} cannot be used: storage.buckets.get is not allowed on {_bucket(folder)}, which "
             "checkpoints need; grant it (role Storage Legacy Bucket Reader)."
@@ -158,16 +158,16 @@ def fetched(path: AnyPath) -> Path:
         return expanded(path)
     import fsspec
 
-    with _sentences(source, "path", "read"):
+    with _explain_errors(source, "path", "read"):
         system, root = fsspec.url_to_fs(os.fspath(source))
         # Names that end in a slash are placeholders, which cloud consoles create for empty folders.
-        found = {name: about for name, about in system.find(root, detail=True).items() if not name.endswith("/")}
-        if not found:
+        files = {name: info for name, info in system.find(root, detail=True).items() if not name.endswith("/")}
+        if not files:
             raise FileNotFoundError(source)
-    versions = [f"{name} {about['size']} {about['generation']}" for name, about in sorted(found.items())]
+    versions = [f"{name} {info['size']} {info['generation']}" for name, info in sorted(files.items())]
     folder = cache_folder() / "fetched" / hashlib.sha256("\n".join([root, *versions]).encode()).hexdigest()[:16]
     if not folder.exists():
-        _fetch(system, root, {name: about["size"] for name, about in found.items()}, folder, source)
+        _fetch(system, root, {name: info["size"] for name, info in files.items()}, folder, source)
     return folder / source.name
 
 
@@ -182,7 +182,7 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
         print_line(f"fetching {source}")
     try:
         with (
-            _sentences(source, "path", "copied"),
+            _explain_errors(source, "path", "copied"),
             progress_bar(f"fetching {source}", sum(sizes.values()), unit="B", scale=True) as bar,
         ):
             for name, size in sizes.items():
@@ -224,12 +224,12 @@ def last_part(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _sentences(path: epath.Path, what: str, done: str) -> Iterator[None]:
+def _explain_errors(path: epath.Path, role: str, done: str) -> Iterator[None]:
     """Converts errors of an object store into a UserError with a one-sentence message."""
     try:
         yield
     except client_errors() as error:
-        raise UserError(f"The {what} {path} cannot be {done}: {reason(error, path)}.") from error
+        raise UserError(f"The {role} {path} cannot be {done}: {reason(error, path)}.") from error
 
 
 def reason(error: Exception, path: epath.Path) -> str:
@@ -245,5 +245,5 @@ def reason(error: Exception, path: epath.Path) -> str:
         return f"permission denied (403); ask for the role Storage Object Admin on {_bucket(path)}"
     if isinstance(error, FileNotFoundError):
         return f"the path or the bucket {_bucket(path)} does not exist; check the name, or create the bucket"
-    told = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    return f"{told}; try again"
+    message = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+    return f"{message}; try again"

@@ -136,8 +136,8 @@ def save_all(
             for draft in drafts:
                 reservations.release(root, draft.kind, draft.name)
     except OSError as error:
-        first, *rest = (title(draft.kind, draft.name) for draft in drafts)
-        titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in rest)])
+        first, *other_titles = (title(draft.kind, draft.name) for draft in drafts)
+        titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in other_titles)])
         raise UserError(f"{titles} cannot be written to {store}: {error.strerror or error}.") from error
     if is_remote(root):
         check_still_there(store, manifests)
@@ -202,10 +202,10 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
     """
     for manifest in manifests:
         try:
-            found: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
+            current: Manifest | None = read_manifest(store, manifest.kind, manifest.name)
         except UserError:
-            found = None
-        if found != manifest:
+            current = None
+        if current != manifest:
             raise UserError(
                 f"{title(manifest.kind, manifest.name)} in the store {store} was replaced by another process at the "
                 "same time; check what the store has (afjax store verify), then save under another name or again."
@@ -217,14 +217,14 @@ def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, 
     check_not_reserved(store, draft.kind, draft.name, run)
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return
-    there = f'"{draft.name}" already exists in {draft.kind} of the store {store}'
+    clash = f'"{draft.name}" already exists in {draft.kind} of the store {store}'
     if not run:
-        raise UserError(f"{there}; nothing was saved. Save under another name, or with overwrite=True.")
+        raise UserError(f"{clash}; nothing was saved. Save under another name, or with overwrite=True.")
     manifest = read_manifest(store, draft.kind, draft.name)
     # Manifests before format 2 record no run. If this run saved the artefact, its tree is bit-identical.
     if manifest.run != run and (manifest.run or manifest.digest != tree_digest(tree)):
         raise UserError(
-            f"{there}, from another run; nothing was saved. Give this run another name (--config.name=NAME) or another "
+            f"{clash}, from another run; nothing was saved. Give this run another name (--config.name=NAME) or another "
             "--store."
         )
 
@@ -433,21 +433,21 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
       UserError: The artefact does not exist (the message suggests the nearest name), or cannot be read.
     """
     try:
-        found = files.read_current(folder)
+        current = files.read_current(folder)
     except OSError as error:
         raise UserError(f"{folder / files.MANIFEST} cannot be read: {error.strerror or error}.") from error
-    if found is None:
+    if current is None:
         store = folder.parent.parent
         if folder.exists():
             raise UserError(
                 f"{folder} has no {files.MANIFEST}, so it is not an artefact; {REPAIR}, or delete the folder."
             )
-        there = names(store, kind)
+        existing_names = names(store, kind)
         raise UserError(
-            f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, there)}"
-            f" It has: {', '.join(there) or 'none'}."
+            f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, existing_names)}"
+            f" It has: {', '.join(existing_names) or 'none'}."
         )
-    place, manifest = found
+    place, manifest = current
     try:
         return place, manifest.decode()
     except UnicodeDecodeError as error:

@@ -90,13 +90,13 @@ def _check_files(folder: epath.Path, manifest: Manifest, where: str) -> None:
         first = file.partition("/")[0]
         return leaf_of_folder.get(first, first)
 
-    found = _files(folder)
-    missing = {part(file) for file in manifest.files.keys() - set(found)}
-    extra = {part(file) for file in set(found) - manifest.files.keys()}
+    existing = _files(folder)
+    missing = {part(file) for file in manifest.files.keys() - set(existing)}
+    extra = {part(file) for file in set(existing) - manifest.files.keys()}
     if missing or extra:
         difference = names_difference(missing, extra)
         raise UserError(f"{where}: leaves or files missing (-) or too many (+): {difference}; {REPAIR}.")
-    for file in found:
+    for file in existing:
         if _file_digest(folder / file) != manifest.files[file]:
             raise UserError(
                 f'{where}: "{part(file)}" was changed after it was written, the SHA-256 of {folder / file} is '
@@ -134,11 +134,11 @@ def _checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
     this = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
+    options = ocp.options.MultiprocessingOptions(
         primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"afjax_store_{this}"
     )
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=options)
+    return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
 def system_reason(error: Exception) -> str:

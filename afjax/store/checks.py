@@ -25,17 +25,17 @@ def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
     Returns:
       One sentence per adapter.
     """
-    found = []
+    sentences = []
     for adapter in fusion.adapters:
         needs = f'{title(fusion.kind, fusion.name)} needs the adapter "{adapter["name"]}"'
         try:
             digest = read_manifest(store, "adapters", adapter["name"]).digest
         except UserError as error:
-            found.append(f"{needs}: {error}")
+            sentences.append(f"{needs}: {error}")
             continue
         if digest != adapter["sha256"]:
-            found.append(
+            sentences.append(
                 f"{needs} with SHA-256 {adapter['sha256']}, the store has one with {digest}; "
                 "restore that adapter, or train the fusion again."
             )
-    return found
+    return sentences

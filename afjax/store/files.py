@@ -31,7 +31,7 @@ def read_current(folder: epath.Path) -> tuple[epath.Path, bytes] | None:
     """
     # A writer may swap the folders between the two reads. The next round then finds the new folder.
     for _ in range(3):
-        for place in (folder, _beside(folder, "old")):
+        for place in (folder, _sibling(folder, "old")):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 return place, (place / MANIFEST).read_bytes()
     return None
@@ -45,8 +45,8 @@ def folder_names(parent: epath.Path, *, incomplete: bool) -> list[str]:
     if not parent.exists():
         return []
     # .NAME,new and .NAME,old count too: during a swap a listing may show only these.
-    found = {entry.name.removeprefix(".").partition(",")[0] for entry in parent.iterdir()}
-    return sorted(name for name in found if read_current(parent / name) or (incomplete and (parent / name).is_dir()))
+    names = {entry.name.removeprefix(".").partition(",")[0] for entry in parent.iterdir()}
+    return sorted(name for name in names if read_current(parent / name) or (incomplete and (parent / name).is_dir()))
 
 
 @contextlib.contextmanager
@@ -97,11 +97,11 @@ def copy(source: epath.Path, target: epath.Path) -> None:
 
 @contextlib.contextmanager
 def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
-    news = [_beside(folder, "new") for folder in folders]
+    news = [_sibling(folder, "new") for folder in folders]
     made = [parent for parent in dict.fromkeys(folder.parent for folder in folders) if not parent.exists()]
     for folder in folders:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        new, old = _beside(folder, "new"), _beside(folder, "old")
+        new, old = _sibling(folder, "new"), _sibling(folder, "old")
         if old.exists() and not folder.exists():  # A writer was killed between the two renames below.
             os.rename(old, folder)
         for leftover in (new, old):
@@ -123,7 +123,7 @@ def _replaced_on_disk(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path
         raise
     for folder in folders:
         _sync_one(folder.parent)
-        shutil.rmtree(_beside(folder, "old"), ignore_errors=True)
+        shutil.rmtree(_sibling(folder, "old"), ignore_errors=True)
 
 
 def _swap(folders: Sequence[epath.Path]) -> None:
@@ -137,11 +137,11 @@ def _swap(folders: Sequence[epath.Path]) -> None:
             begun.append(folder)
             # POSIX cannot rename a folder onto a non-empty folder, so between the two renames NAME does not exist.
             if folder.exists():
-                os.rename(folder, _beside(folder, "old"))
-            os.rename(_beside(folder, "new"), folder)
+                os.rename(folder, _sibling(folder, "old"))
+            os.rename(_sibling(folder, "new"), folder)
     except BaseException:
         for folder in reversed(begun):
-            new, old = _beside(folder, "new"), _beside(folder, "old")
+            new, old = _sibling(folder, "new"), _sibling(folder, "old")
             if not new.exists() and folder.exists():
                 os.rename(folder, new)
             if old.exists():
@@ -152,7 +152,7 @@ def _swap(folders: Sequence[epath.Path]) -> None:
 @contextlib.contextmanager
 def _replaced_on_object_store(folders: Sequence[epath.Path]) -> Iterator[list[epath.Path]]:
     for folder in folders:
-        old = _beside(folder, "old")
+        old = _sibling(folder, "old")
         if (folder / MANIFEST).exists():
             old.rmtree(missing_ok=True)
             copy(folder, old)
@@ -168,10 +168,10 @@ def _replaced_on_object_store(folders: Sequence[epath.Path]) -> Iterator[list[ep
                 folder.rmtree(missing_ok=True)
         raise
     for folder in folders:
-        _beside(folder, "old").rmtree(missing_ok=True)
+        _sibling(folder, "old").rmtree(missing_ok=True)
 
 
-def _beside(folder: epath.Path, role: str) -> epath.Path:
+def _sibling(folder: epath.Path, role: str) -> epath.Path:
     return folder.parent / f".{folder.name},{role}"
 
 

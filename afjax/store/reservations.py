@@ -28,10 +28,10 @@ def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
     """
     path = _path(store, kind, name)
     advice = "delete that file if no run is training for this store"
-    found = read_json(path, advice=advice)
-    if found is None:
+    reservation = read_json(path, advice=advice)
+    if reservation is None:
         return ""
-    workdir, other = found.get("workdir"), found.get("run")
+    workdir, other = reservation.get("workdir"), reservation.get("run")
     if not isinstance(workdir, str) or not isinstance(other, str):
         raise UserError(f"{path} is damaged (it names no run and workdir); {advice}.")
     if other == run:
@@ -60,10 +60,10 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 def _run_of(workdir: str) -> str | None:
     """The identifier of the run in a workdir; None if it is not a workdir or is gone."""
     try:
-        found = read_json(open_path(workdir) / WORKDIR_FILE)
+        record = read_json(open_path(workdir) / WORKDIR_FILE)
     except (UserError, ValueError):  # Damaged, or not a path at all.
         return None
-    return found.get("run") if found else None
+    return record.get("run") if record else None
 
 
 def _path(store: epath.Path, kind: str, name: str) -> epath.Path:
