@@ -33,7 +33,7 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
         remaining, kept = left_layers(model.adapters[0][1], layers, depth), model.fusion.kept
         params["fusion"] = {name: take_layers(params["fusion"][name], remaining)}
         if kept is not None:
-            kept = tuple(tuple(of_slot[position] for position in remaining) for of_slot in kept)
+            kept = tuple(tuple(slot_layers[position] for position in remaining) for slot_layers in kept)
             changes["fusion"] = dataclasses.replace(model.fusion, kept=kept)
     return dataclasses.replace(model, **changes), {**params, "adapters": adapters}
 
@@ -65,8 +65,8 @@ def with_adapters(model: Model, params: Tree, added: Mapping[str, tuple[Adapter,
         fused with the others.
     """
     members = fused_adapters(model)
-    if twice := sorted(set(added) & set(members)):
-        raise UserError(f'"{twice[0]}" is already fused; the fusion has {", ".join(members)}.')
+    if repeated := sorted(set(added) & set(members)):
+        raise UserError(f'"{repeated[0]}" is already fused; the fusion has {", ".join(members)}.')
     if model.fusion.kept is not None:
         raise UserError("This fusion has been pruned layer by layer; add adapters to the fusion that was pruned.")
     configs = (*model.adapters, *((name, config) for name, (config, _) in added.items()))

@@ -61,8 +61,8 @@ def load_task_model(
     params: Tree = {"adapters": {}, "fusion": {}, "heads": {head: loaded_head.params}}
     fusion_config = FusionConfig()
     if fusion:
-        fusion_config, mixed, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
-        params["fusion"][fusion] = mixed
+        fusion_config, fusion_params, adapters = load_unpruned_fusion(store_folder, fusion, trunk=identity)
+        params["fusion"][fusion] = fusion_params
     else:
         adapters = load_adapters(store_folder, [adapter] if adapter else [], trunk)
     params["adapters"] = {name: tree for name, (_, tree) in adapters.items()}
@@ -120,13 +120,13 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
                 f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
             )
         return dataclasses.replace(model, head_record={})
-    beneath = beneath_head(model)
+    actual = beneath_head(model)
     # The trunk was already checked when the head was loaded.
-    if record["kind"] == beneath["kind"] and (record["kind"] == "trunk" or record["sha256"] == beneath["sha256"]):
+    if record["kind"] == actual["kind"] and (record["kind"] == "trunk" or record["sha256"] == actual["sha256"]):
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(beneath)}; load what it '
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}; load what it '
             "was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
@@ -179,12 +179,15 @@ def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
     expected = flatten(jax.eval_shape(lambda: init_adapter(jax.random.key(0), config, trunk.config)))
     if isinstance(config, AdapterConfig) and config.layer_norms:
         expected |= flatten({"layer_norms": trunk_layer_norms(trunk.params)})
-    wanted = {path: leaf.shape for path, leaf in expected.items()}
-    found = {path: leaf.shape for path, leaf in flatten(tree).items()}
-    wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
+    expected_shapes = {path: leaf.shape for path, leaf in expected.items()}
+    shapes = {path: leaf.shape for path, leaf in flatten(tree).items()}
+    wrong = sorted(
+        path for path in expected_shapes.keys() | shapes.keys() if expected_shapes.get(path) != shapes.get(path)
+    )
     if wrong:
         path = wrong[0]
         raise UserError(
-            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {found.get(path)}, but '
-            f"{wanted.get(path)} by its config and the trunk; restore the adapter from a copy, or train it again."
+            f'The adapter "{name}" does not have the architecture of its manifest: {path} is {shapes.get(path)}, but '
+            f"{expected_shapes.get(path)} by its config and the trunk; restore the adapter from a copy, or train it "
+            "again."
         )

@@ -235,8 +235,8 @@ class Model:
         outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)
         attention = {
-            slot: of_slot.reshape(of_slot.shape[0], num_rows, num_choices * length, -1)
-            for slot, of_slot in outputs.fusion_attention.items()
+            slot: slot_attention.reshape(slot_attention.shape[0], num_rows, num_choices * length, -1)
+            for slot, slot_attention in outputs.fusion_attention.items()
         }
         return Outputs(_mask_missing_choices(logits, batch)[:, 0], attention)
 
@@ -254,8 +254,8 @@ class Model:
         members = {root: params[root] for root in roots if root in params}
         folded = self._fold_fusion(params["fusion"][self.fusion_name], members)
         folded = FoldedFusion({**folded, "layers": self._contents_form(folded["layers"])})
-        others = {root: tree for root, tree in params.items() if root not in roots}
-        return {**others, "adapters": {}, "fusion": {self.fusion_name: folded}}
+        other_roots = {root: tree for root, tree in params.items() if root not in roots}
+        return {**other_roots, "adapters": {}, "fusion": {self.fusion_name: folded}}
 
     @functools.partial(jax.jit, static_argnums=0)
     def _fold_fusion(self, fusion: Tree, members: Tree) -> FoldedFusion:
@@ -269,8 +269,8 @@ class Model:
         model would build the bank in every step, and keep both in memory.
         """
         bank = self._stacked_bank(params)
-        others = {root: tree for root, tree in params.items() if root != "adapters"}
-        return {**others, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
+        other_roots = {root: tree for root, tree in params.items() if root != "adapters"}
+        return {**other_roots, "bank": {**bank, "layers": self._contents_form(bank["layers"])}}
 
     def _contents_form(self, contents: Tree) -> Layers:
         """Converts stacked contents of slots to the fastest form."""
@@ -291,9 +291,9 @@ class Model:
         if not (isinstance(config, AdapterConfig) and config.layer_norms):
             return trunk
         norms = params["adapters"][name]["layer_norms"]
-        of_layers = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
+        layer_norms = same_form({block: norms[block] for block in ("attention", "ffn")}, trunk["layers"])
         embeddings = {**trunk["embeddings"], "norm": norms["embeddings"]}
-        return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], of_layers)}
+        return {**trunk, "embeddings": embeddings, "layers": map_parts(_with_norms, trunk["layers"], layer_norms)}
 
     def _num_fused(self) -> int:
         """The number of adapters that each layer fuses."""

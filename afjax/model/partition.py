@@ -76,8 +76,8 @@ def label(params: Tree, rules: Sequence[Rule]) -> dict[str, bool]:
         labels.update(dict.fromkeys(matched, rule.train))
     problems += [f"{path} matches no rule" for path in paths if path not in labels]
     if problems:
-        shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
-        raise UserError(f"The partition does not cover the parameters exactly once: {shown}. Correct the rules.")
+        listing = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
+        raise UserError(f"The partition does not cover the parameters exactly once: {listing}. Correct the rules.")
     return labels
 
 
@@ -97,17 +97,21 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
     depth = num_layers(trunk["layers"])
     if not 0 < top_k <= depth:
         raise UserError(f"top_k is {top_k}, but the trunk has {depth} layers; take 1 to {depth}.")
-    others = {name: tree for name, tree in trunk.items() if name != "layers"}
+    other_params = {name: tree for name, tree in trunk.items() if name != "layers"}
     upper = jax.tree.map(lambda leaf: leaf[depth - top_k :], trunk["layers"])
     if top_k == depth:
-        return {**others, "top_layers": upper}
-    return {**others, "layers": jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"]), "top_layers": upper}
+        return {**other_params, "top_layers": upper}
+    return {
+        **other_params,
+        "layers": jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"]),
+        "top_layers": upper,
+    }
 
 
 def join_layers(trunk: Tree) -> Tree:
     """Undoes :func:`split_layers`."""
     if "top_layers" not in trunk:
         return trunk
-    others = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}
+    other_params = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}
     parts = [stack_layers(layers) for layers in layer_groups(trunk)]
-    return {**others, "layers": jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)}
+    return {**other_params, "layers": jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)}

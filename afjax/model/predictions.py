@@ -58,9 +58,13 @@ class Predictions:
         numbers = range(min(len(self.labels), _SHOWN_ROWS))
         header = ["row", "prediction", *(["probability"] if self.probabilities.shape[-1] else [])]
         rows: list[list[Content]] = [
-            [str(row), self._shown(row), *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True))]
+            [
+                str(row),
+                self._text(row),
+                *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True)),
+            ]
             if len(header) > 2
-            else [str(row), self._shown(row)]
+            else [str(row), self._text(row)]
             for row in numbers
         ]
         more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
@@ -70,14 +74,14 @@ class Predictions:
             same = len(set(names)) == 1
             titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
             means = self.fusion_attention[slot].mean(0)
-            of_layers: list[list[Content]] = []
-            for layer, of_layer, shares in zip(self.fusion_layers, names, means, strict=True):
+            layer_rows: list[list[Content]] = []
+            for layer, layer_names, shares in zip(self.fusion_layers, names, means, strict=True):
                 cells = [f"{share:.3f}" for share in shares]
                 if not same:
-                    cells = [f"{name} {cell}" for name, cell in zip(of_layer, cells, strict=True)]
-                of_layers.append([str(layer), *cells])
+                    cells = [f"{name} {cell}" for name, cell in zip(layer_names, cells, strict=True)]
+                layer_rows.append([str(layer), *cells])
             caption = f"mean attention over adapters, {slot}"
-            tables.append(table(["layer", *titles], of_layers, numbers=range(1, len(titles) + 1), caption=caption))
+            tables.append(table(["layer", *titles], layer_rows, numbers=range(1, len(titles) + 1), caption=caption))
         return join(*tables).html
 
     def _summary(self) -> str:
@@ -87,9 +91,9 @@ class Predictions:
         if self.answers is not None:
             return f"{sum(not label for label in self.labels)} without an answer"
         counts = Counter(map(str, self.labels)).most_common()
-        return f"labels {listed([f'{label} ({of})' for label, of in counts])}"
+        return f"labels {listed([f'{label} ({count})' for label, count in counts])}"
 
-    def _shown(self, row: int) -> str:
+    def _text(self, row: int) -> str:
         label = self.labels[row]
         return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
 
@@ -111,15 +115,15 @@ def span_predictions(
     """
     answers = best_answers(logits, data, span)
     scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
-    for row, of_row in enumerate(answers):
-        scores[row, : len(of_row)] = [answer.score for answer in of_row]
+    for row, row_answers in enumerate(answers):
+        scores[row, : len(row_answers)] = [answer.score for answer in row_answers]
     lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
     shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
-    by_row = {}
-    for slot, by_window in attention.items():
-        by_row[slot] = np.zeros((len(answers), *by_window.shape[1:]), by_window.dtype)
-        np.add.at(by_row[slot], data.row_of, by_window * shares[:, None, None])
-    return Predictions(scores, softmax(scores), [best[0].text for best in answers], by_row, answers)
+    row_attention = {}
+    for slot, window_attention in attention.items():
+        row_attention[slot] = np.zeros((len(answers), *window_attention.shape[1:]), window_attention.dtype)
+        np.add.at(row_attention[slot], data.row_of, window_attention * shares[:, None, None])
+    return Predictions(scores, softmax(scores), [best[0].text for best in answers], row_attention, answers)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

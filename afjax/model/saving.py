@@ -52,7 +52,7 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
         "metrics": dict(model.metrics),
         "seed": model.seed,
     }
-    found: list[store.Draft] = []
+    parts: list[store.Draft] = []
     fusion = model.model.fusion_name
     if fusion:
         members = [
@@ -61,11 +61,11 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
         ]
         _check_members(members, store_folder)
         tree, config = model.params["fusion"][fusion], to_dict(model.model.fusion)
-        found = [store.Draft(kind="fusion", name=fusion, params=tree, config=config, adapters=members, **shared)]
+        parts = [store.Draft(kind="fusion", name=fusion, params=tree, config=config, adapters=members, **shared)]
     else:
         for name, adapter in model.model.adapters:
             tree, config = model.params["adapters"][name], to_dict(adapter)
-            found.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
+            parts.append(store.Draft(kind="adapters", name=name, params=tree, config=config, **shared))
     head = model.model.head_name
     config = {
         **to_dict(model.model.head),
@@ -77,7 +77,7 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
     draft = store.Draft(
         kind="heads", name=head, params=model.params["heads"][head], config=config, trained_with=record, **shared
     )
-    return [*found, draft]
+    return [*parts, draft]
 
 
 def beneath_head(model: "TaskModel") -> dict[str, str]:
@@ -101,9 +101,9 @@ def artefacts(model: "TaskModel") -> list[tuple[str, str]]:
 
 def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Path) -> None:
     """Raises UserError if adapters of a fusion differ from the adapters with these names in the store."""
-    there = store.names(store_folder, "adapters")
+    stored_names = store.names(store_folder, "adapters")
     for name, digest in ((member["name"], member["sha256"]) for member in members):
-        if name in there and store.read_manifest(store_folder, "adapters", name).digest != digest:
+        if name in stored_names and store.read_manifest(store_folder, "adapters", name).digest != digest:
             raise UserError(
                 f'The adapter "{name}" in the store {store_folder} differs from the fusion\'s (for example, some '
                 "layers were dropped); a stored fusion uses adapters as they are in the store."

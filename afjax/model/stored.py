@@ -60,8 +60,8 @@ def load_fusion(
     if config.kept is None:
         return config, tree, adapters
     architecture = next(iter(adapters.values()))[0]
-    kept = keep_adapters([member for _, member in adapters.values()], architecture, config.kept)
-    numbered = {str(number): (kept_config(architecture), member) for number, member in enumerate(kept)}
+    kept_members = keep_adapters([member for _, member in adapters.values()], architecture, config.kept)
+    numbered = {str(number): (kept_config(architecture), member) for number, member in enumerate(kept_members)}
     return dataclasses.replace(config, kept=None), tree, numbered
 
 
@@ -120,15 +120,15 @@ def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
     Raises:
       UserError: There is no such head, there are several, or a manifest is damaged.
     """
-    beneath, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
-    if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(beneath):
+    manifest, heads = store.read_manifest(store_folder, kind, name), store.names(store_folder, "heads")
+    if name in heads and store.read_manifest(store_folder, "heads", name).belongs_to(manifest):
         return name
     manifests = [store.read_manifest(store_folder, "heads", head) for head in heads]
-    fitting = [head.name for head in manifests if head.trained_with and head.belongs_to(beneath)]
+    fitting = [head.name for head in manifests if head.trained_with and head.belongs_to(manifest)]
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{len(fitting)} heads were" if fitting else "no head was"
+    subject = f"{len(fitting)} heads were" if fitting else "no head was"
     raise UserError(
-        f"In the store {store_folder} {found} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
+        f"In the store {store_folder} {subject} trained with {title(kind, name)[0].lower()}{title(kind, name)[1:]}; "
         f"give --head one of {', '.join(fitting or heads) or '(the store has no heads)'}."
     )

@@ -196,8 +196,8 @@ class TaskModel:
             names = dict.fromkeys(slots, (tuple(members),) * len(layers))
         else:
             names = {
-                slot: tuple(tuple(members[number] for number in of_layer) for of_layer in of_slot)
-                for slot, of_slot in zip(slots, kept, strict=True)
+                slot: tuple(tuple(members[number] for number in layer_numbers) for layer_numbers in slot_numbers)
+                for slot, slot_numbers in zip(slots, kept, strict=True)
             }
         return dataclasses.replace(predictions, fusion_adapters=names, fusion_layers=layers)
 
@@ -430,22 +430,22 @@ class TaskModel:
         """All parameters on this host's devices, in the fastest form for inference."""
         trunk = cast_trunk(self.trunk.params, self.trunk.dtype)
         trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=self.model.scan_layers)}
-        mixed, head = self.model.fusion_name, self.model.head_name
-        own = {
+        fusion, head = self.model.fusion_name, self.model.head_name
+        numbered = {
             "adapters": {str(i): self.params["adapters"][name] for i, (name, _) in enumerate(self.model.adapters)},
-            "fusion": {"fusion": self.params["fusion"][mixed]} if mixed else {},
+            "fusion": {"fusion": self.params["fusion"][fusion]} if fusion else {},
             "heads": {"head": self.params["heads"][head]},
         }
-        return self._inference_model.fold(shard({"trunk": trunk, **own}, self._mesh))
+        return self._inference_model.fold(shard({"trunk": trunk, **numbered}, self._mesh))
 
     @functools.cached_property
     def _inference_model(self) -> Model:
         """The model with numbers instead of names, so that models that differ only in names share compiled programs."""
         adapters = tuple((str(number), config) for number, (_, config) in enumerate(self.model.adapters))
-        mixed = "fusion" if self.model.fusion_name else ""
+        fusion_name = "fusion" if self.model.fusion_name else ""
         # The trunk's weights already have its dtype, and inference has no backward pass to rematerialize for.
         return dataclasses.replace(
-            self.model, head_name="head", adapters=adapters, fusion_name=mixed, dtype=None, remat="none"
+            self.model, head_name="head", adapters=adapters, fusion_name=fusion_name, dtype=None, remat="none"
         )
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
