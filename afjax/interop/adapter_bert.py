@@ -55,9 +55,9 @@ def adapter_table(num_layers: int) -> Table:
     table: Table = {}
     for number in range(num_layers):
         for slot, scope in _SLOTS:
-            for theirs, ours in _PARTS:
-                name = f"{TENSORFLOW.layer_scope(number)}/{scope}/adapters/{theirs}"
-                table[name] = Place(path=f"{slot}/{ours}", index=number)
+            for tensor, path in _PARTS:
+                name = f"{TENSORFLOW.layer_scope(number)}/{scope}/adapters/{tensor}"
+                table[name] = Place(path=f"{slot}/{path}", index=number)
     paths = {part: f"layer_norms/{part}" for part in ("embeddings", "attention", "ffn")}
     return table | trunk_norms_table(TENSORFLOW, num_layers, paths)
 
@@ -76,13 +76,13 @@ def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[
     """
     depth = trunk.config.num_layers
     table, frozen = adapter_table(depth), trunk_table(TENSORFLOW, depth)
-    wanted = {**table, **_HEAD}
-    check_names(variables, wanted, known=frozen.keys() | optimizer_variables(variables), where=where)
+    required = {**table, **_HEAD}
+    check_names(variables, required, known=frozen.keys() | optimizer_variables(variables), where=where)
     if "pooler" not in trunk.params:
         raise UserError(
             f"The trunk {trunk.name} has no pooler, which the head of {where} reads; give a BERT that has one."
         )
-    _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - wanted.keys()}, trunk, where)
+    _check_frozen(variables, {name: frozen[name] for name in frozen.keys() - required.keys()}, trunk, where)
     # adapter-bert's biases have the shape [1, size].
     flat = {name: array.reshape(-1) if "/biases" in name else array for name, array in variables.items()}
     preset = ADAPTER_PRESETS["houlsby"]

@@ -62,12 +62,12 @@ def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) ->
     Raises:
       UserError: A value is missing, has the wrong type or is out of range.
     """
-    known = {key: values[key] for key in _KEYS if key in values}
-    if known.setdefault("hidden_act", "gelu") == "gelu":
-        known["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
+    encoder_values = {key: values[key] for key in _KEYS if key in values}
+    if encoder_values.setdefault("hidden_act", "gelu") == "gelu":
+        encoder_values["hidden_act"] = {"exact": "gelu", "tanh": "gelu_new"}[gelu]
     # BERT's code hard-codes this epsilon and pads with token 0.
     fixed = {"model_type": "bert", "architectures": ["BertModel"], "layer_norm_eps": 1e-12, "pad_token_id": 0}
-    config = {**fixed, **known}
+    config = {**fixed, **encoder_values}
     trunk_config(config, where)
     return config
 

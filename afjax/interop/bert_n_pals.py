@@ -84,8 +84,8 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     heads = [dense_table(PYTORCH, f"classifier.{task}", "output") for task in range(max(1, num_tasks))]
     modules = [_module_table(adapter, task, config) for task in range(len(heads))] if adapter else []
     copies = _shared_copies(adapter, len(heads), config)
-    wanted = set(trunk).union(copies, *heads, *modules)
-    check_names(tensors, wanted, where=where)
+    expected_names = set(trunk).union(copies, *heads, *modules)
+    check_names(tensors, expected_names, where=where)
     for name, original in copies.items():
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(
@@ -174,29 +174,29 @@ def import_bert_n_pals(
 
 def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConfig, where: str) -> Adapter | None:
     """The architecture of the modules: the config gives the kind, and the tensors give the size."""
-    on = {switch for switch in _SWITCHES if values.get(switch)}
+    active = {switch for switch in _SWITCHES if values.get(switch)}
     # These two only select a variant of the other switches, and have no effect without them.
-    if not on & {"mult", "houlsby"}:
-        on.discard("pals")
-    if "top" not in on:
-        on.discard("bert_lay_top")
+    if not active & {"mult", "houlsby"}:
+        active.discard("pals")
+    if "top" not in active:
+        active.discard("bert_lay_top")
     layers = tuple(
         number
         for number in range(config.num_layers)
         if any(name.startswith(f"{PYTORCH.layer_scope(number)}.multi_layers.") for name in tensors)
     )
     # The config does not say if only some layers have a module: in the authors' code, that is a manual edit.
-    some = None if not layers or len(layers) == config.num_layers else layers
+    layer_subset = None if not layers or len(layers) == config.num_layers else layers
     first = f"{PYTORCH.layer_scope(layers[0] if layers else 0)}.multi_layers.0.aug_dense.bias"
-    match sorted(on):
+    match sorted(active):
         case []:
             return None
         case ["mult", "pals"]:
             # The authors' code hard-codes the number of heads and applies GELU after the decoder.
             size = _size(tensors, f"{_ENCODER}.mult_aug_dense.0.bias", where)
-            return PalConfig(size=size, num_heads=6, output_activation="gelu", layers=some)
+            return PalConfig(size=size, num_heads=6, output_activation="gelu", layers=layer_subset)
         case ["mult"]:
-            return LowRankConfig(size=_size(tensors, first, where), activation="gelu", layers=some)
+            return LowRankConfig(size=_size(tensors, first, where), activation="gelu", layers=layer_subset)
         case ["top"]:
             return TopAttentionConfig(
                 size=_size(tensors, f"{_ENCODER}.mult_dense.0.bias", where), num_layers=6, num_heads=12
@@ -206,8 +206,8 @@ def _architecture(tensors: Tensors, values: Mapping[str, Any], config: TrunkConf
         case ["lhuc"]:
             return LhucConfig()
     raise UserError(
-        f"The config of {where} switches on {' and '.join(sorted(on))}, which afjax has no module for; it takes mult "
-        "with pals, mult, top, top with bert_lay_top, or lhuc."
+        f"The config of {where} switches on {' and '.join(sorted(active))}, which afjax has no module for; it takes "
+        "mult with pals, mult, top, top with bert_lay_top, or lhuc."
     )
 
 
@@ -247,12 +247,12 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
         case TopAttentionConfig():
             table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense.{task}", "top/encode")
             table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense2.{task}", "top/decode")
-            ours = "top/layers/attention"
+            attention_path = "top/layers/attention"
             for index in range(adapter.num_layers):
                 for part in ("query", "key", "value"):
-                    table |= dense_table(PYTORCH, f"{on_top}.{index}.self.{part}", f"{ours}/{part}", index)
-                table |= dense_table(PYTORCH, f"{on_top}.{index}.output.dense", f"{ours}/output", index)
-                table |= norm_table(PYTORCH, f"{on_top}.{index}.output.LayerNorm", f"{ours}/norm", index)
+                    table |= dense_table(PYTORCH, f"{on_top}.{index}.self.{part}", f"{attention_path}/{part}", index)
+                table |= dense_table(PYTORCH, f"{on_top}.{index}.output.dense", f"{attention_path}/output", index)
+                table |= norm_table(PYTORCH, f"{on_top}.{index}.output.LayerNorm", f"{attention_path}/norm", index)
         case TopLayerConfig():
             table |= layer_table(PYTORCH, on_top, "top/layer")
         case _:
@@ -303,9 +303,9 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
     if open_path(store_folder).expanduser().is_file():
         raise UserError(f"{store_folder} is a file; give --store the name of a folder.")
     names = [artefact for model in models for artefact in artefacts(model)]
-    twice = sorted({name for kind, name in names if names.count((kind, name)) > 1})
-    if twice:
-        raise UserError(f"--tasks names {', '.join(twice)} twice; each output layer has its own task.")
+    repeated = sorted({name for kind, name in names if names.count((kind, name)) > 1})
+    if repeated:
+        raise UserError(f"--tasks names {', '.join(repeated)} twice; each output layer has its own task.")
     for kind, name in names:
         if not overwrite and name in store.names(store_folder, kind):
             raise UserError(

@@ -107,10 +107,10 @@ def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = No
 def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
     """The table of an encoder layer, at ``path`` in our tree."""
     table: Table = {}
-    for scopes, ours in _DENSE:
-        table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{ours}", index)
-    for scopes, ours in _NORMS:
-        table |= norm_table(spelling, spelling.join(scope, *scopes), f"{path}/{ours}", index)
+    for scopes, subpath in _DENSE:
+        table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
+    for scopes, subpath in _NORMS:
+        table |= norm_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
     return table
 
 
@@ -121,9 +121,9 @@ def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, s
     """
     table = norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), paths["embeddings"])
     for number in range(num_layers):
-        for scopes, ours in _NORMS:
+        for scopes, subpath in _NORMS:
             scope = spelling.join(spelling.layer_scope(number), *scopes)
-            table |= norm_table(spelling, scope, paths[ours.partition("/")[0]], number)
+            table |= norm_table(spelling, scope, paths[subpath.partition("/")[0]], number)
     return table
 
 
@@ -171,18 +171,18 @@ def fill(shapes: Tree, table: Table, tensors: Tensors, *, where: str) -> Tree:
     Raises:
       UserError: Tensors have the wrong shape (the message lists them), or contain NaN or infinity.
     """
-    wanted = flatten(shapes)
-    assert wanted.keys() == {place.path for place in table.values()}, "the table does not match the tree"
+    expected = flatten(shapes)
+    assert expected.keys() == {place.path for place in table.values()}, "the table does not match the tree"
     wrong = []
     for name, place in table.items():
-        shape = wanted[place.path].shape if place.index is None else wanted[place.path].shape[1:]
+        shape = expected[place.path].shape if place.index is None else expected[place.path].shape[1:]
         shape = shape[::-1] if place.transposed else shape
         if tensors[name].shape != shape:
             wrong.append(f"{name} is {list(tensors[name].shape)} and should be {list(shape)}")
     if wrong:
         raise UserError(f"{where} does not fit: {shortened(wrong)}; check that it belongs to this BERT.")
     # Allocated after the check, because wrong shapes may not fit in memory.
-    leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in wanted.items()}
+    leaves = {path: np.empty(leaf.shape, np.float32) for path, leaf in expected.items()}
     for name, place in table.items():
         slice_of(leaves, place)[...] = tensors[name].T if place.transposed else tensors[name]
     check_finite(leaves, where)

@@ -34,8 +34,8 @@ def from_google(variables: Tensors, config: TrunkConfig, *, where: str) -> Tree:
       UserError: Variables are missing, unknown or do not have the shape given by the config. The message lists them.
     """
     table = trunk_table(TENSORFLOW, config.num_layers)
-    known = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}
-    check_names(variables, table, known=known, where=where)
+    ignored = optimizer_variables(variables) | {name for name in variables if name.startswith(_PRETRAINING)}
+    check_names(variables, table, known=ignored, where=where)
     return fill(trunk_shapes(config), table, variables, where=where)
 
 

@@ -82,11 +82,11 @@ def paper_model(
     """
     check_length(max_length, trunk)
     assert head["output"]["bias"].shape == (TASK_KINDS[task.kind].num_outputs(task.labels),)
-    ours = known_task(task.name).labels
-    if set(ours) == set(task.labels):
-        order = [task.labels.index(label) for label in ours]
+    standard_labels = known_task(task.name).labels
+    if set(standard_labels) == set(task.labels):
+        order = [task.labels.index(label) for label in standard_labels]
         head = jax.tree.map(lambda leaf: leaf[..., order], head) if order else head
-        task = dataclasses.replace(task, labels=ours)
+        task = dataclasses.replace(task, labels=standard_labels)
     model = Model(
         trunk=trunk.config,
         head_name=name,

@@ -72,15 +72,15 @@ def export_stablehlo(
     for target in targets:
         check_output(target)
     data, shapes = _serialise(task_model, max_length, platforms)
-    about = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
+    contents = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
     try:
         # Neither file is renamed to its final name before both are complete.
         with replacing(targets[0]) as program, replacing(targets[1]) as description:
             program.write_bytes(data)
-            description.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            description.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{targets[0]} cannot be written ({error.strerror or error}); give another --output.") from None
-    return about
+    return contents
 
 
 def description_path(path: AnyPath) -> Path:

@@ -50,11 +50,11 @@ def find_checkpoint(source: AnyPath) -> Path:
     """
     path = fetched(source)
     if path.is_dir():
-        found = sorted(entry.name.removesuffix(_INDEX) for entry in path.iterdir() if entry.name.endswith(_INDEX))
-        if len(found) > 1:
-            raise UserError(f"{source} holds several checkpoints: {', '.join(found)}; give one of them.")
-        if found:
-            return path / found[0]
+        checkpoints = sorted(entry.name.removesuffix(_INDEX) for entry in path.iterdir() if entry.name.endswith(_INDEX))
+        if len(checkpoints) > 1:
+            raise UserError(f"{source} holds several checkpoints: {', '.join(checkpoints)}; give one of them.")
+        if checkpoints:
+            return path / checkpoints[0]
     prefix = path.with_name(path.name.removesuffix(_INDEX))
     if path.is_dir() or not prefix.with_name(prefix.name + _INDEX).is_file():
         raise UserError(

@@ -91,7 +91,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "tanh": "tanh",
 }
 # An activation with several names is exported under the first.
-TO_ACTIVATIONS: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
+TO_ACTIVATIONS: Mapping[str, str] = {name: library_name for library_name, name in reversed(list(ACTIVATIONS.items()))}
 # Files without a version are from 2020, when these names had another meaning.
 _RENAMED_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 _INITS: Mapping[str, tuple[Literal["normal", "truncated_normal"], float]] = {
@@ -116,8 +116,8 @@ def read_settings(part: Part) -> dict[str, Any]:
             raise UserError(
                 f"{part.where} has {setting}={given[setting]}; bottlenecks of afjax do not support this setting."
             )
-    known = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "invertible_adapter", "architecture"}
-    unknown = [str(setting) for setting, value in given.items() if setting not in known and value]
+    known_settings = {*_NEEDED, *_DEFAULTS, *_ABSENT, *_IDLE, "invertible_adapter", "architecture"}
+    unknown = [str(setting) for setting, value in given.items() if setting not in known_settings and value]
     if unknown:
         raise UserError(f"{part.where} has settings that afjax does not know: {shortened(unknown)}.")
     missing = [setting for setting in _NEEDED if setting not in given]
@@ -227,7 +227,7 @@ def adapter_settings(config: AdapterConfig, name: str, *, hidden_size: int, num_
         "ln_after": config.new_layer_norm in ("after", "both"),
         "init_weights": "houlsby" if config.init == "truncated_normal" else "bert",
         "scaling": config.scaling,
-        "residual_before_ln": {ours: theirs for theirs, ours in _RESIDUALS.items()}[config.residual_from],
+        "residual_before_ln": {value: key for key, value in _RESIDUALS.items()}[config.residual_from],
         "adapter_residual_before_ln": config.residual_before_new_layer_norm,
         "leave_out": [layer for layer in range(num_layers) if layer not in layers],
         **_ABSENT,

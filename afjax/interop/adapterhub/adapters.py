@@ -50,20 +50,20 @@ def read_adapter(part: Part, trunk: TrunkConfig) -> tuple[AdapterConfig, Tree, l
     tensors = {key: tensor for key, tensor in part.tensors.items() if not _is_invertible(key)}
     dropped = len(tensors) < len(part.tensors)
     _check_invertible(part, settings, has_tensors=dropped)
-    found = module_tensors(Part(part.envelope, tensors, part.where), _MODULES)
+    modules = module_tensors(Part(part.envelope, tensors, part.where), _MODULES)
     norm_before, norm_after = (config.new_layer_norm in (place, "both") for place in ("before", "after"))
     if norm_before:
-        _drop_twins(found, part.where)
+        _drop_duplicate_norms(modules, part.where)
     learnt = {"learned": (1,), "channel": (d,)}.get(settings["scaling"]) if is_learnt(settings) else None
-    wanted: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
+    expected_shapes: dict[tuple[str, int], dict[str, tuple[int, ...]]] = {}
     for slot in config.slots:
         for layer in layers:
             shapes = _shapes(sizes[layer], d, norm_before, norm_after)
-            wanted[slot, layer] = shapes if learnt is None else {**shapes, "scaling": learnt}
+            expected_shapes[slot, layer] = shapes if learnt is None else {**shapes, "scaling": learnt}
     # Narrower bottlenecks are padded with zero units, which do not change the output.
     widest = max(sizes[layer] for layer in layers)
-    _fill_up(found, wanted, widest)
-    arrays = stacked(part, found, wanted)
+    _pad_bottlenecks(modules, expected_shapes, widest)
+    arrays = stacked(part, modules, expected_shapes)
     leaves = {}
     for slot in config.slots:
         for path, leaf in _table(norm_before, norm_after).items():
@@ -114,12 +114,12 @@ def _table(norm_before: bool, norm_after: bool) -> dict[str, str]:
     """Maps our paths within a slot to the suffixes of the library's tensor names."""
     table: dict[str, str] = {}
     modules = {"down": f"adapter_down.{int(norm_before)}", "up": "adapter_up"}
-    for ours, theirs in modules.items():
-        table |= {f"{ours}/kernel": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
-    for place, there in (("before", norm_before), ("after", norm_after)):
-        if there:
-            theirs = f"adapter_norm_{place}"
-            table |= {f"norm_{place}/scale": f"{theirs}.weight", f"norm_{place}/bias": f"{theirs}.bias"}
+    for module, prefix in modules.items():
+        table |= {f"{module}/kernel": f"{prefix}.weight", f"{module}/bias": f"{prefix}.bias"}
+    for place, has_norm in (("before", norm_before), ("after", norm_after)):
+        if has_norm:
+            prefix = f"adapter_norm_{place}"
+            table |= {f"norm_{place}/scale": f"{prefix}.weight", f"norm_{place}/bias": f"{prefix}.bias"}
     return table
 
 
@@ -132,13 +132,13 @@ def _shapes(size: int, hidden_size: int, norm_before: bool, norm_after: bool) ->
     return {leaf: shapes.get(path, (hidden_size,)) for path, leaf in _table(norm_before, norm_after).items()}
 
 
-def _drop_twins(found: Mapping[tuple[str, int], dict[str, np.ndarray]], where: str) -> None:
+def _drop_duplicate_norms(modules: Mapping[tuple[str, int], dict[str, np.ndarray]], where: str) -> None:
     """Removes the second copies of LayerNorms, in place.
 
     Raises:
       UserError: The two copies of a LayerNorm differ.
     """
-    for (slot, layer), tensors in found.items():
+    for (slot, layer), tensors in modules.items():
         for kind in ("weight", "bias"):
             twin, norm = tensors.pop(f"adapter_down.0.{kind}", None), tensors.get(f"adapter_norm_before.{kind}")
             if twin is not None and norm is not None and not np.array_equal(twin, norm):
@@ -148,25 +148,25 @@ def _drop_twins(found: Mapping[tuple[str, int], dict[str, np.ndarray]], where: s
                 )
 
 
-def _fill_up(
-    found: Mapping[tuple[str, int], dict[str, np.ndarray]],
-    wanted: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
+def _pad_bottlenecks(
+    modules: Mapping[tuple[str, int], dict[str, np.ndarray]],
+    expected_shapes: Mapping[tuple[str, int], dict[str, tuple[int, ...]]],
     widest: int,
 ) -> None:
-    """Zero-pads the bottlenecks and their shapes in ``wanted`` to ``widest``, in place.
+    """Zero-pads the bottlenecks and their shapes in ``expected_shapes`` to ``widest``, in place.
 
-    Tensors that do not have the wanted shape are not padded; the caller reports them.
+    Tensors that do not have the expected shape are not padded; the caller reports them.
     """
-    for place, shapes in wanted.items():
+    for place, shapes in expected_shapes.items():
         for leaf, shape in shapes.items():
             # Only linear layers are padded: the down-projection's rows and bias, and the up-projection's columns.
             axis = {"adapter_down": 0, "adapter_up": 1}.get(leaf.partition(".")[0])
-            tensor = found.get(place, {}).get(leaf)
+            tensor = modules.get(place, {}).get(leaf)
             if axis is None or axis >= len(shape) or tensor is None or tensor.shape != shape or shape[axis] == widest:
                 continue
             filling = [(0, widest - size if number == axis else 0) for number, size in enumerate(shape)]
-            found[place][leaf] = np.pad(tensor, filling)
-            shapes[leaf] = found[place][leaf].shape
+            modules[place][leaf] = np.pad(tensor, filling)
+            shapes[leaf] = modules[place][leaf].shape
 
 
 def _is_invertible(key: str) -> bool:

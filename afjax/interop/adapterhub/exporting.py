@@ -75,7 +75,7 @@ def export_adapterhub(
     if output.exists():
         raise UserError(f"{output} already exists; give --output the name of a new folder.")
     check_can_write(weights)
-    chosen = _choose(store_folder, name, kind)
+    chosen = _kind_to_export(store_folder, name, kind)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
@@ -91,7 +91,7 @@ def export_adapterhub(
         raise UserError(f"{output} cannot be written ({error.strerror or error}); give another --output.") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return [(what, output / path.relative_to(new)) for what, path in written]
+    return [(description, output / path.relative_to(new)) for description, path in written]
 
 
 def _umask() -> int:
@@ -100,21 +100,23 @@ def _umask() -> int:
     return mask
 
 
-def _choose(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
+def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> Kind:
     """The kind of the artefact to export."""
-    there: list[Kind] = [each for each, folder in _FOLDERS.items() if name in store.names(store_folder, folder)]
+    kinds: list[Kind] = [
+        candidate for candidate, folder in _FOLDERS.items() if name in store.names(store_folder, folder)
+    ]
     if kind is not None:
         # If the artefact does not exist, this raises an error that suggests the nearest name.
         store.read_manifest(store_folder, _FOLDERS[kind], name)
         return kind
-    if "adapter" in there and "fusion" in there:
+    if "adapter" in kinds and "fusion" in kinds:
         raise UserError(f'The store {store_folder} has an adapter and a fusion named "{name}"; give --kind.')
-    if not there:
+    if not kinds:
         names = {other for folder in _FOLDERS.values() for other in store.names(store_folder, folder)}
         raise UserError(
             f'Nothing in the store {store_folder} is named "{name}"; it has: {", ".join(sorted(names)) or "nothing"}.'
         )
-    return "fusion" if "fusion" in there else there[0]
+    return "fusion" if "fusion" in kinds else kinds[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,7 @@ class _Writer:
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """Writes an adapter and the head of the same name."""
-        written = self._adapter_alone(name, folder)
+        written = self._adapter_without_head(name, folder)
         if self._has_head("adapters", name):
             written += self.head(name, folder)
         return written
@@ -139,22 +141,22 @@ class _Writer:
         for problem in store.adapter_problems(self.store_folder, loaded.manifest):
             raise UserError(problem)
         members = [str(member["name"]) for member in loaded.manifest.adapters]
-        written = [part for member in members for part in self._adapter_alone(member, folder / member)]
+        written = [part for member in members for part in self._adapter_without_head(member, folder / member)]
         config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
         trunk = loaded.manifest.trunk
-        theirs = ",".join(members)
+        fusion_name = ",".join(members)
         settings, tensors = write_fusion(
             config,
             loaded.params,
-            theirs,
+            fusion_name,
             self._bottleneck(members[0], store.read_manifest(self.store_folder, "adapters", members[0])),
             prefix=model_prefix(trunk),
             num_layers=trunk["num_layers"],
         )
-        own = {**own_fusion(config, name), **_facts(loaded.manifest)}
-        values = envelope(settings, trunk, theirs, adapter_names=members, **{OWN: own})
-        write_part(folder / theirs, FUSION, values, tensors, self.weights)
-        written.append((f"fusion {name}", folder / theirs))
+        own_fields = {**own_fusion(config, name), **_facts(loaded.manifest)}
+        values = envelope(settings, trunk, fusion_name, adapter_names=members, **{OWN: own_fields})
+        write_part(folder / fusion_name, FUSION, values, tensors, self.weights)
+        written.append((f"fusion {name}", folder / fusion_name))
         has_head = self._has_head("fusion", name)
         if has_head:
             written += self.head(name, folder / name)
@@ -179,8 +181,8 @@ class _Writer:
         config = stored_head(values, f'the config of head "{name}"')
         task = _without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
         settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
-        own = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
-        write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own}), tensors, self.weights)
+        own_fields = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
+        write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own_fields}), tensors, self.weights)
         return [(f"head {name}", folder)]
 
     def _has_head(self, kind: str, name: str) -> bool:
@@ -190,10 +192,10 @@ class _Writer:
         """
         if name not in store.names(self.store_folder, "heads"):
             return False
-        main, head = (store.read_manifest(self.store_folder, of_kind, name) for of_kind in (kind, "heads"))
+        main, head = (store.read_manifest(self.store_folder, artefact_kind, name) for artefact_kind in (kind, "heads"))
         return head.belongs_to(main)
 
-    def _adapter_alone(self, name: str, folder: Path) -> list[tuple[str, Path]]:
+    def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)
         trunk = loaded.manifest.trunk
         config = self._bottleneck(name, loaded.manifest)
@@ -205,8 +207,8 @@ class _Writer:
             hidden_size=trunk["hidden_size"],
             num_layers=trunk["num_layers"],
         )
-        own = {**own_adapter(config), **_facts(loaded.manifest)}
-        write_part(folder, ADAPTER, envelope(settings, trunk, name, **{OWN: own}), tensors, self.weights)
+        own_fields = {**own_adapter(config), **_facts(loaded.manifest)}
+        write_part(folder, ADAPTER, envelope(settings, trunk, name, **{OWN: own_fields}), tensors, self.weights)
         return [(f"adapter {name}", folder)]
 
     def _bottleneck(self, name: str, manifest: Manifest) -> AdapterConfig:

@@ -91,10 +91,12 @@ class Part:
     @property
     def own(self) -> Mapping[str, Any]:
         """The fields that afjax added; empty if another program wrote the part."""
-        own = self.envelope.get(OWN) or {}
-        if not isinstance(own, Mapping):
-            raise UserError(f'{self.where}: "{OWN}" is {own!r}, not an object; remove it, or export the part again.')
-        return own
+        own_fields = self.envelope.get(OWN) or {}
+        if not isinstance(own_fields, Mapping):
+            raise UserError(
+                f'{self.where}: "{OWN}" is {own_fields!r}, not an object; remove it, or export the part again.'
+            )
+        return own_fields
 
     @property
     def facts(self) -> Facts:
@@ -183,24 +185,24 @@ def module_tensors(part: Part, kinds: tuple[str, ...]) -> dict[tuple[str, int], 
     Raises:
       UserError: The part has no modules, or the file has tensors of other kinds of modules.
     """
-    found: dict[tuple[str, int], dict[str, np.ndarray]] = {}
-    others, unknown = set(), []
+    modules: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+    other_names, unknown = set(), []
     for key, tensor in part.tensors.items():
         match = _KEY.fullmatch(key)
         if match is None or match[3] not in kinds:
             unknown.append(key)
         elif match[4] != part.name:
-            others.add(match[4])
+            other_names.add(match[4])
         else:
-            found.setdefault((_SLOTS[match[2]], int(match[1])), {})[match[5]] = tensor
+            modules.setdefault((_SLOTS[match[2]], int(match[1])), {})[match[5]] = tensor
     if unknown:
         raise UserError(f"{part.where}: its weights have tensors that belong to no adapter: {shortened(unknown)}.")
-    if not found:
+    if not modules:
         raise UserError(
             f'{part.where} is for "{part.name}", but its weights are for '
-            f"{shortened(others) or 'nothing'}; fetch both files again."
+            f"{shortened(other_names) or 'nothing'}; fetch both files again."
         )
-    return found
+    return modules
 
 
 def stacked(
@@ -231,7 +233,7 @@ def stacked(
                 wrong.append(f"{title} {list(tensor.shape)} (wanted: {list(shape)})")
             else:
                 rows.setdefault((slot, leaf), []).append(tensor.astype(np.float32))
-    extra = [f"layer {layer} {SUBLAYERS[slot]} {leaf}" for (slot, layer), left in found.items() for leaf in left]
+    extra = [f"layer {layer} {SUBLAYERS[slot]} {leaf}" for (slot, layer), unused in found.items() for leaf in unused]
     check_fits(part, missing, extra, wrong)
     return {key: np.stack(tensors) for key, tensors in rows.items()}
 

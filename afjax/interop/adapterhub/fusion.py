@@ -61,12 +61,12 @@ def read_fusion(
     config = _own_config(part) or _config(settings, part.where)
     d = trunk.hidden_size
     layers = adapter_layers(members[-1], trunk.num_layers)
-    found = module_tensors(part, _MODULES)
+    modules = module_tensors(part, _MODULES)
     # The library saves a fusion for every layer, including layers without adapters.
-    found = {(slot, layer): tensors for (slot, layer), tensors in found.items() if layer in layers}
+    modules = {(slot, layer): tensors for (slot, layer), tensors in modules.items() if layer in layers}
     shapes = {leaf: ((d, d) if leaf.endswith("weight") else (d,)) for leaf in _table(config.value).values()}
-    wanted = {(slot, layer): shapes for slot in members[-1].slots for layer in layers}
-    arrays = stacked(part, found, wanted)
+    expected_shapes = {(slot, layer): shapes for slot in members[-1].slots for layer in layers}
+    arrays = stacked(part, modules, expected_shapes)
     leaves = {
         f"{slot}/{path}": arrays[slot, leaf].swapaxes(1, 2) if path.endswith("kernel") else arrays[slot, leaf]
         for slot in members[-1].slots
@@ -194,8 +194,8 @@ def _own_config(part: Part) -> FusionConfig | None:
 def _table(value: bool) -> dict[str, str]:
     """Maps our paths within a slot to the suffixes of the library's tensor names."""
     table = {
-        f"{module}/{ours}": f"{module}.{theirs}"
+        f"{module}/{leaf}": f"{module}.{suffix}"
         for module in ("query", "key")
-        for ours, theirs in (("kernel", "weight"), ("bias", "bias"))
+        for leaf, suffix in (("kernel", "weight"), ("bias", "bias"))
     }
     return {**table, "value/kernel": "value.weight"} if value else table

@@ -69,11 +69,11 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
     settings, modules = _settings(part)
     kind, labels, outputs = _outputs(settings, part.where)
     config = _config(settings, kind, part.where).with_pooling("first")
-    own = part.own
+    own_fields = part.own
     task = TaskConfig(name=name, kind=kind)
-    if own:
-        config = stored_head(own.get("config", {}), f"{part.where}: {OWN}.config")
-        task = from_dict(TaskConfig, own.get("task", {}), f"{part.where}: {OWN}.task")
+    if own_fields:
+        config = stored_head(own_fields.get("config", {}), f"{part.where}: {OWN}.config")
+        task = from_dict(TaskConfig, own_fields.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is right.')
@@ -91,10 +91,10 @@ def read_head(part: Part, name: str, trunk: TrunkConfig) -> ReadHead:
         task=task,
         labels=labels,
         num_outputs=outputs,
-        max_length=_max_length(own, trunk, part.where),
+        max_length=_max_length(own_fields, trunk, part.where),
         metrics=part.facts.metrics,
         seed=part.facts.seed,
-        text_columns=own["text_columns"] if own.get("text_columns") in (1, 2) else None,
+        text_columns=own_fields["text_columns"] if own_fields.get("text_columns") in (1, 2) else None,
     )
 
 
@@ -183,8 +183,8 @@ def own_head(
     }
 
 
-def _max_length(own: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
-    length = own.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))
+def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
+    length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))
     if type(length) is not int:
         raise UserError(f"{where}: {OWN}.max_length is {length!r}; it must be a whole number.")
     return length
@@ -244,10 +244,10 @@ def _labels(settings: Mapping[str, Any], count: int | None, where: str) -> tuple
         return ()
     if not isinstance(given, Mapping):
         raise UserError(f"{where} has label2id={given!r}; it should give each label's number.")
-    by_number = {number: str(label) for label, number in given.items() if type(number) is int}
-    if sorted(by_number) != list(range(len(given))) or count not in (None, len(given)):
+    labels_by_number = {number: str(label) for label, number in given.items() if type(number) is int}
+    if sorted(labels_by_number) != list(range(len(given))) or count not in (None, len(given)):
         raise UserError(f"{where} has label2id={dict(given)}, which does not number {count or 'its'} labels from 0 on.")
-    return tuple(by_number[number] for number in range(len(given)))
+    return tuple(labels_by_number[number] for number in range(len(given)))
 
 
 def _label_ids(labels: tuple[str, ...]) -> dict[str, int] | None:
@@ -262,14 +262,14 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
     if activation not in ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax has {", ".join(ACTIVATIONS)}.')
     rate = dropout_rate(settings, where)
-    ours = ACTIVATIONS[activation]
+    function = ACTIVATIONS[activation]
     if TASK_KINDS[kind].reads == "tokens":
-        return HeadConfig(hidden_layers=hidden, activation=ours, dropout=rate)
+        return HeadConfig(hidden_layers=hidden, activation=function, dropout=rate)
     if settings.get("use_pooler"):
-        return HeadConfig(pooler="trunk", hidden_layers=hidden, activation=ours, dropout=rate)
-    if hidden and ours == "tanh":
+        return HeadConfig(pooler="trunk", hidden_layers=hidden, activation=function, dropout=rate)
+    if hidden and function == "tanh":
         return HeadConfig(pooler="head", hidden_layers=hidden - 1, dropout=rate)
-    return HeadConfig(pooler="none", hidden_layers=hidden, activation=ours, dropout=rate)
+    return HeadConfig(pooler="none", hidden_layers=hidden, activation=function, dropout=rate)
 
 
 def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> list[Tree]:
@@ -278,15 +278,15 @@ def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: Tr
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
     """
-    left = dict(part.tensors)
+    remaining = dict(part.tensors)
     if part.envelope.get("config") is not None:
         # A file may also hold heads whose names start with this head's name.
-        left = {key: tensor for key, tensor in left.items() if key.split(".")[1:2] == [part.name]}
+        remaining = {key: tensor for key, tensor in remaining.items() if key.split(".")[1:2] == [part.name]}
     layers, missing, wrong = [], [], []
     for module in modules:
         size = outputs if module == modules[-1] else trunk.hidden_size
         shapes = {f"{module}.weight": (size, trunk.hidden_size), f"{module}.bias": (size,)}
-        given = {key: left.pop(key, None) for key in shapes}
+        given = {key: remaining.pop(key, None) for key in shapes}
         kernel, bias = given.values()
         if bias is None and kernel is not None and module == modules[-1] and not _has_bias(part):
             bias = np.zeros(size, np.float32)
@@ -298,7 +298,7 @@ def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: Tr
         if kernel is not None and bias is not None:
             kernel, bias = kernel.astype(np.float32), bias.astype(np.float32)
             layers.append({"kernel": np.ascontiguousarray(kernel.T), "bias": bias})
-    check_fits(part, missing, left, wrong)
+    check_fits(part, missing, remaining, wrong)
     return layers
 
 

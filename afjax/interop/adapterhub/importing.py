@@ -78,19 +78,19 @@ def import_adapterhub(
     folder = _find_source(str(source))
     trunk = trunk or _trunk_of(folder)
     if (folder / SETUP).exists():
-        found = _read_setup(folder, trunk, name)
+        imported = _read_setup(folder, trunk, name)
     else:
-        found = _read_folder(folder, trunk, name, store_folder)
-    titles = [f"{artefact.kind}/{artefact.name}" for artefact in found]
-    twice = sorted({title for title in titles if titles.count(title) > 1})
-    if twice:
-        raise UserError(f"{source} has {', '.join(twice)} twice; give a folder whose parts have different names.")
-    there = [artefact for artefact in found if artefact.name in store.names(store_folder, artefact.kind)]
-    kept = [artefact for artefact in there if _is_same(artefact, trunk, store_folder)]
-    taken = there if len(kept) == len(found) else [artefact for artefact in there if artefact not in kept]
-    if taken and not overwrite:
+        imported = _read_folder(folder, trunk, name, store_folder)
+    titles = [f"{artefact.kind}/{artefact.name}" for artefact in imported]
+    repeated = sorted({title for title in titles if titles.count(title) > 1})
+    if repeated:
+        raise UserError(f"{source} has {', '.join(repeated)} twice; give a folder whose parts have different names.")
+    existing = [artefact for artefact in imported if artefact.name in store.names(store_folder, artefact.kind)]
+    same = [artefact for artefact in existing if _is_same(artefact, trunk, store_folder)]
+    clashing = existing if len(same) == len(imported) else [artefact for artefact in existing if artefact not in same]
+    if clashing and not overwrite:
         raise UserError(
-            f'"{taken[0].name}" already exists in {taken[0].kind} of the store {store_folder}; give --name, or '
+            f'"{clashing[0].name}" already exists in {clashing[0].kind} of the store {store_folder}; give --name, or '
             "--overwrite to replace it."
         )
     drafts = [
@@ -101,11 +101,11 @@ def import_adapterhub(
             trunk=trunk.identity(),
             **artefact.details,
         )
-        for artefact in found
-        if overwrite or artefact not in kept
+        for artefact in imported
+        if overwrite or artefact not in same
     ]
     store.save_all(store_folder, drafts, overwrite=overwrite)
-    return found
+    return imported
 
 
 def _is_same(artefact: Imported, trunk: Trunk, store_folder: str | Path) -> bool:
@@ -165,24 +165,24 @@ def _trunk_of(folder: Path) -> Trunk:
 
 def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path) -> list[Imported]:
     """Reads a folder without a setup: an adapter or a fusion with an optional head, or only a head."""
-    found, main = [], name
+    imported, main = [], name
     if (folder / ADAPTER.config).exists():
-        found.append(_read_adapter(folder, trunk, name))
-        main = found[0].name
+        imported.append(_read_adapter(folder, trunk, name))
+        main = imported[0].name
     if (folder / FUSION.config).exists():
         part = read_part(folder, FUSION, trunk.config)
         members = _stored_members(part, trunk, store_folder)
-        found.append(_read_fusion(part, trunk, name, members))
-        main = found[-1].name
+        imported.append(_read_fusion(part, trunk, name, members))
+        main = imported[-1].name
     if (folder / HEAD.config).exists():
-        found.append(_read_head(folder, trunk, name, main))
-    if not found:
+        imported.append(_read_head(folder, trunk, name, main))
+    if not imported:
         parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
         within = (
             f"give one of the folders in it: {files.shortened(parts)}" if parts else "give one that the library saved"
         )
         raise UserError(f"{folder} is not an adapter itself; {within}.")
-    return found
+    return imported
 
 
 def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
@@ -191,20 +191,20 @@ def _read_setup(folder: Path, trunk: Trunk, name: str) -> list[Imported]:
     setup = read_json(path)
     kind, members = _composition(setup.get("adapter_setup"), path)
     adapters = [_read_adapter(folder / member, trunk, name if kind == "Stack" else "") for member in members]
-    found = list(adapters)
+    imported = list(adapters)
     if kind == "Fuse":
         part = read_part(_fusion_folder(folder, members), FUSION, trunk.config)
         trees = {adapter.name: (_architecture(adapter), tree_digest(adapter.params)) for adapter in adapters}
-        found.append(_read_fusion(part, trunk, name, trees))
+        imported.append(_read_fusion(part, trunk, name, trees))
     heads = setup.get("head_setup")
     head_names = [heads] if isinstance(heads, str) else heads
     if head_names is True:
-        found.append(_read_head(folder, trunk, name, found[-1].name))
+        imported.append(_read_head(folder, trunk, name, imported[-1].name))
     elif head_names:
         if not isinstance(head_names, list) or not all(isinstance(head, str) for head in head_names):
             raise UserError(f"{path} has a head_setup that is a composition; afjax takes one head or a list of them.")
-        found += [_read_head(folder / _plain(head, path), trunk, "", "") for head in head_names]
-    return found
+        imported += [_read_head(folder / _plain(head, path), trunk, "", "") for head in head_names]
+    return imported
 
 
 def _composition(composition: Any, path: Path) -> tuple[str, list[str]]:
@@ -237,9 +237,9 @@ def _fusion_folder(folder: Path, members: list[str]) -> Path:
     The folder has the fusion's name, by default the list of its adapters. A setup does not record a custom name
     (``add_adapter_fusion(..., name=...)``), so this function also searches the fusion configs in the other folders.
     """
-    usual = folder / ",".join(members)
-    others = sorted(path.parent for path in folder.glob(f"*/{FUSION.config}") if path.parent != usual)
-    for place in (usual, *others):
+    default_folder = folder / ",".join(members)
+    other_folders = sorted(path.parent for path in folder.glob(f"*/{FUSION.config}") if path.parent != default_folder)
+    for place in (default_folder, *other_folders):
         path = place / FUSION.config
         if path.exists() and member_names(read_json(path), str(path)) == members:
             return place
