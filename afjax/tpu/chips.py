@@ -227,14 +227,14 @@ def _quiet_stderr() -> Iterator[None]:
 
     libtpu would print warnings that the machine has no TPU.
     """
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as captured:
         saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException:
-            kept.seek(0)
-            os.write(saved, kept.read())
+            captured.seek(0)
+            os.write(saved, captured.read())
             raise
         finally:
             os.dup2(saved, 2)

@@ -81,24 +81,24 @@ class Instruction:
 
     def computation(self, attribute: str) -> str | None:
         """The name of the computation under an attribute: ``calls``, ``to_apply``, ``body`` or ``condition``."""
-        found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
-        return found.group(1) if found else None
+        match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
+        return match.group(1) if match else None
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
         """The numbers of an attribute such as ``lhs_contracting_dims={1,2}``, or ``()``."""
-        found = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
-        return tuple(int(number) for number in found.group(1).split(",") if number) if found else ()
+        match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
+        return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
 
     def number(self, attribute: str, default: int) -> int:
         """The number of an attribute such as ``feature_group_count=1``, or ``default``."""
-        found = re.search(rf"\b{attribute}=(\d+)", self.attributes)
-        return int(found.group(1)) if found else default
+        match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
+        return int(match.group(1)) if match else default
 
     @property
     def op_name(self) -> str:
         """The JAX operation it comes from: ``jit(step)/jvp(Encoder)/dot_general``; may be empty."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found.group(1) if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match.group(1) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +118,8 @@ class Computation:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, ordered by parameter number."""
-        found = {int(i.inside): name for name, i in self.instructions.items() if i.opcode == "parameter"}
-        return tuple(found[number] for number in sorted(found))
+        names_by_number = {int(i.inside): name for name, i in self.instructions.items() if i.opcode == "parameter"}
+        return tuple(names_by_number[number] for number in sorted(names_by_number))
 
     @cached_property
     def users(self) -> Mapping[str, list[Instruction]]:
@@ -176,16 +176,16 @@ def parse_module(text: str) -> Module:
             "This is not the text of a compiled program: it has no ENTRY. Give the result of compiled.as_text()."
         )
     counts = [re.search(rf"^HloModule .*\b{field}=(\d+)", text) for field in ("num_partitions", "replica_count")]
-    return Module(computations, entry, math.prod(int(found.group(1)) for found in counts if found))
+    return Module(computations, entry, math.prod(int(match.group(1)) for match in counts if match))
 
 
-def _parse_instruction(name: str, rest: str) -> Instruction:
+def _parse_instruction(name: str, text: str) -> Instruction:
     """Parses an instruction's right-hand side: ``f32[2]{0} add(%a, %b), metadata={...}``."""
-    cut = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    shape, rest = rest[:cut], rest[cut:].lstrip()
-    begin = rest.index("(")
-    end = _closing(rest, begin)
-    opcode, inside, attributes = rest[:begin], rest[begin + 1 : end], rest[end + 1 :]
+    cut = _closing_parenthesis(text, 0) + 1 if text.startswith("(") else text.index(" ")
+    shape, text = text[:cut], text[cut:].lstrip()
+    begin = text.index("(")
+    end = _closing_parenthesis(text, begin)
+    opcode, inside, attributes = text[:begin], text[begin + 1 : end], text[end + 1 :]
     # A constant's value may be a string with any characters, so do not search it for operands.
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inside))
     return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes)
@@ -209,20 +209,20 @@ def _parse_arrays(shape: str) -> tuple[Array, ...]:
     return tuple(arrays)
 
 
-def _closing(text: str, begin: int) -> int:
+def _closing_parenthesis(text: str, begin: int) -> int:
     """Position of the parenthesis that closes the one at ``begin``."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, begin):
-        depth += 1 if found.group() == "(" else -1
+    for parenthesis in re.compile(r"[()]").finditer(text, begin):
+        depth += 1 if parenthesis.group() == "(" else -1
         if not depth:
-            return found.start()
+            return parenthesis.start()
     raise UserError(f'The program\'s text breaks off in the line "{text[:80]}".')
 
 
 def _bits(dtype: str) -> int:
     if dtype in _BITS:
         return _BITS[dtype]
-    found = re.match(r"[a-z]+(\d+)", dtype)
-    if not found:
+    match = re.match(r"[a-z]+(\d+)", dtype)
+    if not match:
         raise UserError(f'The program has arrays of the unknown dtype "{dtype}"; their size is unknown.')
-    return int(found.group(1))
+    return int(match.group(1))

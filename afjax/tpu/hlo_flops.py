@@ -68,10 +68,10 @@ class _WindowDimension:
 
 def _window(attributes: str, rank: int) -> list[_WindowDimension]:
     """Parses ``window={size=2x4 stride=1x3 pad=0_0x3_3 lhs_dilate=2x4}``; if missing, ``rank`` axes of size 1."""
-    found = re.search(r"\bwindow=\{([^}]*)\}", attributes)
-    if not found:
+    match = re.search(r"\bwindow=\{([^}]*)\}", attributes)
+    if not match:
         return [_WindowDimension(1, 1, 0, 1, 1)] * rank
-    fields = dict(part.split("=") for part in found.group(1).split())
+    fields = dict(part.split("=") for part in match.group(1).split())
     sizes = [int(number) for number in fields["size"].split("x")]
 
     def numbers(name: str, default: int) -> list[int]:

@@ -23,8 +23,8 @@ def gather_chain(instruction: Instruction) -> str:
 
     Each of these fusions contains the collective again. The identifier allows counting it once.
     """
-    found = re.search(r'chain_id="([^"]*)"', instruction.attributes)
-    return f"{instruction.number('channel_id', 0)}/{found.group(1)}" if found else ""
+    match = re.search(r'chain_id="([^"]*)"', instruction.attributes)
+    return f"{instruction.number('channel_id', 0)}/{match.group(1)}" if match else ""
 
 
 def group_size(attributes: str, num_devices: int) -> int:
@@ -48,5 +48,5 @@ def group_size(attributes: str, num_devices: int) -> int:
 
 
 def call_target(instruction: Instruction) -> str:
-    found = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
-    return found.group(1) if found else "unknown"
+    match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+    return match.group(1) if match else "unknown"

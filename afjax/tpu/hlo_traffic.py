@@ -24,46 +24,46 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
     match opcode:
         case "dynamic-slice" | "slice" | "gather":
             indices = read[1:] if opcode == "gather" else []
-            return [(read[0], results[0].num_bytes), (results[0], results[0].num_bytes), *_whole(indices)]
+            return [(read[0], results[0].num_bytes), (results[0], results[0].num_bytes), *_full_traffic(indices)]
         case "dynamic-update-slice":
             return [(read[1], read[1].num_bytes), (results[0], read[1].num_bytes)]
         case "scatter":
             # The indices and updates are read, the updated entries are read and written.
             target, places, updates = read[0], read[-2], read[-1]
-            return [*_whole([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
+            return [*_full_traffic([places, updates]), (target, updates.num_bytes), (target, updates.num_bytes)]
         case "slice-start" | "dynamic-slice-start":
             # The results are the operand, the slice, and a flag.
             return [(read[0], results[1].num_bytes), (results[1], results[1].num_bytes)]
         case "copy-start":
-            return _whole([read[0], results[0]])
+            return _full_traffic([read[0], results[0]])
         case "fusion":
             inner = called(module, instruction, "calls")
             reads = [
-                (arrays[0], min(_read_of(module, inner, parameter), arrays[0].num_bytes))
+                (arrays[0], min(_bytes_read(module, inner, parameter), arrays[0].num_bytes))
                 for arrays, parameter in zip(operands, inner.parameters, strict=True)
                 if arrays
             ]
-            return [*reads, *zip(results, _written(module, inner), strict=True)]
+            return [*reads, *zip(results, _bytes_written(module, inner), strict=True)]
     if opcode.endswith("-start"):
         # The results include the operands, so the written bytes are computed from the operands. An all-gather's result
         # is larger by the number of devices.
         share = group_size(instruction.attributes, module.num_devices) if opcode == "all-gather-start" else 1
-        return [*_whole(read), *((array, share * array.num_bytes) for array in read)]
-    return _whole([*read, *results])
+        return [*_full_traffic(read), *((array, share * array.num_bytes) for array in read)]
+    return _full_traffic([*read, *results])
 
 
-def _whole(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
+def _full_traffic(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
     return [(array, array.num_bytes) for array in arrays]
 
 
-def _read_of(module: Module, fused: Computation, name: str) -> int:
+def _bytes_read(module: Module, fused: Computation, name: str) -> int:
     """Bytes of an instruction's result (usually a parameter's) that the other instructions of a fusion read."""
     array = fused.instructions[name].results[0]
     total = 0
     for user in fused.users[name]:
         places = [number for number, operand in enumerate(user.operands) if operand == name]
         if _is_view(module, user):
-            total += _read_of(module, fused, user.name)
+            total += _bytes_read(module, fused, user.name)
             continue
         match user.opcode:
             case "dynamic-slice" | "slice" | "gather" if places == [0]:
@@ -74,7 +74,7 @@ def _read_of(module: Module, fused: Computation, name: str) -> int:
                 total += fused.instructions[user.operands[-1]].results[0].num_bytes
             case "fusion":
                 inner = called(module, user, "calls")
-                total += sum(_read_of(module, inner, inner.parameters[number]) for number in places)
+                total += sum(_bytes_read(module, inner, inner.parameters[number]) for number in places)
             case "tuple":
                 # Passed through without a read.
                 total += 0
@@ -83,17 +83,17 @@ def _read_of(module: Module, fused: Computation, name: str) -> int:
     return min(total, array.num_bytes)
 
 
-def _written(module: Module, fused: Computation) -> list[int]:
+def _bytes_written(module: Module, fused: Computation) -> list[int]:
     """Bytes that a fusion writes of each of its results."""
     root = fused.instructions[fused.root]
     names = root.operands if root.opcode == "tuple" else (fused.root,)
-    return [written for name in names for written in _written_of(module, fused, name)]
+    return [written for name in names for written in _bytes_written_by(module, fused, name)]
 
 
-def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
+def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int]:
     instruction = fused.instructions[name]
     if _is_view(module, instruction):
-        return _written_of(module, fused, instruction.operands[0])
+        return _bytes_written_by(module, fused, instruction.operands[0])
     match instruction.opcode:
         case "parameter":
             # Passed through without a write.
@@ -104,7 +104,7 @@ def _written_of(module: Module, fused: Computation, name: str) -> list[int]:
             # The gathered array is written once, and counted at the fusion that completes the collective.
             return [0 for _ in instruction.results]
         case "fusion":
-            return _written(module, called(module, instruction, "calls"))
+            return _bytes_written(module, called(module, instruction, "calls"))
         case "dynamic-update-slice" | "scatter" if _is_parameter(module, fused, instruction.operands[0]):
             number = 1 if instruction.opcode == "dynamic-update-slice" else -1
             return [fused.instructions[instruction.operands[number]].results[0].num_bytes]

@@ -47,8 +47,8 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
     Raises:
       UserError: The trip count is unknown.
     """
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
-        return int(known.group(1))
+    if recorded := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+        return int(recorded.group(1))
     condition, body = called(module, loop, "condition"), called(module, loop, "body")
     state, trips = start, 0
     while trips <= _MOST_TRIPS:
@@ -113,7 +113,7 @@ def _evaluate(
     computation: Computation,
     instruction: Instruction,
     arguments: tuple[Value, ...],
-    known: dict[str, Value],
+    known_values: dict[str, Value],
 ) -> Value:
     opcode = instruction.opcode
     if not any(not array.dims and array.dtype[0] in "sup" for array in instruction.results):
@@ -121,7 +121,7 @@ def _evaluate(
         return None
 
     def operand(number: int) -> Value:
-        return evaluate(module, computation, instruction.operands[number], arguments, known)
+        return evaluate(module, computation, instruction.operands[number], arguments, known_values)
 
     match opcode:
         case "parameter":
@@ -131,8 +131,8 @@ def _evaluate(
         case "tuple":
             return tuple(operand(number) for number in range(len(instruction.operands)))
         case "get-tuple-element":
-            whole = operand(0)
-            return whole[instruction.number("index", 0)] if isinstance(whole, tuple) else None
+            elements = operand(0)
+            return elements[instruction.number("index", 0)] if isinstance(elements, tuple) else None
         case "fusion" | "call":
             inner = called(module, instruction, "calls" if opcode == "fusion" else "to_apply")
             values = tuple(operand(number) for number in range(len(instruction.operands)))

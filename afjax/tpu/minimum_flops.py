@@ -233,9 +233,9 @@ class _Step:
         d, num = self.model.trunk.hidden_size, len(self._fused())
         projected = self._projected_query(n, live, trained)
         self.dense(n, d, inner + num, trained=False, live=projected)
-        mixed = self.dense(n, inner + num, d, trained=False, live=projected or units)
+        mixture = self.dense(n, inner + num, d, trained=False, live=projected or units)
         if self.model.fusion.value:
-            self.dense(n, d, d, trained=trained, live=mixed)
+            self.dense(n, d, d, trained=trained, live=mixture)
 
     def _projected_query(self, n: int, live: bool, trained: bool) -> bool:
         """Adds ``2 d²`` per token, or in training ``d²`` per token and ``d³`` once, if that is less."""

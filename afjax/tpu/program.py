@@ -197,11 +197,11 @@ def _walk(
       fused: Whether the computation is the body of a fusion, whose intermediate arrays do not go through memory.
       chains: Identifiers of the asynchronous collectives counted so far (:func:`gather_chain`).
     """
-    known: dict[str, Value] = {}
+    known_values: dict[str, Value] = {}
     chains = set() if chains is None else chains
 
     def values(instruction: Instruction) -> tuple[Value, ...]:
-        return tuple(evaluate(module, computation, name, arguments, known) for name in instruction.operands)
+        return tuple(evaluate(module, computation, name, arguments, known_values) for name in instruction.operands)
 
     for instruction in computation.instructions.values():
         opcode = instruction.opcode

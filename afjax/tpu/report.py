@@ -120,7 +120,7 @@ def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | Non
     The two points of the line are the memory of the plan's batch size and of half as many rows. Returns None if not
     even one row per device fits.
     """
-    rows, parts, room = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
+    rows, parts, memory = plan.settings.batch_size, _row_parts(mesh), topology.chip.hbm_bytes
     too_many = None
     while train is None:
         too_many, rows = rows, rows // 2 // parts * parts
@@ -128,18 +128,18 @@ def _fitting_batch(plan: Plan, mesh: Mesh, topology: Topology, train: Step | Non
             return None
         train = train_step(plan.with_batch(rows), mesh, topology)
     # The second point of the line: half as many rows, or twice as many if the batch cannot be halved.
-    others = rows // 2 // parts * parts or 2 * rows
-    other = train_step(plan.with_batch(others), mesh, topology) if others != too_many else None
+    other_rows = rows // 2 // parts * parts or 2 * rows
+    other = train_step(plan.with_batch(other_rows), mesh, topology) if other_rows != too_many else None
     if other is None:
         return rows
-    by_row = (train.program.memory.peak - other.program.memory.peak) / (rows - others)
-    if by_row <= 0:
+    bytes_per_row = (train.program.memory.peak - other.program.memory.peak) / (rows - other_rows)
+    if bytes_per_row <= 0:
         # Memory does not grow between the two batches, so it cannot be extrapolated.
         return rows
-    most = rows + int((room - train.program.memory.peak) / by_row)
+    largest = rows + int((memory - train.program.memory.peak) / bytes_per_row)
     if too_many is not None:
-        most = min(most, too_many - parts)
-    return max(rows, most // parts * parts)
+        largest = min(largest, too_many - parts)
+    return max(rows, largest // parts * parts)
 
 
 # The JSON keys of one step's costs; their values are null if the step does not fit.
@@ -190,7 +190,7 @@ def to_json(found: Report) -> dict[str, Any]:
 
 def _figures(step: Step) -> dict[str, Any]:
     work, memory, line = step.program.work, step.program.memory, step.roofline
-    by_kind = total_by_kind(work.collectives)
+    bytes_by_kind = total_by_kind(work.collectives)
     return {
         "compile_s": step.compile_s,
         "flops_per_chip": work.flops,
@@ -202,8 +202,8 @@ def _figures(step: Step) -> dict[str, Any]:
         "temporary_gb_per_chip": memory.temporaries / 1e9,
         "output_gb_per_chip": (memory.outputs - memory.aliased) / 1e9,
         "hbm_traffic_gb_per_chip": work.hbm_bytes / 1e9,
-        "all_reduce_bytes": by_kind.get("all-reduce", 0),
-        "collective_bytes": by_kind,
+        "all_reduce_bytes": bytes_by_kind.get("all-reduce", 0),
+        "collective_bytes": bytes_by_kind,
         "compute_s": line.compute_s,
         "hbm_s": line.hbm_s,
         "interconnect_s": line.interconnect_s,

@@ -77,8 +77,8 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
     """
     trained = step_shapes(plan, mesh)[0]["trained"]
     if plan.multitask:
-        own = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
-        return sum(own) + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["shared"]))
+        task_bytes = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
+        return sum(task_bytes) + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["shared"]))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
 
 
@@ -87,8 +87,8 @@ def step_shapes(plan: Plan, mesh: Mesh) -> tuple[State, Tree]:
     """Shapes and shardings of the initial training state and of the frozen parameters."""
     params = plan.params()
     if plan.multitask:
-        own = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
-        params = {"trunk": params["trunk"], **own, "fusion": {}}
+        task_params = jax.eval_shape(stack_tasks, [plan.own(task) for task in range(len(plan.kinds))])
+        params = {"trunk": params["trunk"], **task_params, "fusion": {}}
     trained, frozen = jax.eval_shape(functools.partial(split_params, plan.setup), params)
     if plan.multitask:
         shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
