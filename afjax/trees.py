@@ -75,8 +75,8 @@ def _merge_two(first: Mapping[str, Any], second: Mapping[str, Any], path: str) -
     if not first or not second:
         return second or first
     assert type(first) is type(second), f"{path} is a {type(first).__name__} and a {type(second).__name__}"
-    both = {key: _merge_two(first[key], second[key], f"{path}/{key}") for key in first if key in second}
-    return _like(first, {**first, **second, **both})
+    merged = {key: _merge_two(first[key], second[key], f"{path}/{key}") for key in first if key in second}
+    return _like(first, {**first, **second, **merged})
 
 
 def select(tree: Mapping[str, Any], keep: Callable[[str], bool], prefix: str = "") -> Tree:
@@ -146,5 +146,5 @@ def named_key(key: jax.Array, *names: str) -> jax.Array:
 
     Adding an adapter therefore never changes another adapter's initial values.
     """
-    word = hashlib.sha256("/".join(names).encode()).digest()[:4]
-    return jax.random.fold_in(key, int.from_bytes(word, "little"))
+    digest = hashlib.sha256("/".join(names).encode()).digest()[:4]
+    return jax.random.fold_in(key, int.from_bytes(digest, "little"))

@@ -89,11 +89,11 @@ class ExperimentConfig:
         if self.name:
             check_name(self.name, "experiment")
         several = self.recipe in ("multitask", "sequential")
-        wanted, unwanted = ("tasks", "task") if several else ("task", "tasks")
-        if not getattr(self, wanted):
-            raise UserError(f"config.{wanted} is missing; the {self.recipe} recipe needs it.")
-        if getattr(self, unwanted):
-            raise UserError(f"config.{unwanted} is given, but the {self.recipe} recipe takes only config.{wanted}.")
+        expected, excluded = ("tasks", "task") if several else ("task", "tasks")
+        if not getattr(self, expected):
+            raise UserError(f"config.{expected} is missing; the {self.recipe} recipe needs it.")
+        if getattr(self, excluded):
+            raise UserError(f"config.{excluded} is given, but the {self.recipe} recipe takes only config.{expected}.")
         if self.recipe != "fusion" and (self.sources or self.fused):
             raise UserError(
                 f"config.sources and config.fused are the fusion recipe's; this is the {self.recipe} recipe."
@@ -146,6 +146,6 @@ class ExperimentConfig:
 
 
 def _check_distinct(field: str, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"config.{field} has two tasks named {', '.join(twice)}; give each its own name.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UserError(f"config.{field} has two tasks named {', '.join(repeated)}; give each its own name.")

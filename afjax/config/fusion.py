@@ -40,7 +40,7 @@ class FusionConfig:
         check_fields(self, "fusion")
         if self.subset is not None and self.subset < 1:
             raise UserError(f"fusion.subset is {self.subset}; it must be at least 1, or None for all adapters.")
-        rows = [of_layer for of_slot in self.kept or () for of_layer in of_slot]
+        rows = [layer_members for slot_layers in self.kept or () for layer_members in slot_layers]
         if self.kept is not None and (
             len({len(row) for row in rows}) != 1
             or any(len(set(row)) != len(row) or min(row, default=-1) < 0 for row in rows)

@@ -56,11 +56,11 @@ def table(
       numbers: Indices of the columns that hold numbers.
       caption: The table's caption.
     """
-    kind = ["number" if column in numbers else "" for column in range(len(header))]
-    head = tag("tr", *(tag("th", cell, scope="col", class_=of) for cell, of in zip(header, kind, strict=True)))
+    kinds = ["number" if column in numbers else "" for column in range(len(header))]
+    head = tag("tr", *(tag("th", cell, scope="col", class_=kind) for cell, kind in zip(header, kinds, strict=True)))
     body = []
-    for first, *rest in rows:
-        cells = (tag("td", cell, class_=of, dir="auto") for cell, of in zip(rest, kind[1:], strict=True))
+    for first, *other_cells in rows:
+        cells = (tag("td", cell, class_=kind, dir="auto") for cell, kind in zip(other_cells, kinds[1:], strict=True))
         body.append(tag("tr", tag("th", first, scope="row", dir="auto"), *cells))
     return scrolling(tag("table", tag("thead", head), tag("tbody", *body)), caption)
 
@@ -87,5 +87,5 @@ def listed(names: Sequence[str], *, most: int = 6) -> str:
       >>> listed(["a", "b", "c"], most=2)
       'a, b and 1 more'
     """
-    shown = ", ".join(shortened(name, 40) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    listing = ", ".join(shortened(name, 40) for name in names[:most])
+    return listing if len(names) <= most else f"{listing} and {len(names) - most} more"

@@ -139,7 +139,7 @@ class Job:
         """
         if self._service is None:
             return False
-        self._leave(code, sentence, to_others=(code, sentence))
+        self._leave(code, sentence, farewell=(code, sentence))
         return True
 
     def _join(self) -> None:
@@ -167,18 +167,18 @@ class Job:
         self._watcher.start()
         counts = collections.Counter(device.process_index for device in jax.devices())
         if len(set(counts.values())) > 1:
-            by_host = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
-            raise UserError(f"The hosts have different numbers of devices ({by_host}); use hosts with equal numbers.")
+            listing = ", ".join(f"host {host}: {count}" for host, count in sorted(counts.items()))
+            raise UserError(f"The hosts have different numbers of devices ({listing}); use hosts with equal numbers.")
 
     def _end_unless_joined(self, joined: threading.Event) -> None:
         """Reports that this host is waiting for others, and exits the process if that takes too long."""
-        where = f" at {self._address[0]}" if self._address[0] else ""
+        place = f" at {self._address[0]}" if self._address[0] else ""
         if joined.wait(QUIET_SECONDS):
             return
-        _say(f"Waiting{where} for the other hosts of this run, for {JOIN_SECONDS} s at most.")
+        _say(f"Waiting{place} for the other hosts of this run, for {JOIN_SECONDS} s at most.")
         if not joined.wait(JOIN_SECONDS - QUIET_SECONDS):
             _say(
-                f"afjax: The hosts of this run did not all join{where} in {JOIN_SECONDS} s; start the same command on "
+                f"afjax: The hosts of this run did not all join{place} in {JOIN_SECONDS} s; start the same command on "
                 "all of them, each with its own --process_id if you give one, and see that they reach that address."
             )
             self._stop_shell()
@@ -195,7 +195,7 @@ class Job:
             # Read it again: in the meantime, another host may have ended with a more precise reason.
             code, sentence = self._service.reason() or (HOST_LOST, "another host has ended.")
             # The newline ends the line of a progress bar.
-            self._leave(code, sentence, to_others=(code, ""), before="\n")
+            self._leave(code, sentence, farewell=(code, ""), prefix="\n")
 
     def _end_with(self, error: BaseException) -> None:
         """Ends this process because of an exception, if it is one of several hosts."""
@@ -205,23 +205,23 @@ class Job:
         if is_runtime_error(error):
             # Another host was lost. It may have left its reason.
             if (reason := self._service.reason()) is not None:
-                self._leave(*reason, to_others=(reason[0], ""))
+                self._leave(*reason, farewell=(reason[0], ""))
             first = str(error).partition("\n")[0]
             lost = (
                 f"another host of this run was lost ({first}); start the same command again on all hosts to resume "
                 "from the last checkpoint."
             )
-            self._leave(HOST_LOST, lost, to_others=(HOST_LOST, lost))
+            self._leave(HOST_LOST, lost, farewell=(HOST_LOST, lost))
         if (explained := self._explain(error)) is not None:
-            self._leave(*explained, to_others=explained)
+            self._leave(*explained, farewell=explained)
         # This host's log has the full traceback. The other hosts' logs refer to it.
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
         first = f"{type(error).__name__}: {error}".partition("\n")[0]
         sentence = f"this host failed with {first}; its log has the traceback."
-        self._leave(1, sentence, to_others=(HOST_LOST, sentence))
+        self._leave(1, sentence, farewell=(HOST_LOST, sentence))
 
-    def _leave(self, code: int, sentence: str, *, to_others: tuple[int, str], before: str = "") -> None:
+    def _leave(self, code: int, sentence: str, *, farewell: tuple[int, str], prefix: str = "") -> None:
         me = threading.get_ident()
         if not self._lock.acquire(blocking=False):
             while self._ending != me:
@@ -232,12 +232,12 @@ class Job:
         try:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
-            _say(f"{before}afjax: {' '.join(sentence.split())}")
+            _say(f"{prefix}afjax: {' '.join(sentence.split())}")
             self._stop_shell()
             # Silence stderr, so that the message stays last even if another host dies and the runtime aborts this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             assert self._service is not None
-            self._service.farewell(*to_others)
+            self._service.farewell(*farewell)
         finally:
             os._exit(code)
 
@@ -304,9 +304,9 @@ class _Service:
     def _wait(self, folder: str, hosts: set[int], seconds: float) -> set[int]:
         """Waits for a bounded time until all given hosts are in a folder; returns the hosts that are."""
         end = time.monotonic() + seconds
-        while not hosts <= (there := self._read(folder, must=True).keys()) and time.monotonic() < end:
+        while not hosts <= (present := self._read(folder, must=True).keys()) and time.monotonic() < end:
             time.sleep(0.05)
-        return hosts & there
+        return hosts & present
 
     def _read(self, folder: str, *, must: bool = False) -> dict[int, tuple[int, str]]:
         """Returns ``{host: (code, sentence)}``. If the service does not answer: raises if ``must``, else empty."""
@@ -328,9 +328,9 @@ def _say(text: str) -> None:
 
 def _on_cloud_tpu() -> bool:
     """Whether this machine has TPU chips that JAX will use."""
-    wanted = os.environ.get("JAX_PLATFORMS") or "tpu"
+    platforms = os.environ.get("JAX_PLATFORMS") or "tpu"
     chips = any(os.path.exists(path) for path in ("/dev/accel0", "/dev/vfio/0"))
-    return "tpu" in wanted and chips and importlib.util.find_spec("libtpu") is not None
+    return "tpu" in platforms and chips and importlib.util.find_spec("libtpu") is not None
 
 
 def several_hosts() -> bool:
@@ -365,9 +365,9 @@ def all_hosts_or_raise() -> Iterator[None]:
     except Exception as raised:
         error = raised
     if several_hosts():
-        told = _gather_text((str(error) or type(error).__name__) if error else "")
-        if error is None and any(told):
-            host, sentence = next((host, sentence) for host, sentence in enumerate(told) if sentence)
+        messages = _gather_text((str(error) or type(error).__name__) if error else "")
+        if error is None and any(messages):
+            host, sentence = next((host, sentence) for host, sentence in enumerate(messages) if sentence)
             error = UserError(f"On host {host}: {sentence}")
     if error is not None:
         raise error
@@ -383,7 +383,7 @@ def check_same(what: Mapping[str, str]) -> None:
         return
     for name, digest in what.items():
         digests = _gather_text(digest)
-        other = [str(host) for host, found in enumerate(digests) if found != digests[0]]
+        other = [str(host) for host, host_digest in enumerate(digests) if host_digest != digests[0]]
         if other:
             raise UserError(
                 f"Hosts differ in {name}: host {', '.join(other)} from host 0; start the same command, from the same "
@@ -418,4 +418,4 @@ def _gather_text(text: str) -> list[str]:
     encoded = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
     sent[: len(encoded)] = encoded
     received = np.asarray(multihost_utils.process_allgather(sent)).reshape(jax.process_count(), _LONGEST)
-    return [bytes(of_host).rstrip(b"\0").decode(errors="replace") for of_host in received]
+    return [bytes(host_bytes).rstrip(b"\0").decode(errors="replace") for host_bytes in received]

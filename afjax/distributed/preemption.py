@@ -45,11 +45,11 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         if leave is None or not leave(PREEMPTED, sentence):
             raise PreemptionError(sentence)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 class Preemption:
@@ -70,7 +70,7 @@ class Preemption:
 
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._hear)
+            self._before = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ class Preemption:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._heard = True
 
     def ask(self) -> Any:

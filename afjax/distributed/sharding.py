@@ -121,8 +121,8 @@ def _axis_names(path: str) -> tuple[str, ...]:
     root = next((index for index, part in enumerate(parts) if part in AXIS_NAMES), None)
     if root is None:
         return ()
-    behind = "/".join(parts[root + 1 :])
-    return next((names for pattern, names in AXIS_NAMES[parts[root]] if re.fullmatch(pattern, behind)), ())
+    suffix = "/".join(parts[root + 1 :])
+    return next((names for pattern, names in AXIS_NAMES[parts[root]] if re.fullmatch(pattern, suffix)), ())
 
 
 def tree_sharding(tree: Any, mesh: Mesh) -> Any:
@@ -168,8 +168,8 @@ def replicate(x: jax.Array) -> jax.Array:
 
 def _constrained(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
-    ours = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
-    return jax.lax.with_sharding_constraint(x, spec) if ours else x
+    on_mesh = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
+    return jax.lax.with_sharding_constraint(x, spec) if on_mesh else x
 
 
 def num_parts() -> int:

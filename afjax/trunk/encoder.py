@@ -83,8 +83,8 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
     """
 
     def cast(path: str, leaf: Any) -> Any:
-        kept = "norm/" in path or path.startswith("pooler/")
-        return leaf if kept else leaf.astype(jnp.dtype(dtype), copy=False)
+        keeps_dtype = "norm/" in path or path.startswith("pooler/")
+        return leaf if keeps_dtype else leaf.astype(jnp.dtype(dtype), copy=False)
 
     return map_with_path(cast, trunk)
 
@@ -142,17 +142,17 @@ def encode(
     # the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
-    of_all = (batch["mask"], slots.shared)
+    shared_inputs = (batch["mask"], slots.shared)
 
     def run_layer(
         x: Array,
-        of_layer: tuple[Tree, Tree, LayerKeys],
-        of_all: tuple[Array, Any],
+        layer_inputs: tuple[Tree, Tree, LayerKeys],
+        shared_inputs: tuple[Array, Any],
         *,
         filled: bool,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
-        (params, contents, layer_keys), (mask, shared) = of_layer, of_all
+        (params, contents, layer_keys), (mask, shared) = layer_inputs, shared_inputs
         output: Any = EncoderLayer(config).apply(
             {"params": params},
             x,
@@ -171,8 +171,12 @@ def encode(
     for segment in _segments(trunk, slots, looped=options.scan_layers):
         if segment.looped:
             run = compiled_layer(looped=True, filled=segment.filled)
-            of_each = (segment.params, segment.contents, _take(keys, segment.first, segment.first + segment.depth))
-            x, stacked = loop_over_layers(run, x, of_each, of_all)
+            stacked_inputs = (
+                segment.params,
+                segment.contents,
+                _slice(keys, segment.first, segment.first + segment.depth),
+            )
+            x, stacked = loop_over_layers(run, x, stacked_inputs, shared_inputs)
             attention_maps.append(stacked)
             continue
         layers = zip(segment.params, segment.contents, strict=True)
@@ -180,8 +184,8 @@ def encode(
             last = index == config.num_layers - 1
             run = compiled_layer(looped=False, filled=segment.filled, first_token_only=first_token_only and last)
             layer_keys = jax.tree.map(lambda leaf, i=index: leaf[i], keys)
-            x, attention = run(x, (params, contents, layer_keys), of_all)
-            attention_maps.append({name: of_slot[None] for name, of_slot in attention.items()})
+            x, attention = run(x, (params, contents, layer_keys), shared_inputs)
+            attention_maps.append({name: slot_attention[None] for name, slot_attention in attention.items()})
     if first_token_only:
         return x[:, :1], {}
     return x, _concatenate(attention_maps)
@@ -235,17 +239,17 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
         for layers in [group] if isinstance(group, UnstackedLayers) else stacks(group):
             depth = num_layers(layers)
             in_loop = looped and depth > 1
-            by_layer = [] if in_loop else each_layer(layers)
+            layer_params = [] if in_loop else each_layer(layers)
             for begin, end, filled in _runs(first, first + depth, slots.layers):
                 contents: Any = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
                 num_filled += end - begin if filled else 0
                 if in_loop:
                     yield _Segment(
-                        begin, end - begin, filled, True, _take(layers, begin - first, end - first), contents
+                        begin, end - begin, filled, True, _slice(layers, begin - first, end - first), contents
                     )
                 else:
                     held = each_layer(contents) if filled else [{}] * (end - begin)
-                    yield _Segment(begin, end - begin, filled, False, by_layer[begin - first : end - first], held)
+                    yield _Segment(begin, end - begin, filled, False, layer_params[begin - first : end - first], held)
             first += depth
 
 
@@ -261,11 +265,11 @@ def _layer_range(layers: Layers, begin: int, end: int) -> Layers:
     if isinstance(layers, UnstackedLayers):
         return UnstackedLayers({str(index): layers[str(begin + index)] for index in range(end - begin)})
     assert not isinstance(layers, LoopedLayers), "contents of slots are stacked or unstacked"
-    sliced: Tree = _take(layers, begin, end)
+    sliced: Tree = _slice(layers, begin, end)
     return sliced
 
 
-def _take(tree: Any, begin: int, end: int) -> Any:
+def _slice(tree: Any, begin: int, end: int) -> Any:
     """Slices every leaf ``[begin:end]``; returns the leaf itself if the slice is the full leaf."""
     return jax.tree.map(lambda leaf: leaf if (begin, end) == (0, leaf.shape[0]) else leaf[begin:end], tree)
 

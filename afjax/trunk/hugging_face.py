@@ -57,8 +57,8 @@ class _Number:
         return bool(self.low <= value < self.below) and not (self.open_low and value == self.low)
 
 
-def _size(ours: str, most: int = 2**31 - 1) -> _Number:
-    return _Number(ours=ours, low=1, below=most + 1, whole=True)
+def _size(field: str, limit: int = 2**31 - 1) -> _Number:
+    return _Number(ours=field, low=1, below=limit + 1, whole=True)
 
 
 # Name in config.json -> allowed values.
@@ -66,7 +66,7 @@ _NUMBERS = {
     "vocab_size": _size("vocab_size"),
     "hidden_size": _size("hidden_size"),
     # Far more than any encoder has. Some commands loop over the layers before any weights have been read.
-    "num_hidden_layers": _size("num_layers", most=10_000),
+    "num_hidden_layers": _size("num_layers", limit=10_000),
     "num_attention_heads": _size("num_heads"),
     "intermediate_size": _size("intermediate_size"),
     "max_position_embeddings": _size("max_positions"),
@@ -92,8 +92,8 @@ _POOLER = {
     "pooler.dense.bias": ("pooler/bias", False),
 }
 _LAYER = {
-    f"{theirs}.{kind}": (f"layers/{ours}/{leaf}", kind == "weight" and leaf == "kernel")
-    for theirs, ours, leaves in (
+    f"{name}.{kind}": (f"layers/{path}/{leaf}", kind == "weight" and leaf == "kernel")
+    for name, path, leaves in (
         ("attention.self.query", "attention/query", ("kernel", "bias")),
         ("attention.self.key", "attention/key", ("kernel", "bias")),
         ("attention.self.value", "attention/value", ("kernel", "bias")),
@@ -142,8 +142,8 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
     """
     family = values.get("model_type")
     if not isinstance(family, str) or family not in ENCODER_FAMILIES:
-        known = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
-        raise UserError(f'{where} describes a "{family}" model; afjax supports {known} encoders.')
+        families = " and ".join(f'"{name}"' for name in ENCODER_FAMILIES)
+        raise UserError(f'{where} describes a "{family}" model; afjax supports {families} encoders.')
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise UserError(
             f"{where} describes a decoder or relative positions; afjax supports plain BERT/RoBERTa encoders."
@@ -181,7 +181,7 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     Equivalent config files give the same values: defaults are filled in, and an activation with several names gets the
     first one.
     """
-    activation = next(name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
+    activation = next(name for name, value in _ACTIVATIONS.items() if value == config.activation)
     numbers = {name: getattr(config, number.ours) for name, number in _NUMBERS.items()}
     return {"model_type": config.family, **numbers, "hidden_act": activation, "pad_token_id": config.pad_id}
 
@@ -264,12 +264,12 @@ def from_hugging_face(tensors: Mapping[str, np.ndarray], config: TrunkConfig, *,
     """
     named = {_plain_name(name, config.family): np.asarray(tensor) for name, tensor in tensors.items()}
     # Only weights are checked: buffers such as position_ids are integers.
-    whole = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
-    whole += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
-    if whole:
+    integers = [name for name, tensor in named.items() if name in _WEIGHTS and tensor.dtype.kind in "biu"]
+    integers += [name for name, tensor in named.items() if _LAYER_NAME.match(name) and tensor.dtype.kind in "biu"]
+    if integers:
         raise UserError(
-            f"The weights in {where} are not floating-point numbers ({whole[0]}: {named[whole[0]].dtype.name}); fetch "
-            "the trunk again."
+            f"The weights in {where} are not floating-point numbers ({integers[0]}: {named[integers[0]].dtype.name}); "
+            "fetch the trunk again."
         )
     check_num_layers(config, {match[1] for name in named if (match := _LAYER_NAME.match(name))}, where)
     table = dict(_EMBEDDINGS)
@@ -355,10 +355,10 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
 
 
 def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
-    wanted = flatten(jax.eval_shape(lambda: init_trunk(jax.random.key(0), config)))
+    expected = flatten(jax.eval_shape(lambda: init_trunk(jax.random.key(0), config)))
     wrong = [
         f"{path} {list(leaves[path].shape) if path in leaves else 'uneven'} (config: {list(leaf.shape)})"
-        for path, leaf in wanted.items()
+        for path, leaf in expected.items()
         if not (path.startswith("pooler/") and path not in leaves)
         and (path not in leaves or leaves[path].shape != leaf.shape)
     ]

@@ -54,13 +54,13 @@ def encode_under_masks(
         branches, length = x.shape[1:3]
         # Rows come before branches, so that rows sharded over devices stay on their device.
         x = shard_rows(x.reshape(num_rows * branches, length, -1))
-        on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
+        is_on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else {}
         x, _ = EncoderLayer(config).apply(
             {"params": params},
             x,
             jnp.repeat(batch["mask"], branches, axis=0),
-            slots={name: functools.partial(_switched_slot, slot, on) for name, slot in layer_slots.items()},
+            slots={name: functools.partial(_switched_slot, slot, is_on) for name, slot in layer_slots.items()},
             first_token_only=first_token_only and index == config.num_layers - 1,
         )
         x = x.reshape(num_rows, branches, *x.shape[1:])
@@ -75,16 +75,18 @@ def _branches(layer_masks: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarra
       each branch's slots are on, ``[branches]``. The last layer's branch of each mask, ``[masks]``.
     """
     parents, switches = [], []
-    at = np.zeros(len(layer_masks), int)
-    for of_layer in layer_masks.T:
-        branches, at = np.unique(np.stack([at, of_layer], axis=1), axis=0, return_inverse=True)
+    branch_of_mask = np.zeros(len(layer_masks), int)
+    for layer_switches in layer_masks.T:
+        branches, branch_of_mask = np.unique(
+            np.stack([branch_of_mask, layer_switches], axis=1), axis=0, return_inverse=True
+        )
         parents.append(branches[:, 0])
         switches.append(branches[:, 1].astype(bool))
-        at = at.reshape(-1)
-    return parents, switches, at
+        branch_of_mask = branch_of_mask.reshape(-1)
+    return parents, switches, branch_of_mask
 
 
-def _switched_slot(slot: Slot, on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
-    """Runs a slot in the rows where ``on`` (bool ``[rows, 1, 1]``) is True, and an empty slot in the others."""
+def _switched_slot(slot: Slot, is_on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
+    """Runs a slot in the rows where ``is_on`` (bool ``[rows, 1, 1]``) is True, and an empty slot in the others."""
     output, attention = slot(sublayer)
-    return jnp.where(on, output, plain_slot(sublayer)[0]), attention
+    return jnp.where(is_on, output, plain_slot(sublayer)[0]), attention

@@ -274,9 +274,9 @@ def _minilm_folder() -> Path:
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
     with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
-        raise UserError(f"{weights} has SHA-256 {found}, not that of the published model; reinstall the package.")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != MINILM_SHA256:
+        raise UserError(f"{weights} has SHA-256 {digest}, not that of the published model; reinstall the package.")
     return folder
 
 
@@ -284,12 +284,12 @@ def _download(name: str) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    wanted = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
-    wanted += _EMBEDDING_FILES
+    patterns = ["config.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
+    patterns += _EMBEDDING_FILES
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, "pytorch_model.bin"]))
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
         return folder
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(

@@ -70,5 +70,5 @@ def size_pooling(name: str) -> Pooling:
     Raises:
       UserError: The folder's file is damaged, or it specifies a pooling that afjax does not support.
     """
-    own = _POOLINGS.get(name) if name in SIZES else read_pooling(Path(name))
-    return own or "first"
+    pooling = _POOLINGS.get(name) if name in SIZES else read_pooling(Path(name))
+    return pooling or "first"

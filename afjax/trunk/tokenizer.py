@@ -102,13 +102,13 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
 def _import_transformers() -> Any:
     """Imports transformers without its warning that PyTorch is missing; afjax does not need PyTorch."""
     variable = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    before = os.environ.get(variable)
+    previous = os.environ.get(variable)
     os.environ[variable] = "1"
     try:
         import transformers
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[variable]
         else:
-            os.environ[variable] = before
+            os.environ[variable] = previous
     return transformers
