@@ -38,8 +38,8 @@ def architecture_name(adapter: Adapter) -> str:
 
     Presets are compared without their sizes, activation and initialization.
     """
-    same = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
-    return same[0] if same else adapter.kind
+    presets = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
+    return presets[0] if presets else adapter.kind
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:

@@ -33,19 +33,19 @@ def command(
     * repeat the method's run on another task with the task replaced,
     * train the method with ``configs/baselines.py``.
     """
-    for begun in collection.unfinished:
-        if (begun.task, begun.method, begun.seed) == (task, method, seed):
-            return _line([f"--config={begun.folder / CONFIG}", f"--workdir={begun.folder}"])
-    same = [cells[task, method]] if (task, method) in cells else []
-    same += [cell for (_, name), cell in cells.items() if name == method]
-    donors = [record for cell in same for record in cell.records if record.config is not None]
-    like = next(record for record in collection.records if record.task == task)
+    for unfinished_run in collection.unfinished:
+        if (unfinished_run.task, unfinished_run.method, unfinished_run.seed) == (task, method, seed):
+            return _line([f"--config={unfinished_run.folder / CONFIG}", f"--workdir={unfinished_run.folder}"])
+    method_cells = [cells[task, method]] if (task, method) in cells else []
+    method_cells += [cell for (_, name), cell in cells.items() if name == method]
+    donors = [record for cell in method_cells for record in cell.records if record.config is not None]
+    example = next(record for record in collection.records if record.task == task)
     if donors:
-        return _donor_command(donors[0], like.task_config, method, seed)
+        return _donor_command(donors[0], example.task_config, method, seed)
     if not is_baseline(method):
         return None
     with_config = [record for record in collection.records if record.config is not None]
-    return _baseline_command(like, with_config[0].config if with_config else None, method, seed)
+    return _baseline_command(example, with_config[0].config if with_config else None, method, seed)
 
 
 def is_baseline(method: str) -> bool:
@@ -93,14 +93,14 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     return _line([f"--config={path}", *overrides(donor_config, config), f"--workdir={workdir}", *flags])
 
 
-def _baseline_command(like: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
+def _baseline_command(example: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
-    plain = to_dict(TaskConfig(name=like.task))
+    plain = to_dict(TaskConfig(name=example.task))
     # Always pass the source, even if it is empty: the file has a default source.
-    flags = [f"--config.task.source={_text(like.task_config.source)}"]
+    flags = [f"--config.task.source={_text(example.task_config.source)}"]
     flags += [
         f"--config.task.{path}={_text(value)}"
-        for path, value in _leaves(to_dict(like.task_config))
+        for path, value in _leaves(to_dict(example.task_config))
         if dict(_leaves(plain))[path] != value and path != "source"
     ]
     if known_config is not None:
@@ -109,9 +109,9 @@ def _baseline_command(like: RunRecord, known_config: ExperimentConfig | None, me
             f"--config.train.max_length={known_config.train.max_length}",
         ]
     else:
-        flags.append(f"--config.trunk={_text(like.trunk_name)}")
-    workdir = _new_workdir(like.folder, f"{like.task}-{method}-seed{seed}")
-    config = f"--config=configs/baselines.py:method={name},task={like.task}{layers}"
+        flags.append(f"--config.trunk={_text(example.trunk_name)}")
+    workdir = _new_workdir(example.folder, f"{example.task}-{method}-seed{seed}")
+    config = f"--config=configs/baselines.py:method={name},task={example.task}{layers}"
     return _line([config, *flags, f"--config.seed={seed}", f"--workdir={workdir}"])
 
 

@@ -161,14 +161,14 @@ def arrows(grid: Grid) -> Table:
         header,
         rows,
         dataclasses.replace(grid, methods=tuple(used)),
-        first=(note, *_uneven(grid, pairs)),
+        first=(note, *_uneven_seeds_note(grid, pairs)),
     )
     return dataclasses.replace(
         table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
     )
 
 
-def _uneven(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
+def _uneven_seeds_note(grid: Grid, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """A sentence on the pairs whose means are over different seeds, if there are any."""
     uneven = [
         f"{method} and {other} on {task}"
@@ -196,7 +196,7 @@ def differences(grid: Grid) -> Table:
         changes = [_difference(grid, task, method, "full") for method in methods]
         rows.append((_task(task, grid), *(GAP if change is None else f"{change:+.2f}" for change in changes)))
         data += [(task, method, change) for method, change in zip(methods, changes, strict=True)]
-    notes = _uneven(grid, [(method, "full") for method in methods])
+    notes = _uneven_seeds_note(grid, [(method, "full") for method in methods])
     table = _table("Dev scores minus full fine-tuning's", ("task", *methods), rows, grid, first=notes)
     return dataclasses.replace(table, data_header=("task", "method", "difference_to_full"), data=tuple(data))
 
@@ -237,7 +237,11 @@ def pals(grid: Grid) -> Table:
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
     table = _table(
-        "Parameters of all tasks together, and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown(grid))
+        "Parameters of all tasks together, and dev scores",
+        header,
+        rows,
+        grid,
+        first=(_PARAMETERS, *_unknown_sizes_note(grid)),
     )
     return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
 
@@ -255,7 +259,7 @@ def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tu
     return dataclasses.replace(table, data_header=(*names, _DATA[0], *_DATA[2:]), data=rows)
 
 
-def _unknown(grid: Grid) -> list[str]:
+def _unknown_sizes_note(grid: Grid) -> list[str]:
     """A note on the runs whose parameters are unknown, with a remedy, if there are any."""
     records = [record for method in grid.methods for cell in grid.row(method) for record in cell.records[:1]]
     folders = [str(record.folder) for record in records if record.own_parameters is None]
@@ -284,7 +288,7 @@ def houlsby(grid: Grid) -> Table:
         rows.append((method, *sizes, *texts, _mean(grid, method)))
         columns[method] = (method, total, trained)
     header = ("method", "total", "trained/task", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table("Parameters and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown(grid)))
+    table = _table("Parameters and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
     return _with_columns(table, ("method", "total_relative", "trained_per_task_relative"), columns)
 
 
@@ -351,8 +355,8 @@ def missing(grid: Grid) -> dict[tuple[str, str], list[str]]:
     for task in grid.tasks:
         for method in grid.methods:
             finished_seeds = _seeds_of(grid.cells, task, method)
-            lacking = [seed for seed in grid.seeds[task] if seed not in finished_seeds]
-            lines = [command(grid.collection, grid.cells, task, method, seed) for seed in lacking]
+            missing_seeds = [seed for seed in grid.seeds[task] if seed not in finished_seeds]
+            lines = [command(grid.collection, grid.cells, task, method, seed) for seed in missing_seeds]
             if commands := [line for line in lines if line is not None]:
                 commands_by_cell[task, method] = commands
     return commands_by_cell

@@ -112,9 +112,9 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
         folders = _search(workdir, _DEPTH)
         experiments = [_experiment(folder, folder.relative_to(workdir).as_posix()) for folder in folders]
     if not any(experiment.results for experiment in experiments):
-        begun = f" ({len(experiments)} started)" if experiments else ""
+        started = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(
-            f"{workdir} has no finished run{begun}; give --workdir the folder of a finished run (of afjax train, "
+            f"{workdir} has no finished run{started}; give --workdir the folder of a finished run (of afjax train, "
             "afjax sweep, or a recipe called from Python). For a run from Python of an earlier version, call "
             "the recipe again with the same arguments: it does not train again, and writes what reports need."
         )

@@ -135,14 +135,14 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
     settings = dict(task)
     data_dir, preset = str(settings.pop("data_dir", "")), str(settings.pop("preset", settings.get("name")))
     try:
-        known = to_dict(find_task(preset, data_dir))
+        known_settings = to_dict(find_task(preset, data_dir))
     except UserError:
         if needs_data or preset.endswith(".toml"):
             raise
-        known = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
+        known_settings = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
     if isinstance(settings.get("span"), Mapping):
-        settings["span"] = {**known["span"], **settings["span"]}
-    return {**known, **settings}
+        settings["span"] = {**known_settings["span"], **settings["span"]}
+    return {**known_settings, **settings}
 
 
 def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,8 +106,8 @@ def _test_jobs(
     absent = [entry for entry, task in sources if task is None]
     problems = []
     if headless:
-        missing = _either(name_of[task] for task in headless)
-        problems.append(f"the store {store_folder} has no head {missing} ({_has(heads)})")
+        missing = _alternatives(name_of[task] for task in headless)
+        problems.append(f"the store {store_folder} has no head {missing} ({_heads_note(heads)})")
     if absent:
         problems.append(f"{data_dir} has no {', '.join(entry.rows_file for entry in absent)}")
     if problems and not (partial and any(task and entry.head not in headless for entry, task in sources)):
@@ -175,8 +175,8 @@ def _squad_job(chosen: Sequence[Entry], store_folder: str, data_dir: Path, names
     stored = [name for name in allowed if name in heads]
     if not stored:
         raise UserError(
-            f"The store {store_folder} has no head {_either(allowed)} ({_has(heads)}); train it, or name another with "
-            "--names."
+            f"The store {store_folder} has no head {_alternatives(allowed)} ({_heads_note(heads)}); train it, or name "
+            "another with --names."
         )
     if len(stored) > 1:
         raise UserError(
@@ -219,9 +219,9 @@ def _check_head(store_folder: str, name: str, task: str) -> TaskConfig:
     return trained
 
 
-def _either(names: Iterable[str]) -> str:
+def _alternatives(names: Iterable[str]) -> str:
     return " or ".join(f'"{name}"' for name in names)
 
 
-def _has(heads: Sequence[str]) -> str:
+def _heads_note(heads: Sequence[str]) -> str:
     return f"it has {', '.join(heads) or 'none'}"

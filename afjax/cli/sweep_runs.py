@@ -92,11 +92,11 @@ def run_sweep(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:
                 continue
             begin = time.monotonic()
             outcome, failure = _train(sweep, run, workdir)
-            took, waiting = time.monotonic() - begin, waiting - 1
+            elapsed, waiting = time.monotonic() - begin, waiting - 1
             # Failed runs may end early, so they are not used to estimate the remaining time.
-            seconds += [] if failure else [took]
+            seconds += [] if failure else [elapsed]
             remaining = f"; about {duration(statistics.mean(seconds) * waiting)} left" if seconds and waiting else ""
-            print(f"{place}: {failure or _score(outcome)} ({duration(took)}{remaining})", file=sys.stderr)
+            print(f"{place}: {failure or _score(outcome)} ({duration(elapsed)}{remaining})", file=sys.stderr)
             outcomes[run.name] = outcome
             _write_tables(sweep, outcomes, workdir)
     except OSError as error:

@@ -118,7 +118,7 @@ def show_lines(
         "task": {
             "name": task.name,
             "kind": task.kind,
-            "about": _about(task),
+            "about": _official_description(task),
             "head": _head(task, rows[first].label_names),
             "metric": task.main_metric,
             "labels": list(rows[first].label_names),
@@ -187,7 +187,7 @@ def _is_large(files: Sequence[str]) -> bool:
     return any(path.is_dir() or (path.is_file() and path.stat().st_size > LARGE_FILE) for path in paths)
 
 
-def _about(task: TaskConfig) -> str:
+def _official_description(task: TaskConfig) -> str:
     """The description of an official task; empty for other tasks."""
     if source_kind(task.source) is official.KIND:
         return OFFICIAL[official.split_official(task.source)[0]].about
@@ -268,8 +268,8 @@ def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list
             lines += _entry(name, f'"{printable(text)}"')
         else:
             for place, choice in enumerate(text):
-                called = printable(labels[place], 3) if place < len(labels) else str(place)
-                lines += _entry(f"choice {called}", f'"{printable(choice)}"')
+                choice_name = printable(labels[place], 3) if place < len(labels) else str(place)
+                lines += _entry(f"choice {choice_name}", f'"{printable(choice)}"')
     label = example.label
     if isinstance(label, list):
         quoted = [f'"{printable(text)}"' for text in dict.fromkeys(label)]

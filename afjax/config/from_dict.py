@@ -145,8 +145,8 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
             raise UserError(f"{path} is {shown(value)}; give a list.")
         items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-        same = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
-        return value if same else items
+        is_unchanged = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
+        return value if is_unchanged else items
     if origin is Mapping:
         if not isinstance(value, Mapping):
             raise UserError(f"{path} is {shown(value)}; give a mapping.")

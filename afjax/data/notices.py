@@ -100,12 +100,12 @@ def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
     shared = [(texts, label) for texts, label in dev_rows if texts in labels_of]
     if not shared:
         return ""
-    same = sum(label in labels_of[texts] for texts, label in shared)
+    num_same = sum(label in labels_of[texts] for texts, label in shared)
     in_dev = {texts for texts, _ in shared}
     num_train = sum(texts in in_dev for texts in row_texts(train))
     return (
         f"{num_train} of {name}'s {len(train)} train rows also occur in dev. They are {len(shared)} of the {len(dev)} "
-        f"dev rows, {same} of them with the same label."
+        f"dev rows, {num_same} of them with the same label."
     )
 
 

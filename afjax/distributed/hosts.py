@@ -125,8 +125,8 @@ class Job:
         try:
             # Waits for the others. The watcher keeps running, in case one of them fails while it exits.
             jax.distributed.shutdown()
-        except Exception as lost:
-            self._end_with(lost)
+        except Exception as failure:
+            self._end_with(failure)
         self._stopped.set()
         self._watcher.join(FAREWELL_SECONDS)
         self._stop_shell()

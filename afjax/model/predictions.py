@@ -71,13 +71,13 @@ class Predictions:
         tables = [table(header, rows, numbers=(2,), caption=f"{len(self.labels)} rows, {self._summary()}{more}")]
         for slot, names in self.fusion_adapters.items():
             # In a pruned fusion, each layer can have different adapters.
-            same = len(set(names)) == 1
-            titles = names[0] if same else [f"adapter {number}" for number in range(len(names[0]))]
+            is_same = len(set(names)) == 1
+            titles = names[0] if is_same else [f"adapter {number}" for number in range(len(names[0]))]
             means = self.fusion_attention[slot].mean(0)
             layer_rows: list[list[Content]] = []
             for layer, layer_names, shares in zip(self.fusion_layers, names, means, strict=True):
                 cells = [f"{share:.3f}" for share in shares]
-                if not same:
+                if not is_same:
                     cells = [f"{name} {cell}" for name, cell in zip(layer_names, cells, strict=True)]
                 layer_rows.append([str(layer), *cells])
             caption = f"mean attention over adapters, {slot}"

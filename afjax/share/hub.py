@@ -109,8 +109,8 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
     operations: list[Any] = [
         CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path]) for path in sorted(files)
     ]
-    gone = sorted(path for path in repository_files if path.split("/")[0] in KINDS and path not in files)
-    operations += [CommitOperationDelete(path_in_repo=path) for path in gone]
+    removed = sorted(path for path in repository_files if path.split("/")[0] in KINDS and path not in files)
+    operations += [CommitOperationDelete(path_in_repo=path) for path in removed]
     message = f"{main.kind}/{main.name}, SHA-256 {main.digest[:12]}"
     # parent_commit makes a concurrent commit an error, so this commit cannot revert it.
     api.create_commit(repo_id=repository, operations=operations, commit_message=message, parent_commit=info.sha)

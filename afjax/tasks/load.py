@@ -220,7 +220,7 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     for split in ("train", "dev", "test"):
         if split not in data:
             continue
-        rows, called = data[split], f'data["{split}"]'
+        rows, rows_name = data[split], f'data["{split}"]'
         if not isinstance(rows, AnyRows) and not is_table(rows):
             raise UserError(
                 f"The {split} rows of the task {task.name} are {shorten(rows)}, of the type {type(rows).__name__}; "
@@ -234,7 +234,7 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
                 label_names=names,
                 listed=bool(task.labels),
                 labelled=None if split == "test" else True,
-                name=called,
+                name=rows_name,
             )
         splits[split] = rows
     if "dev" not in splits:

@@ -110,11 +110,11 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     texts, (contexts,) = number_texts(rows.contexts)
     pieces = encode_texts(backend, texts, characters=True)
     assert pieces.characters is not None, "asked for above"
-    asked = encode_texts(backend, rows.questions)
+    questions = encode_texts(backend, rows.questions)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "characters": []}
     row_of, lengths, truncated = [], [], 0
     for row in range(len(rows)):
-        question = asked.tokens[asked.offsets[row] : asked.offsets[row + 1]][:longest_question]
+        question = questions.tokens[questions.offsets[row] : questions.offsets[row + 1]][:longest_question]
         context_slice = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
         ids, characters = pieces.tokens[context_slice], pieces.characters[context_slice]
         front = np.concatenate([template.specials[0], question, template.specials[1]])

@@ -75,7 +75,7 @@ class _Step:
         carried_norms = any(isinstance(config, AdapterConfig) and config.layer_norms for config in configs)
         # Every layer has LayerNorms, and so do the embeddings. If they are trained, all activations are live.
         norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
-        held = adapter_layers(configs[0], trunk.num_layers) if configs else ()
+        filled_layers = adapter_layers(configs[0], trunk.num_layers) if configs else ()
         all_tokens = not self._pools_first_token() or any(
             reads_all_tokens(config, trunk.num_layers) for config in configs
         )
@@ -83,7 +83,7 @@ class _Step:
         live = norms or self.trained in ("full", "adapter+trunk")
         for index in range(trunk.num_layers):
             first_token = index == trunk.num_layers - 1 and not all_tokens
-            live = self._layer(index, live, norms=norms, filled=index in held, first_token=first_token)
+            live = self._layer(index, live, norms=norms, filled=index in filled_layers, first_token=first_token)
         for config in configs:
             if isinstance(config, OnTop):
                 count = top_kind(config).count

@@ -176,7 +176,7 @@ def _check_names(
 ) -> None:
     """Raises UserError if a new run's artefact name is already taken in the store."""
     target_names = [config.artefact_name(task) for task in config.tasks or (config.target,)]
-    begun = {} if (workdir / TARGET).exists() else dict.fromkeys(target_names, target_kinds(config))
+    kinds_by_name = {} if (workdir / TARGET).exists() else dict.fromkeys(target_names, target_kinds(config))
     if config.recipe == "fusion":
         names = [source.task.name for source in config.sources]
         if target_names[0] in names:
@@ -184,8 +184,8 @@ def _check_names(
                 f'The fusion\'s head and the source "{target_names[0]}" would share a name; give another (config.name).'
             )
         new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
-        begun |= dict.fromkeys(new, ("heads",))
-    for name, kinds in begun.items():
+        kinds_by_name |= dict.fromkeys(new, ("heads",))
+    for name, kinds in kinds_by_name.items():
         saved = [kind for kind in kinds if name in store.names(store_folder, kind)]
         if saved:
             raise UserError(

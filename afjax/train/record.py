@@ -335,7 +335,7 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
     if not isinstance(saved, dict):
         raise UserError(f"{newest} is damaged (its inputs are not what afjax writes); {advice}.")
     # The shapes are checked when the checkpoint is restored.
-    inputs = {what: digest for what, digest in saved.items() if what != SHAPES}
+    inputs = {key: digest for key, digest in saved.items() if key != SHAPES}
     return {**{adapter_input(name): digest for name, digest in adapters.items()}, **inputs}
 
 

@@ -248,8 +248,10 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
                         begin, end - begin, filled, True, _slice(layers, begin - first, end - first), contents
                     )
                 else:
-                    held = each_layer(contents) if filled else [{}] * (end - begin)
-                    yield _Segment(begin, end - begin, filled, False, layer_params[begin - first : end - first], held)
+                    layer_contents = each_layer(contents) if filled else [{}] * (end - begin)
+                    yield _Segment(
+                        begin, end - begin, filled, False, layer_params[begin - first : end - first], layer_contents
+                    )
             first += depth
 
 

@@ -157,13 +157,13 @@ def trunk_config(values: Mapping[str, Any], where: str) -> TrunkConfig:
         if name not in values and value is None:
             raise UserError(f"{where} lacks {name!r}; {_ADVICE}.")
         if not number.allows(value):
-            raise UserError(f"{where}: {name} is {_shown(value)}; it must be {number.allowed}; {_ADVICE}.")
+            raise UserError(f"{where}: {name} is {_text(value)}; it must be {number.allowed}; {_ADVICE}.")
         numbers[number.ours] = value
     pad_id = values.get("pad_token_id")
     pad_id = ENCODER_FAMILIES[family].default_pad_id if pad_id is None else pad_id
     pad = _Number(ours="pad_id", low=0, below=numbers["vocab_size"], whole=True)
     if not pad.allows(pad_id):
-        raise UserError(f"{where}: pad_token_id is {_shown(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
+        raise UserError(f"{where}: pad_token_id is {_text(pad_id)}; it must be {pad.allowed}, or null; {_ADVICE}.")
     config = TrunkConfig(family=family, activation=_ACTIVATIONS[activation], pad_id=pad_id, **numbers)
     if config.hidden_size % config.num_heads:
         raise UserError(f"{where}: hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads.")
@@ -186,7 +186,7 @@ def config_values(config: TrunkConfig) -> dict[str, Any]:
     return {"model_type": config.family, **numbers, "hidden_act": activation, "pad_token_id": config.pad_id}
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -76,8 +76,8 @@ def hellaswag_row(place: str, raw: Row, labelled: bool) -> Row:
     endings = value_of(place, raw, "endings")
     if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
         raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of texts.')
-    begun = text_of(place, raw, "ctx_b")
-    choices = [f"{begun} {ending}".strip() for ending in endings]
+    beginning = text_of(place, raw, "ctx_b")
+    choices = [f"{beginning} {ending}".strip() for ending in endings]
     names = [str(number) for number in range(len(choices))]
     return choice_row(place, text_of(place, raw, "ctx_a"), choices, label_of(place, raw, "label", labelled), names)
 
