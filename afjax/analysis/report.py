@@ -91,7 +91,7 @@ def make_page(
     title: str,
     experiments: Sequence[ExperimentRecord],
     best: ExperimentRecord,
-    looked: Sequence[EvaluatedResult],
+    evaluated_results: Sequence[EvaluatedResult],
     store_folder: str,
 ) -> str:
     """Makes the HTML page from the records and evaluations."""
@@ -101,15 +101,15 @@ def make_page(
     several = [tag("p", f"For the run{on_tasks} with the best dev score: {best.title}.")] if len(finished) > 1 else []
     main = {result.task: result.main_metric for result in best.results.values()}
     bodies: dict[str, list[Markup]] = {
-        "trained": [*several, trained_table(best, looked, manifests)],
-        "scores": [*score_tables(finished, looked), *other_rows(best, looked)],
+        "trained": [*several, trained_table(best, evaluated_results, manifests)],
+        "scores": [*score_tables(finished, evaluated_results), *other_rows(best, evaluated_results)],
         "curves": [*several, *curves(best, main)],
         "activations": [
             *several,
-            *(part for evaluated in looked for part in activations(evaluated.result, evaluated.look)),
+            *(part for evaluated in evaluated_results for part in activations(evaluated.result, evaluated.evaluation)),
         ],
-        "confusion": [*several, *_render_evaluated(looked, confusion)],
-        "mistakes": [*several, *_render_evaluated(looked, mistakes)],
+        "confusion": [*several, *_render_evaluated(evaluated_results, confusion)],
+        "mistakes": [*several, *_render_evaluated(evaluated_results, mistakes)],
         "cost": cost(finished),
         "config": [*several, settings_table(best)],
         "versions": versions(best, manifests),
@@ -122,7 +122,7 @@ def make_page(
             tag("h1", title),
             tag("p", _summary(experiments)),
             *_which_task(finished, best),
-            _key_numbers(finished, best, looked),
+            _key_numbers(finished, best, evaluated_results),
             tag("nav", tag("ul", *links), aria_label="Sections"),
         ),
         tag("main", *(section(name, heading, *bodies[name]) for name, heading in SECTIONS.items())),
@@ -240,7 +240,7 @@ def _render_evaluated(
     parts: list[Markup] = []
     for evaluated in results:
         parts += [tag("h3", evaluated.result.name)] if len(results) > 1 else []
-        if evaluated.look is None:
+        if evaluated.evaluation is None:
             failure = (
                 "The model cannot be evaluated on its dev rows"
                 if evaluated.parameters
@@ -248,5 +248,5 @@ def _render_evaluated(
             )
             parts.append(tag("p", f"{failure}: {evaluated.missing}"))
         else:
-            parts += show(evaluated.result, evaluated.look)
+            parts += show(evaluated.result, evaluated.evaluation)
     return parts

@@ -62,7 +62,7 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
     for number, name in enumerate(names):
-        evaluations = [evaluation for evaluation in run.looks if name in evaluation]
+        evaluations = [evaluation for evaluation in run.evaluations if name in evaluation]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         line, fill = _ROUNDS[number // len(COLOURS)]
         axes.plot(
@@ -123,7 +123,9 @@ def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
     With several tasks these are the mean and each task's main metric. Otherwise they are all metrics except the mean
     squared error, with the main metric first.
     """
-    names = list(dict.fromkeys(name for evaluation in run.looks for name in evaluation if name not in ("step", "mse")))
+    names = list(
+        dict.fromkeys(name for evaluation in run.evaluations for name in evaluation if name not in ("step", "mse"))
+    )
     if "mean" in names:
         main_names = ["mean", *(f"{task}/{metric}" for task, metric in main_metrics.items())]
         return [name for name in main_names if name in names]

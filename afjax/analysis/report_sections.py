@@ -49,13 +49,13 @@ def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
             "Training loss: mean and range over a few steps",
         )
     ]
-    if run.looks:
+    if run.evaluations:
         all_names = draw.shown_metrics(run, main_metrics)
         names = all_names[: draw.MOST_LINES]
         left_out = f"; {len(all_names) - len(names)} more are in metrics.jsonl" if len(all_names) > len(names) else ""
+        lines_of = {name: _sample([line for line in run.evaluations if name in line]) for name in names}
         scores = "; ".join(
-            f"{name} {', '.join(f'{line[name]:.4g}' for line in _sample([line for line in run.looks if name in line]))}"
-            for name in names
+            f"{name} {', '.join(f'{line[name]:.4g}' for line in lines)}" for name, lines in lines_of.items()
         )
         figures.append(
             image(
@@ -85,33 +85,35 @@ def _sample(evaluations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, A
     return [evaluations[place] for place in np.linspace(0, len(evaluations) - 1, 12).round().astype(int)]
 
 
-def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
+def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup]:
     """A fusion's mean attention over its adapters, as a heatmap and as a table."""
-    if look is None:
+    if evaluation is None:
         return [
             tag("p", f"{result.name} was not evaluated on its dev rows, so its attention over adapters is unknown.")
         ]
-    if not look.activations:
+    if not evaluation.activations:
         return [tag("p", f"{result.name} is not a fusion, so it has no attention over adapters.")]
     figures, tables = [], []
-    for slot, means in look.activations.items():
+    for slot, means in evaluation.activations.items():
         # In a fusion that was pruned layer by layer, a column is a different adapter in each layer.
-        members = look.members if means.shape[1] == len(look.members) else [str(n) for n in range(means.shape[1])]
+        members = (
+            evaluation.members if means.shape[1] == len(evaluation.members) else [str(n) for n in range(means.shape[1])]
+        )
         highest = [
             f"layer {layer}: {members[layer_means.argmax()]} {layer_means.max():.2f}"
-            for layer, layer_means in zip(look.layers, means, strict=True)
+            for layer, layer_means in zip(evaluation.layers, means, strict=True)
         ]
         figures.append(
             image(
-                picture(draw.activation_figure(look.layers, members, means), ".svg"),
+                picture(draw.activation_figure(evaluation.layers, members, means), ".svg"),
                 f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(highest)}.",
-                f"{result.name}, after {slot}: mean attention of each layer over {look.num_rows} dev rows (the mean "
-                "over rows of the mean over each row's tokens, padding excluded)",
+                f"{result.name}, after {slot}: mean attention of each layer over {evaluation.num_rows} dev rows (the "
+                "mean over rows of the mean over each row's tokens, padding excluded)",
             )
         )
         rows: list[list[Content]] = [
             [str(layer), *(f"{share:.4f}" for share in layer_means)]
-            for layer, layer_means in zip(look.layers, means, strict=True)
+            for layer, layer_means in zip(evaluation.layers, means, strict=True)
         ]
         rows.append(["mean", *(f"{share:.4f}" for share in means.mean(0))])
         numbers = tuple(range(1, len(members) + 1))
@@ -122,29 +124,31 @@ def activations(result: Result, look: DevEvaluation | None) -> list[Markup]:
     ]
 
 
-def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
+def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
     """The confusion matrix, or a plot of predicted against right values for regression."""
-    if look.values is not None:
-        labels, predicted = look.values
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in look.scores.items())
+    if evaluation.values is not None:
+        labels, predicted = evaluation.values
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.scores.items())
         alternative = f"Predicted against true values of {result.name}: {scores}."
         picture_ = picture(draw.values_figure(labels, predicted), ".svg")
         return [tag("div", image(picture_, alternative, "Predicted and true values"), class_="figures")]
-    counts = look.confusion
+    counts = evaluation.confusion
     if counts is None:
         return [tag("p", f"The task {result.task} has no fixed set of labels, so it has no confusion matrix.")]
-    if len(look.labels) > _CLASSES:
+    if len(evaluation.labels) > _CLASSES:
         off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
         worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
-        rows = [[look.labels[i], look.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
+        rows = [[evaluation.labels[i], evaluation.labels[j], f"{off[i, j]}"] for i, j in worst if off[i, j]]
         caption = f"The most frequent confusions of {result.name}, out of {len(counts)} labels."
         return [table(["right", "predicted", "rows"], rows, numbers=(2,), caption=caption)]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     head = tag(
-        "tr", tag("th", "right ↓ predicted →", scope="col"), *(tag("th", name, scope="col") for name in look.labels)
+        "tr",
+        tag("th", "right ↓ predicted →", scope="col"),
+        *(tag("th", name, scope="col") for name in evaluation.labels),
     )
     body = []
-    for right, (name, row_counts) in enumerate(zip(look.labels, counts, strict=True)):
+    for right, (name, row_counts) in enumerate(zip(evaluation.labels, counts, strict=True)):
         cells = [
             tag(
                 "td",
@@ -158,25 +162,28 @@ def confusion(result: Result, look: DevEvaluation) -> list[Markup]:
         ]
         body.append(tag("tr", tag("th", name, scope="row", dir="auto"), *cells))
     caption = (
-        f"{result.name} on {look.num_rows:,} dev rows. Percentages are relative to the rows with that right label. "
-        "Correct predictions are outlined."
+        f"{result.name} on {evaluation.num_rows:,} dev rows. Percentages are relative to the rows with that right "
+        "label. Correct predictions are outlined."
     )
     return [scrolling(tag("table", tag("thead", head), tag("tbody", *body), class_="heat"), caption)]
 
 
-def mistakes(result: Result, look: DevEvaluation) -> list[Markup]:
+def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
     """The worst mistakes, as cards because texts are too long for a table on a phone."""
-    if not look.num_wrong:
-        return [tag("p", f"{result.name} gets all {look.num_rows} dev rows right.")]
-    share = f"{look.num_wrong:,} of {look.num_rows:,} dev rows are wrong ({look.num_wrong / look.num_rows:.1%})"
-    sentence = f"{share}; these are the {len(look.mistakes)} that {result.name} was most confident about."
-    if look.values is not None:
+    if not evaluation.num_wrong:
+        return [tag("p", f"{result.name} gets all {evaluation.num_rows} dev rows right.")]
+    share = evaluation.num_wrong / evaluation.num_rows
+    sentence = (
+        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are wrong ({share:.1%}); these are the "
+        f"{len(evaluation.mistakes)} that {result.name} was most confident about."
+    )
+    if evaluation.values is not None:
         sentence = (
-            f"These are the {len(look.mistakes)} of {look.num_rows:,} dev rows with the largest errors of "
+            f"These are the {len(evaluation.mistakes)} of {evaluation.num_rows:,} dev rows with the largest errors of "
             f"{result.name}."
         )
-    cards = (tag("li", _card(mistake, is_value=look.values is not None)) for mistake in look.mistakes)
-    return [tag("p", sentence), *([tag("ol", *cards, class_="mistakes")] if look.mistakes else [])]
+    cards = (tag("li", _card(mistake, is_value=evaluation.values is not None)) for mistake in evaluation.mistakes)
+    return [tag("p", sentence), *([tag("ol", *cards, class_="mistakes")] if evaluation.mistakes else [])]
 
 
 def _card(mistake: Mistake, *, is_value: bool) -> Markup:

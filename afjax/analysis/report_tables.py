@@ -24,22 +24,24 @@ class EvaluatedResult:
     Attributes:
       result: The result of the run.
       parameters: The numbers of trained and of all parameters, or None if the model cannot be loaded.
-      look: The evaluation on the dev rows, or None if the model or the rows are missing.
-      missing: The reason if ``look`` is None, as a sentence.
+      evaluation: The evaluation on the dev rows, or None if the model or the rows are missing.
+      missing: The reason if ``evaluation`` is None, as a sentence.
     """
 
     result: Result
     parameters: tuple[int, int] | None = None
-    look: DevEvaluation | None = None
+    evaluation: DevEvaluation | None = None
     missing: str = ""
 
 
-def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], manifests: Sequence[Manifest]) -> Markup:
+def trained_table(
+    best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult], manifests: Sequence[Manifest]
+) -> Markup:
     """The best experiment's results: names, kinds, tasks, parameters and the steps that were kept."""
     sizes = {(manifest.kind, manifest.name): manifest.num_parameters for manifest in manifests}
     fused = {m.name: ", ".join(str(member["name"]) for member in m.adapters) for m in manifests if m.kind == "fusion"}
-    parameters = {id(evaluated.result): evaluated.parameters for evaluated in looked}
-    totals = [evaluated.parameters[1] for evaluated in looked if evaluated.parameters]
+    parameters = {id(evaluated.result): evaluated.parameters for evaluated in evaluated_results}
+    totals = [evaluated.parameters[1] for evaluated in evaluated_results if evaluated.parameters]
     rows: list[list[Content]] = []
     for run in best.runs:
         for result in run.results if run.title != TARGET else best.results.values():
@@ -66,10 +68,12 @@ def trained_table(best: ExperimentRecord, looked: Sequence[EvaluatedResult], man
     results_table = table(header, rows, numbers=(4, 5, 6, 7))
     if totals:
         return results_table
-    return Markup(results_table.html + tag("p", f"The number of all parameters is unknown: {looked[0].missing}").html)
+    return Markup(
+        results_table.html + tag("p", f"The number of all parameters is unknown: {evaluated_results[0].missing}").html
+    )
 
 
-def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[EvaluatedResult]) -> list[Markup]:
+def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
     """The scores of all runs over seeds, per task, and every score of the run that the report is about."""
     parts = []
     if len(finished) > 1:
@@ -78,13 +82,15 @@ def score_tables(finished: Sequence[ExperimentRecord], looked: Sequence[Evaluate
             parts += [tag("h3", tasks)] if len(groups) > 1 else []
             parts.append(_settings_table(group))
     rows = []
-    names = list(dict.fromkeys(name for evaluated in looked for name in evaluated.result.metrics if name != "step"))
-    for evaluated in looked:
+    names = list(
+        dict.fromkeys(name for evaluated in evaluated_results for name in evaluated.result.metrics if name != "step")
+    )
+    for evaluated in evaluated_results:
         result = evaluated.result
         rows.append([result.name, result.main_metric, *(score(result.metrics.get(name)) for name in names)])
-        if evaluated.look:
-            scores = [score(evaluated.look.scores.get(name)) for name in names]
-            rows.append([f"{result.name}, evaluated again", f"on {evaluated.look.num_rows} rows", *scores])
+        if evaluated.evaluation:
+            scores = [score(evaluated.evaluation.scores.get(name)) for name in names]
+            rows.append([f"{result.name}, evaluated again", f"on {evaluated.evaluation.num_rows} rows", *scores])
     caption = (
         "Dev metrics of the kept parameters: as evaluated during training, and as evaluated now with the stored model."
     )
@@ -125,12 +131,12 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     return table(header, rows, numbers=(len(header) - 2,), caption=caption)
 
 
-def other_rows(best: ExperimentRecord, looked: Sequence[EvaluatedResult]) -> list[Markup]:
+def other_rows(best: ExperimentRecord, evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:
     """Warnings about dev rows that differ from the dev rows used in training."""
     parts = []
-    for evaluated in looked:
+    for evaluated in evaluated_results:
         recorded_digest = best.inputs.get(f"task {evaluated.result.task}'s dev rows")
-        if evaluated.look and recorded_digest and recorded_digest != evaluated.look.digest:
+        if evaluated.evaluation and recorded_digest and recorded_digest != evaluated.evaluation.digest:
             warning = (
                 f"The dev rows of {evaluated.result.task} are not the rows that training evaluated on: their digests "
                 "differ."

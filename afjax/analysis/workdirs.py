@@ -50,7 +50,7 @@ class RunRecord:
         return [line for line in self.lines if "loss" in line]
 
     @property
-    def looks(self) -> list[Mapping[str, Any]]:
+    def evaluations(self) -> list[Mapping[str, Any]]:
         """The evaluations on the dev split, with the scores by name: ``{"step", "accuracy", ...}``."""
         return [
             {key.removeprefix("dev/"): value for key, value in line.items()}

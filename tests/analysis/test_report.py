@@ -64,8 +64,8 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     (folder / "config.json").write_text(json.dumps(to_dict(config)))
     (folder / "inputs.json").write_text(json.dumps({f"task {task}'s dev rows": HOSTILE}))
     steps = [{"step": step, "loss": 1 / step, "gradient_norm": 1.0, "learning_rate": 1e-3} for step in range(1, 30)]
-    looks = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
-    lines = sorted([*steps, *looks], key=lambda line: line["step"])
+    evaluations = [{"step": step, "dev/accuracy": step / 40, "dev/f1": step / 50} for step in (10, 20, 29)]
+    lines = sorted([*steps, *evaluations], key=lambda line: line["step"])
     # A run killed in the middle of a write leaves an incomplete line.
     (target / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
     (target / "usage.json").write_text(json.dumps({"step": 29, "seconds": 75.0, "starts": 2, "devices": HOSTILE}))
@@ -74,7 +74,7 @@ def write_run(folder: Path, *, name: str, accuracy: float, seed: int = 0, task: 
     (target / "result.json").write_text(json.dumps([result]))
 
 
-def hostile_look(num_layers: int = 2) -> DevEvaluation:
+def hostile_evaluation(num_layers: int = 2) -> DevEvaluation:
     mistake = Mistake(7, (("first text", HOSTILE), ("second text", "plain")), HOSTILE, HOSTILE, 0.875)
     return DevEvaluation(
         num_rows=10,
@@ -97,8 +97,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     write_run(folder, name=HOSTILE, accuracy=0.75)
     experiments = find_experiments(epath.Path(folder))
     (result,) = experiments[0].results.values()
-    looked = [EvaluatedResult(result, (10, 1000), hostile_look())]
-    return make_page("<b>name", experiments, experiments[0], looked, str(folder / "store"))
+    evaluated_results = [EvaluatedResult(result, (10, 1000), hostile_evaluation())]
+    return make_page("<b>name", experiments, experiments[0], evaluated_results, str(folder / "store"))
 
 
 def test_sections_and_structure(page: str) -> None:
@@ -163,8 +163,8 @@ def test_missing_store_entries_are_explained(tmp_path: Path) -> None:
     write_run(tmp_path / "run", name="fused", accuracy=0.75)
     experiments = find_experiments(epath.Path(tmp_path / "run"))
     (result,) = experiments[0].results.values()
-    looked = [EvaluatedResult(result, missing='The store has no head "fused".')]
-    page = make_page("<b>name", experiments, experiments[0], looked, str(tmp_path / "nothing"))
+    evaluated_results = [EvaluatedResult(result, missing='The store has no head "fused".')]
+    page = make_page("<b>name", experiments, experiments[0], evaluated_results, str(tmp_path / "nothing"))
     text = " ".join(Elements(page).texts)
     assert text.count('The store has no head "fused".') == 3
     assert "The store no longer has the artefacts of these runs" in text
@@ -211,8 +211,10 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     (experiment,) = find_experiments(epath.Path(tmp_path))
     assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
     assert experiment.score == pytest.approx(0.6)
-    looked = [EvaluatedResult(result, (10, 20), hostile_look()) for result in experiment.results.values()]
-    elements = Elements(make_page("<b>name", [experiment], experiment, looked, "nothing"))
+    evaluated_results = [
+        EvaluatedResult(result, (10, 20), hostile_evaluation()) for result in experiment.results.values()
+    ]
+    elements = Elements(make_page("<b>name", [experiment], experiment, evaluated_results, "nothing"))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
 
@@ -222,11 +224,11 @@ def test_curves_of_many_tasks(num_tasks: int, shown: int, told: str, tmp_path: P
     """All curves are drawn, with distinct lines and markers. If there are too many, the page says so."""
     write_run(tmp_path, name="fused", accuracy=0.75)
     tasks = [f"task{number:02}" for number in range(num_tasks)]
-    looks = [
+    evaluations = [
         {"step": step, "dev/mean": 0.5, **{f"dev/{task}/accuracy": step / 40 for task in tasks}} for step in (10, 20)
     ]
     with (tmp_path / "target" / "metrics.jsonl").open("a") as log:
-        log.write("\n" + "".join(json.dumps(look) + "\n" for look in looks))
+        log.write("\n" + "".join(json.dumps(line) + "\n" for line in evaluations))
     results = [
         {"name": task, "kind": "full, multitask", "task": task, "metrics": {"accuracy": 0.5}, "main_metric": "accuracy"}
         for task in tasks
@@ -247,18 +249,20 @@ def test_values_and_many_labels(tmp_path: Path) -> None:
     result = Result("sts", "adapter", "sts", {"pearson": 0.5}, "pearson")
     shared = {"num_rows": 3, "digest": "", "activations": {}, "layers": (), "members": (), "mistakes": ()}
     values = (np.array([0.0, 1.0, 5.0]), np.array([0.5, 1.0, 4.0]))
-    look = DevEvaluation(scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared)
-    (picture,) = confusion(result, look)
+    evaluation = DevEvaluation(
+        scores={"pearson": 0.98}, labels=(), confusion=None, values=values, num_wrong=3, **shared
+    )
+    (picture,) = confusion(result, evaluation)
     assert "pearson 0.9800" in picture.html
-    assert "0 of 3 dev rows with the largest errors" in mistakes(result, look)[0].html
+    assert "0 of 3 dev rows with the largest errors" in mistakes(result, evaluation)[0].html
     counts = np.diag(np.full(50, 2))
     counts[3, 4] = 9
     names = tuple(f"label {number}" for number in range(50))
-    look = DevEvaluation(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
-    (pairs,) = confusion(result, look)
+    evaluation = DevEvaluation(scores={}, labels=names, confusion=counts, values=None, num_wrong=0, **shared)
+    (pairs,) = confusion(result, evaluation)
     assert pairs.html.count("<tr>") == 2
     assert "label 3" in pairs.html
-    assert "gets all 3 dev rows right" in mistakes(result, look)[0].html
+    assert "gets all 3 dev rows right" in mistakes(result, evaluation)[0].html
 
 
 def test_attribute_values_are_escaped() -> None:
