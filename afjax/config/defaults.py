@@ -21,5 +21,5 @@ LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
 POOL_LIKE_TRUNK: frozenset[Partition] = frozenset({"head", "adapter", "fusion", "layernorm"})
 
 # The defaults of earlier versions, for runs that began with them.
-FORMER_LEARNING_RATES: Mapping[Partition, float] = LEARNING_RATES
+FORMER_LEARNING_RATE = 1e-4
 FORMER_POOLING: Pooling = "first"

@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from afjax.config.defaults import FORMER_LEARNING_RATES, FORMER_POOLING, LEARNING_RATES, POOL_LIKE_TRUNK
+from afjax.config.defaults import FORMER_LEARNING_RATE, FORMER_POOLING, LEARNING_RATES, POOL_LIKE_TRUNK
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition, Pooling
+from afjax.train.record import note
 
 
 def choose_pooling(
@@ -30,9 +31,11 @@ def choose_pooling(
     """
     if head.pooling is not None:
         return head
-    if recorded.get("head.pooling") == FORMER_POOLING:
-        return head.with_pooling(FORMER_POOLING)
-    return head.with_pooling(trunk_pooling() if trained in POOL_LIKE_TRUNK else "first")
+    default = trunk_pooling() if trained in POOL_LIKE_TRUNK else "first"
+    if recorded.get("head.pooling") == FORMER_POOLING != default:
+        note(f'The run began with the former default of head.pooling, "{FORMER_POOLING}", and keeps it.')
+        default = FORMER_POOLING
+    return head.with_pooling(default)
 
 
 def choose_learning_rate(
@@ -48,9 +51,11 @@ def choose_learning_rate(
     """
     if config.learning_rate is not None:
         return config
-    former = FORMER_LEARNING_RATES[trained]
-    uses_former = recorded.get(f"{path}.learning_rate") == former
-    return dataclasses.replace(config, learning_rate=former if uses_former else LEARNING_RATES[trained])
+    rate = LEARNING_RATES[trained]
+    if recorded.get(f"{path}.learning_rate") == FORMER_LEARNING_RATE != rate:
+        note(f"The run began with the former default of {path}.learning_rate, {FORMER_LEARNING_RATE:g}, and keeps it.")
+        rate = FORMER_LEARNING_RATE
+    return dataclasses.replace(config, learning_rate=rate)
 
 
 def choose_defaults(

@@ -15,7 +15,7 @@ from afjax import store
 from afjax.cli.configs import load_experiment
 from afjax.cli.sweep_plan import Sweep, plan
 from afjax.config.adapters import AdapterConfig
-from afjax.config.defaults import FORMER_LEARNING_RATES, LEARNING_RATES
+from afjax.config.defaults import LEARNING_RATES
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.heads import HeadConfig
@@ -78,14 +78,14 @@ def test_given_pooling_is_kept() -> None:
 
 
 def test_resumed_run_keeps_the_former_pooling() -> None:
-    assert choose_pooling(HeadConfig(), "adapter", no_trunk, {"head.pooling": "first"}).pooling == "first"
+    assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "first"}).pooling == "first"
     assert choose_pooling(HeadConfig(), "adapter", lambda: "mean", {"head.pooling": "mean"}).pooling == "mean"
     # "mean" was never the default on a trunk without a pooling of its own, so it was given, and now it is not.
     assert choose_pooling(HeadConfig(), "adapter", lambda: "first", {"head.pooling": "mean"}).pooling == "first"
 
 
 def test_resumed_run_keeps_the_former_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATES", {**FORMER_LEARNING_RATES, "adapter": 0.125})
+    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     config = TrainConfig()
     assert choose_learning_rate(config, "adapter", {"train.learning_rate": 0.125}).learning_rate == 0.125
     for recorded in ({}, {"train.learning_rate": 0.5}):
@@ -95,14 +95,14 @@ def test_resumed_run_keeps_the_former_learning_rate(monkeypatch: pytest.MonkeyPa
 
 
 def test_sources_of_a_fusion_have_the_default_of_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATES", {"adapter": 0.125, "fusion": 0.5})
+    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     monkeypatch.setattr(defaults, "LEARNING_RATES", {"adapter": 0.25, "fusion": 0.75})
     sources = tuple(SourceConfig(task=TaskConfig(name=name)) for name in "ab")
     config = ExperimentConfig(recipe="fusion", task=TaskConfig(name="c"), sources=sources)
     new = choose_defaults(config, lambda: "mean", {})
     assert (new.head.pooling, new.train.learning_rate) == ("mean", 0.75)
     assert [source.train.learning_rate for source in new.sources] == [0.25, 0.25]
-    resumed = choose_defaults(config, no_trunk, {"head.pooling": "first", "sources.1.train.learning_rate": 0.125})
+    resumed = choose_defaults(config, lambda: "mean", {"head.pooling": "first", "sources.1.train.learning_rate": 0.125})
     assert (resumed.head.pooling, resumed.train.learning_rate) == ("first", 0.75)
     assert [source.train.learning_rate for source in resumed.sources] == [0.25, 0.125]
 
@@ -245,7 +245,7 @@ def test_experiment_records_the_defaults_and_keeps_former_ones(
     assert recorded["head"]["pooling"] == "mean"
     assert recorded["train"]["learning_rate"] == LEARNING_RATES["adapter"]
     # A workdir of an earlier version has other defaults.
-    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATES", {**FORMER_LEARNING_RATES, "adapter": 0.125})
+    monkeypatch.setattr(defaults, "FORMER_LEARNING_RATE", 0.125)
     old = dataclasses.replace(
         config,
         head=HeadConfig(pooling="first"),
@@ -274,7 +274,7 @@ def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Pa
     folder = tmp_path / "runs" / sweep.runs[0].name
     folder.mkdir(parents=True)
     experiment = load_experiment("single", [*overrides, *sweep.runs[0].overrides])
-    recorded = to_dict(choose_defaults(experiment, no_trunk, {"head.pooling": "first"}))
+    recorded = to_dict(choose_defaults(experiment, lambda: "mean", {"head.pooling": "first"}))
     (folder / "config.json").write_text(json.dumps(recorded))
     assert plan_again().runs == sweep.runs
     recorded["train"]["learning_rate"] = 0.3
