@@ -17,6 +17,13 @@ class UserError(ValueError):
 
     The message states the given value, the allowed values and a remedy. If a file is at fault, it names the file and
     the line. Commands print the message and exit with code 2.
+
+    Example:
+      >>> from afjax import TaskConfig
+      >>> TaskConfig(name="rte", kind="classificaton")
+      Traceback (most recent call last):
+          ...
+      afjax.errors.UserError: task.kind is "classificaton"; allowed: ... Did you mean "classification"?
     """
 
 

@@ -62,6 +62,17 @@ def merge(*trees: Mapping[str, Any]) -> Tree:
     """Joins trees that have no leaf in common.
 
     A subtree that several trees have must have the same type in each.
+
+    Args:
+      *trees: Nested dicts of arrays, such as the trained and the frozen tree of :meth:`afjax.Setup.split`.
+
+    Returns:
+      One tree with the leaves of all of them. Arrays are not copied.
+
+    Example:
+      >>> from afjax import merge
+      >>> merge({"heads": {"rte": 1}}, {"trunk": 2, "heads": {"mnli": 3}})
+      {'heads': {'rte': 1, 'mnli': 3}, 'trunk': 2}
     """
     joined: Any = {}
     for tree in trees:

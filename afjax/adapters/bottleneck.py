@@ -54,13 +54,15 @@ def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> T
 
 
 def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
-    """Computes ``scaling * up(activation(down(x)))``, without the residual and a LayerNorm after it.
+    """Computes ``scaling * up(activation(down(x)))`` of a bottleneck adapter.
 
-    A pure function (Houlsby 2019, section 2.1; Pfeiffer 2021, section 3.1) that does not need an afjax model.
+    The residual and a LayerNorm after the adapter are not included. This is a pure function that does not need an afjax
+    model.
 
     Args:
-      params: One layer's slot of an adapter, ``{"down", "up"[, "norm_before"]}``, as returned by
-        :func:`afjax.layer_params`.
+      params: One layer's slot of an adapter, as returned by :func:`afjax.layer_params`:
+        ``down/{kernel [hidden_size, size], bias [size]}``, ``up/{kernel [size, hidden_size], bias [hidden_size]}`` and
+        optionally ``norm_before/{scale, bias}``, each ``[hidden_size]``.
       x: The adapter's input ``[..., hidden_size]``, of any float dtype. Matrices are applied in that dtype.
       config: The architecture. Activation and scaling are used.
 
@@ -69,6 +71,19 @@ def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
 
     Raises:
       UserError: The parameters are for several layers, for another module or for another hidden size.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from afjax import AdapterConfig, bottleneck
+      >>> down = {"kernel": jnp.ones((8, 2)), "bias": jnp.zeros(2)}
+      >>> up = {"kernel": jnp.ones((2, 8)), "bias": jnp.zeros(8)}
+      >>> output = bottleneck({"down": down, "up": up}, jnp.ones((1, 3, 8)), AdapterConfig(size=2))
+      >>> output.shape, output[0, 0, 0].item()
+      ((1, 3, 8), 16.0)
+
+    Reference:
+      Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.1; Pfeiffer et al. 2021,
+      *AdapterFusion*, section 3.1.
     """
     check_dense(params, "down", x.shape[-1])
     if "norm_before" in params:

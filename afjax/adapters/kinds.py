@@ -104,10 +104,19 @@ def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> 
       slot: The sub-layer, ``attention`` or ``ffn``.
 
     Returns:
-      The layer's leaves, and the leaves that all layers share.
+      The layer's leaves, without the layer axis, and the leaves that all layers share.
 
     Raises:
       UserError: The layer or the slot does not have the adapter.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import AdapterConfig, layer_params
+      >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
+      >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
+      >>> config = AdapterConfig(size=4, layers=(3, 5))
+      >>> layer_params({"ffn": {"down": down, "up": up}}, config, layer=5)["down"]["kernel"].shape
+      (8, 4)
     """
     if slot not in config.slots or slot not in tree:
         raise UserError(

@@ -43,15 +43,18 @@ def pal(
 ) -> Array:
     """Computes a projected attention layer (PAL).
 
-    A pure function (Stickland & Murray 2019, section 3.3) that does not need an afjax model. The output is added before
-    the encoder layer's last LayerNorm: with ``h`` the output of the layer's attention block and ``f`` the output of its
-    FFN, the layer becomes ``LN2(h + f + pal(...))``.
+    This is a pure function that does not need an afjax model. The output is added before the encoder layer's last
+    LayerNorm: with ``h`` the output of the layer's attention block and ``f`` the output of its FFN, the layer becomes
+    ``LN2(h + f + pal(...))``.
 
     Args:
-      params: One layer's ``{"encode", "attention", "decode"}``, as returned by :func:`afjax.layer_params`.
+      params: One layer's parameters, as returned by :func:`afjax.layer_params`:
+        ``encode/{kernel [hidden_size, size], bias [size]}``,
+        ``attention/{query, key, value}/{kernel [size, size], bias [size]}`` and
+        ``decode/{kernel [size, hidden_size], bias [hidden_size]}``.
       x: ``[batch, length, hidden_size]``, of any float dtype. Matrices are applied in that dtype. If
         ``config.placement`` is ``parallel``, the encoder layer's input; otherwise ``LN2(h + f)``.
-      mask: ``[batch, length]``, True or nonzero for tokens, False or zero for padding.
+      mask: bool or numeric ``[batch, length]``; True or nonzero for tokens, False or zero for padding.
       config: The architecture.
       dropout_rate: Dropout rate of the attention weights, unless ``config.dropout`` is set; only used with a key.
       key: The dropout key, or None for no dropout.
@@ -62,6 +65,21 @@ def pal(
     Raises:
       UserError: The parameters are for several layers, for another module or for another hidden size, or ``x`` or
         ``mask`` has the wrong shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from afjax import PalConfig, pal
+      >>> square = {"kernel": jnp.eye(4), "bias": jnp.zeros(4)}
+      >>> params = {
+      ...     "encode": {"kernel": jnp.ones((8, 4)), "bias": jnp.zeros(4)},
+      ...     "attention": {"query": square, "key": square, "value": square},
+      ...     "decode": {"kernel": jnp.ones((4, 8)), "bias": jnp.zeros(8)},
+      ... }
+      >>> pal(params, jnp.ones((1, 3, 8)), jnp.ones((1, 3), bool), PalConfig(size=4, num_heads=2)).shape
+      (1, 3, 8)
+
+    Reference:
+      Stickland & Murray 2019, *BERT and PALs*, section 3.3.
     """
     if x.ndim != 3 or mask.shape != x.shape[:2]:
         raise UserError(

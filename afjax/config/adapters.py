@@ -48,6 +48,20 @@ class AdapterConfig:
       layer_norms: Whether the adapter has trained copies of all of the trunk's LayerNorms, which replace the trunk's
         while the adapter is active (Houlsby 2019, section 2.1).
       layers: Indices of the layers with an adapter; None for all layers.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value, or ``residual_from="sum"`` is set without a pretrained
+        LayerNorm before the adapter.
+
+    Example:
+      >>> from afjax import AdapterConfig
+      >>> config = AdapterConfig(position="both", reduction_factor=8.0)
+      >>> config.slots, config.bottleneck_size(hidden_size=768)
+      (('attention', 'ffn'), 96)
+
+    Reference:
+      Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.1; Pfeiffer et al. 2021,
+      *AdapterFusion*, section 3.1 and appendix A.2.
     """
 
     kind: Literal["bottleneck"] = "bottleneck"
@@ -128,11 +142,13 @@ class _BesideLayers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PalConfig(_BesideLayers):
-    """A projected attention layer: ``TS(x) = VD attention(VE x)`` (Stickland & Murray 2019, section 3.3).
+    """A projected attention layer (PAL).
 
-    The projected attention has query, key and value matrices but no output matrix.
+    It computes ``TS(x) = VD attention(VE x)``. The projected attention has query, key and value matrices but no output
+    matrix.
 
     Attributes:
+      kind: The kind of adapter in configs and manifests.
       size: Output size of VE.
       num_heads: Number of heads of the projected attention; must divide ``size``. 12 in the paper, 6 in the authors'
         code.
@@ -142,6 +158,17 @@ class PalConfig(_BesideLayers):
       placement: Whether the module's input is the layer's input (``parallel``) or its output (``serial``).
       layers: Indices of the layers with a module; None for all layers.
       init_scale: Standard deviation of the initial kernels. Biases are initialized to zero.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value, or ``num_heads`` does not divide ``size``.
+
+    Example:
+      >>> from afjax import PalConfig
+      >>> PalConfig(num_heads=6, output_activation="gelu")  # as in the authors' code
+      PalConfig(num_heads=6, output_activation='gelu')
+
+    Reference:
+      Stickland & Murray 2019, *BERT and PALs*, section 3.3.
     """
 
     kind: Literal["pal"] = "pal"
@@ -355,6 +382,7 @@ def _check_heads(size: int, num_heads: int) -> None:
         )
 
 
+# Architectures by name, with the settings of the papers.
 ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(
     {
         # Pfeiffer 2021 (AdapterFusion), section 3.1 and appendix A.2: the best architecture of the search.

@@ -10,7 +10,7 @@ from afjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionConfig:
-    """Attention over adapters (AdapterFusion, section 3.2).
+    """Attention over adapters (AdapterFusion).
 
     Attributes:
       value: Whether a value matrix V is learnt ("dynamic"). Otherwise the adapters' outputs are mixed without one
@@ -23,6 +23,17 @@ class FusionConfig:
       subset: Number of randomly chosen adapters that are fused in each training step; None for all adapters.
       kept: The adapters that remain after pruning: their indices for each slot and each layer with a fusion, the same
         number for all layers. None for all adapters.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import FusionConfig
+      >>> FusionConfig(value=False, temperature=2.0)  # without V, and with flatter attention
+      FusionConfig(value=False, temperature=2.0)
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
     """
 
     value: bool = True

@@ -27,6 +27,14 @@ class HeadConfig:
       activation: Activation of the hidden layers.
       dropout: Dropout rate before the hidden layers and before the output layer. Defaults to the trunk's hidden
         dropout, or to no dropout for heads that read every token, as in BERT's code.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import HeadConfig, Method
+      >>> Method(partition="head", head=HeadConfig(pooling="mean", hidden_layers=1)).head
+      HeadConfig(pooling='mean', hidden_layers=1)
     """
 
     pooling: Pooling | None = None

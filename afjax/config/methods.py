@@ -35,10 +35,18 @@ class Method:
       head: The head's architecture.
       top_k: The number of layers that ``top_k`` trains; 0 for the other partitions.
 
+    Raises:
+      UserError: A field has the wrong type, ``partition`` is ``fusion``, an adapter with ``layer_norms`` is trained
+        together with the trunk, or ``top_k`` does not match the partition.
+
     Example:
       >>> from afjax import ADAPTER_PRESETS, Method
       >>> Method(adapter=ADAPTER_PRESETS["houlsby"]).partition
       'adapter'
+
+    Reference:
+      Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2 (adapters) and section 3.4 (top
+      layers, LayerNorms).
     """
 
     partition: Partition = "adapter"
@@ -69,12 +77,27 @@ class Method:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultitaskMethod(Method):
-    """A method for training several tasks at once. Partition and architectures are the same for all tasks.
+    """A method for training several tasks at once.
+
+    Partition and architectures are the same for all tasks.
 
     Attributes:
       sampling: How the task of each step is chosen.
       partition, adapter, head, top_k: See :class:`Method`. By default, one adapter per task and the shared trunk are
         trained.
+
+    Raises:
+      UserError: As in :class:`Method`.
+
+    Example:
+      >>> from afjax import ADAPTER_PRESETS, MultitaskMethod, SamplingConfig
+      >>> method = MultitaskMethod(adapter=ADAPTER_PRESETS["pals"], sampling=SamplingConfig(sampler="square_root"))
+      >>> method.partition
+      'adapter+trunk'
+
+    Reference:
+      Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4; Pfeiffer et al. 2021, *AdapterFusion*, section 3.1
+      (MT-A).
     """
 
     partition: Partition = "adapter+trunk"
@@ -85,13 +108,23 @@ class MultitaskMethod(Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FusionMethod:
-    """Trains a fusion of trained adapters, and a head. The trunk and the adapters are frozen.
+    """Trains a fusion of stored adapters, and a head.
+
+    The trunk and the adapters are frozen.
 
     Attributes:
       adapters: Names of the adapters in the store, in order.
       store: The store's folder, local or ``gs://``.
       fusion: The fusion's architecture.
       head: The head's architecture.
+
+    Raises:
+      UserError: A field has the wrong type, or no adapter is named.
+
+    Example:
+      >>> from afjax import FusionMethod
+      >>> FusionMethod(adapters=["entail", "paraphrase"], store="store")
+      FusionMethod(adapters=('entail', 'paraphrase'), store='store')
 
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.

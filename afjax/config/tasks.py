@@ -20,7 +20,9 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanConfig:
-    """Windows and answers of span tasks. Defaults follow BERT's SQuAD code, which Houlsby 2019 uses.
+    """Windows and answers of span tasks.
+
+    The defaults follow BERT's SQuAD code, which Houlsby 2019 uses.
 
     Attributes:
       doc_stride: Tokens from the start of one window to the start of the next, for contexts that do not fit into one
@@ -31,6 +33,14 @@ class SpanConfig:
       no_answer: Whether a question may have no answer (SQuAD v2).
       no_answer_threshold: "No answer" is predicted if its score exceeds the best answer's by more than this.
       num_best: Number of answers per prediction.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import SpanConfig, TaskConfig
+      >>> TaskConfig(name="squad", kind="span", span=SpanConfig(no_answer=True)).span
+      SpanConfig(no_answer=True)
     """
 
     doc_stride: int = 128
@@ -86,6 +96,15 @@ class TaskConfig:
       span: Windows and answers of a span task.
       scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &
         Murray 2019 use 5 for STS-B, so that its loss has the magnitude of the other tasks' losses.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value, or a setting does not apply to the kind of task.
+
+    Example:
+      >>> from afjax import TaskConfig
+      >>> task = TaskConfig(name="reviews", source="reviews.csv", text_a="review", label="stars")
+      >>> task.kind, task.main_metric
+      ('classification', 'accuracy')
     """
 
     name: str

@@ -15,7 +15,9 @@ MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings of one training run: optimizer, schedule, batches, evaluation and early stopping.
+    """Settings of one training run.
+
+    They cover the optimizer, its schedule, batches, evaluation and early stopping.
 
     Attributes:
       learning_rate: Peak learning rate, which decays linearly to zero over the run. None for the default of the trained
@@ -57,6 +59,15 @@ class TrainConfig:
       prng: Generator of the dropout masks. ``rbg`` suits a single TPU chip. If several devices share a batch,
         ``threefry2x32`` is better, because each device generates only its own part of the bits; with ``rbg``, each
         generates all of them. ``threefry2x32`` is also better on CPU.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import TrainConfig
+      >>> config = TrainConfig(learning_rate=2e-3, epochs=4, max_length=32)
+      >>> config.num_steps(steps_per_epoch=250)
+      1000
     """
 
     learning_rate: float | None = None
@@ -145,13 +156,24 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Sampling of tasks in multi-task training (Stickland & Murray 2019, section 4.1).
+    """Sampling of tasks in multi-task training.
 
     Attributes:
       sampler: A task with N train rows is drawn with probability proportional to N^α. ``proportional``: α = 1;
         ``square_root``: α = 0.5; ``annealed``: ``α = 1 - 0.8 (e - 1) / (E - 1)`` in epoch e of E. ``round_robin``
         takes the tasks in turn.
       steps_per_epoch: Steps counted as one epoch. How often a task's rows are seen depends on the sampler.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import SamplingConfig
+      >>> SamplingConfig(sampler="square_root", steps_per_epoch=100)
+      SamplingConfig(sampler='square_root', steps_per_epoch=100)
+
+    Reference:
+      Stickland & Murray 2019, *BERT and PALs*, section 4.1.
     """
 
     sampler: Sampler = "annealed"

@@ -39,6 +39,11 @@ class Batching:
 
     Raises:
       UserError: A batch size or a length below 1, no length, or lengths that are not in ascending order.
+
+    Example:
+      >>> from afjax import Batching
+      >>> Batching(batch_size=32, lengths=(64, 128), pad_id=0)
+      Batching(batch_size=32, lengths=(64, 128), pad_id=0)
     """
 
     batch_size: int
@@ -80,15 +85,52 @@ def train_batches(
       start: The number of batches to skip. Skipped batches are not built.
       part: The rows of each batch that this host builds. A batch's ``rows`` always covers all hosts.
 
+    Yields:
+      Batches, dicts of NumPy arrays: ``tokens`` and ``types`` int32, ``mask`` bool, each ``[batch_size, length]``;
+      ``labels`` int32 or float32 ``[batch_size]``; ``weights`` float32 ``[batch_size]``; and ``rows`` int32
+      ``[batch_size]``. ``length`` is one of the padded lengths. See :mod:`afjax.data.batches` for multiple choice and
+      span tasks.
+
     Raises:
       UserError: A row is longer than the last of the padded lengths.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import Batching, train_batches
+      >>> from afjax.data.tokenise import TokenisedRows
+      >>> tokens, types, labels = np.arange(1, 7, dtype=np.int32), np.zeros(6, np.int8), np.array([1, 0], np.int32)
+      >>> data = TokenisedRows(tokens, types, np.array([0, 2, 6]), labels, truncated=0)  # rows of 2 and 4 tokens
+      >>> batching = Batching(batch_size=2, lengths=(4, 8), pad_id=0)
+      >>> for batch in train_batches(data, batching, seed=0, epoch=0):
+      ...     print(batch["tokens"].shape, sorted(batch["rows"].tolist()))
+      (2, 4) [0, 1]
     """
     for rows in train_groups(data.lengths, batching.batch_size, batching.lengths, seed, epoch)[start:]:
         yield make_batch(data, rows, batching, part)
 
 
 def eval_batches(data: TokenisedRows, batching: Batching, *, part: slice = slice(None)) -> Iterator[Batch]:
-    """Yields batches with every row once, shortest rows first; see :func:`train_batches` for the arguments."""
+    """Yields batches with every row once, shortest rows first.
+
+    Args:
+      data, batching, part: As in :func:`train_batches`.
+
+    Yields:
+      Batches as in :func:`train_batches`.
+
+    Raises:
+      UserError: A row is longer than the last of the padded lengths.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import Batching, eval_batches
+      >>> from afjax.data.tokenise import TokenisedRows
+      >>> tokens, types = np.arange(1, 7, dtype=np.int32), np.zeros(6, np.int8)
+      >>> data = TokenisedRows(tokens, types, np.array([0, 4, 6]), labels=None, truncated=0)  # rows of 4 and 2 tokens
+      >>> batch = next(eval_batches(data, Batching(batch_size=2, lengths=(4, 8), pad_id=0)))
+      >>> batch["tokens"].tolist()
+      [[5, 6, 0, 0], [1, 2, 3, 4]]
+    """
     for rows in eval_groups(data.lengths, batching.batch_size):
         yield make_batch(data, rows, batching, part)
 

@@ -58,12 +58,14 @@ def fuse(
 ) -> tuple[Array, Array]:
     """Fuses bottleneck adapters in one layer's slot (AdapterFusion).
 
-    A pure function (Pfeiffer 2021, section 3.2) that does not need an afjax model, computed in the factored form of
+    This is a pure function that does not need an afjax model. It is computed in the factored form of
     :mod:`afjax.fusion.factored`. Each call first concatenates the adapters, which copies them once.
 
     Args:
-      params: ``{"query", "key"[, "value"]}`` of the layer and slot, as returned by :func:`afjax.layer_params`.
-      adapters: ``{"down", "up"[, "norm_before"]}`` of every adapter, for the same layer and slot.
+      params: One layer's slot of a fusion, as returned by :func:`afjax.layer_params`: ``query`` and ``key``, each
+        ``{kernel [hidden_size, hidden_size], bias [hidden_size]}``, and optionally
+        ``value/kernel [hidden_size, hidden_size]``.
+      adapters: The parameters of every adapter, as in :func:`afjax.bottleneck`, for the same layer and slot.
       z: The adapters' input, which is also the query: ``[..., hidden_size]``, of any float dtype. Matrices are applied
         in that dtype.
       configs: The adapters' architectures, in the same order. Activation, size, scaling and LayerNorm are used.
@@ -72,11 +74,26 @@ def fuse(
       key: The dropout key, or None for no dropout.
 
     Returns:
-      The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``.
+      The fused output ``[..., hidden_size]``, before the residual, and the attention over adapters ``[..., N]``, both
+      of z's dtype.
 
     Raises:
       UserError: ``adapters`` is empty or has another length than ``configs``, an adapter is not a bottleneck, or
         parameters are for several layers, for another module or for another hidden size.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from afjax import AdapterConfig, fuse
+      >>> down = {"kernel": jnp.ones((8, 2)), "bias": jnp.zeros(2)}
+      >>> adapter = {"down": down, "up": {"kernel": jnp.ones((2, 8)), "bias": jnp.zeros(8)}}
+      >>> square = {"kernel": jnp.eye(8), "bias": jnp.zeros(8)}
+      >>> params = {"query": square, "key": square, "value": {"kernel": jnp.eye(8)}}
+      >>> fused, attention = fuse(params, [adapter] * 2, jnp.ones((1, 8)), [AdapterConfig(size=2)] * 2)
+      >>> fused.shape, attention.tolist()
+      ((1, 8), [[0.5, 0.5]])
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
     """
     if not adapters or len(adapters) != len(configs):
         raise UserError(

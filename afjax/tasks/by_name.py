@@ -41,9 +41,20 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
       data_dir: The folder with the tasks' folders, such as ``glue``, ``super_glue`` and ``csqa``; or ``tfds:`` to read
         a benchmark task from TFDS.
 
+    Returns:
+      The task, with its kind, labels, metric and source.
+
     Raises:
       UserError: The task does not exist, ``data_dir`` has none of its files, or ``data_dir`` has both a download and a
         folder in afjax's own format.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from afjax import find_task
+      >>> Path("data/reviews").mkdir(parents=True)
+      >>> _ = Path("data/reviews/train.csv").write_text("text,label")
+      >>> find_task("reviews", "data")
+      TaskConfig(name='reviews', source='data/reviews')
     """
     if name.endswith(".toml"):
         return read_task(Path(name))

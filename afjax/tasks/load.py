@@ -45,9 +45,21 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     If a task has no dev split, some of its train rows become dev; see ``TaskConfig.dev_share``. Label names are then
     collected from all rows before they are divided.
 
+    Args:
+      task: The task, with its source.
+
+    Returns:
+      ``{split: rows}``, with rows as in :func:`load_split`.
+
     Raises:
       UserError: A split is missing or empty; a file, column, text or label is invalid; or one split has pairs of texts
         and another has single texts.
+
+    Example:
+      >>> from afjax import TaskConfig, load_task
+      >>> splits = load_task(TaskConfig(name="target", source="builtin:target"))
+      >>> {split: len(rows) for split, rows in splits.items()}
+      {'train': 200, 'dev': 600, 'test': 600}
     """
     train = read_source(task, open_source(task, "train"))
     if makes_dev(task):
@@ -87,7 +99,9 @@ def load_split(
     listed: bool | None = None,
     labelled: bool | None = True,
 ) -> AnyRows:
-    """Loads one split; see :func:`load_task`.
+    """Loads one split of a task.
+
+    See :func:`load_task` for label names, and for tasks without a dev split.
 
     Args:
       task: The task.
@@ -97,8 +111,18 @@ def load_split(
         source lists label names; names collected from data have no order that the labels could refer to.
       labelled: Whether labels are required. If False, labels are ignored; if None, they are read if there are any.
 
+    Returns:
+      The rows: :class:`~afjax.data.splits.Rows` for classification and regression, ``ChoiceRows`` for multiple choice,
+      ``SpanRows`` for span tasks. ``labels`` is int32 ``[rows]``, for regression float32 ``[rows]``, and for span tasks
+      the answers of each row.
+
     Raises:
       UserError: The split is missing or empty, or a file, column, text or label is invalid.
+
+    Example:
+      >>> from afjax import TaskConfig, load_split
+      >>> load_split(TaskConfig(name="target", source="builtin:target"), "train")
+      <Rows: 200 pairs of texts, labels ...>
     """
     made = makes_dev(task)
     source = open_source(task, split)
@@ -178,6 +202,9 @@ def rows_from_table(
         the defaults are ``text``, or ``text_a`` and ``text_b``; and ``label``.
       label_names, listed, labelled: See :func:`load_split`.
       name: The table's name in error messages.
+
+    Returns:
+      The rows, as in :func:`load_split`.
 
     Raises:
       UserError: The value is not a table, or a column, text or label is invalid.
@@ -260,6 +287,9 @@ def rows_from_lists(
         no answer). None if the rows are not labelled.
       label_names: Label names in the order of their indices. If empty, the labels that occur, sorted.
       kind: The task's kind.
+
+    Returns:
+      The rows, as in :func:`load_split`.
 
     Raises:
       UserError: ``texts`` is empty, a single string or a DataFrame (see :func:`rows_from_table`); texts and pairs are

@@ -30,7 +30,21 @@ def tokenize(
       cache_dir: The folder for cached token ids, or None for no cache.
 
     Returns:
-      The token ids and labels of all rows, the input of :func:`afjax.train_batches`.
+      The token ids (int32) and labels of all rows, :class:`~afjax.data.tokenise.TokenisedRows`: the input of
+      :func:`afjax.train_batches`. For span tasks they have one entry per window.
+
+    Raises:
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, no row of a span task can be
+        trained on, or the cache is not writable.
+
+    Example:
+      >>> from transformers import BertTokenizer
+      >>> from afjax import TaskConfig, rows_from_lists, tokenize
+      >>> words = "[PAD] [UNK] [CLS] [SEP] [MASK] a fine film".split()
+      >>> tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+      >>> data = tokenize(rows_from_lists(["A fine film"]), tokenizer, TaskConfig(name="reviews"), max_length=8)
+      >>> data.tokens.tolist(), data.lengths.tolist()
+      ([2, 5, 6, 7, 3], [5])
     """
     if isinstance(rows, SpanRows):
         return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)

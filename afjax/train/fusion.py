@@ -41,9 +41,21 @@ def train_fusion(
       method: The store, the adapters to fuse, and the architectures of the fusion and the head.
       trunk, task, data, workdir, config, options: As in :func:`afjax.train_single`.
 
+    Returns:
+      The model with the parameters of the best evaluation, and their dev metrics.
+
     Raises:
       UserError: As in :func:`afjax.train_single`. Also if an adapter is missing, damaged, made for another trunk or
         slot, or different from the one that a resumed run began with.
+
+    Example:
+      >>> from afjax import FusionMethod, TaskConfig, load_task, load_trunk, train_fusion
+      >>> task = TaskConfig(name="target", source="builtin:target")
+      >>> method = FusionMethod(adapters=("entail", "paraphrase"), store="store")
+      >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+      >>> fused = train_fusion(trunk, task, load_task(task), method, workdir="runs/fused")  # doctest: +SKIP
+      >>> fused.predict([("All cats sleep.", "Some cats sleep.")]).labels  # doctest: +SKIP
+      ['follows']
 
     Reference:
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.

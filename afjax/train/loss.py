@@ -14,18 +14,29 @@ Batch = Mapping[str, Any]
 
 
 def task_loss(logits: Array, batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None) -> Array:
-    """The weighted mean over rows of the cross-entropy or the squared error.
+    """Computes the weighted mean of a batch's losses.
 
-    For span tasks, a row's loss is the mean of two cross-entropies over the row's tokens, one for the answer's first
-    token and one for its last.
+    The loss of a row is the cross-entropy or the squared error. For span tasks, it is the mean of two cross-entropies
+    over the row's tokens, one for the answer's first token and one for its last.
 
     Args:
-      logits: ``[batch, num_outputs]``, or ``[batch, length, 2]`` for span tasks.
+      logits: float ``[batch, num_outputs]``; ``[batch, choices]`` for multiple choice, ``[batch, length, 2]`` for span
+        tasks.
       batch: ``labels``: int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` token positions, or float
         ``[batch]`` values. ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool
         ``[batch, length]``, which tokens belong to the row; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
+
+    Returns:
+      A scalar, float32 or wider.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from afjax import task_loss
+      >>> batch = {"labels": jnp.array([0, 1]), "weights": jnp.array([1.0, 0.0])}  # the second row is padding
+      >>> round(float(task_loss(jnp.zeros((2, 4)), batch, "classification")), 4)  # log(4)
+      1.3863
     """
     labels, weights = batch["labels"], batch["weights"]
     if class_loss is not None:

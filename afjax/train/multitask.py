@@ -46,7 +46,7 @@ def train_multitask(
     config: TrainConfig = TrainConfig(),
     options: RunOptions = RunOptions(),
 ) -> dict[str, TaskModel]:
-    """Trains one partition on several tasks (Stickland & Murray 2019; AdapterFusion's MT-A).
+    """Trains one partition on several tasks at once.
 
     Each task has its own head, and its own adapter if the method has adapters; all tasks share the trunk. The
     parameters with the best mean of the tasks' main dev metrics are kept.
@@ -66,8 +66,20 @@ def train_multitask(
     Raises:
       UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
+    Example:
+      >>> from afjax import ADAPTER_PRESETS, MultitaskMethod, SamplingConfig
+      >>> from afjax import TaskConfig, load_task, load_trunk, train_multitask
+      >>> tasks = [TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase")]
+      >>> data = {task.name: load_task(task) for task in tasks}
+      >>> sampling = SamplingConfig(steps_per_epoch=100)
+      >>> method = MultitaskMethod(adapter=ADAPTER_PRESETS["pals"], sampling=sampling)
+      >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+      >>> models = train_multitask(trunk, tasks, data, workdir="runs/pals", method=method)  # doctest: +SKIP
+      >>> models["entail"].save("runs/pals/store")  # doctest: +SKIP
+
     Reference:
-      Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4.
+      Stickland & Murray 2019, *BERT and PALs*, sections 3 and 4; Pfeiffer et al. 2021, *AdapterFusion*, section 3.1
+      (MT-A).
     """
     check_types(trunk, method, MultitaskMethod, config, options)
     mesh, folder, sampling = options.devices(), open_path(workdir), method.sampling

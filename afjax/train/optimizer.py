@@ -18,6 +18,20 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """Returns the learning rate of a step, counted from 0.
 
     The rate rises linearly over the first ``warmup * num_steps`` steps, then decays linearly to zero.
+
+    Args:
+      config: The schedule. Its ``learning_rate`` must be set.
+      step: The step, from 0.
+      num_steps: The number of steps of the run.
+
+    Returns:
+      The learning rate of the step.
+
+    Example:
+      >>> from afjax import TrainConfig, learning_rate
+      >>> config = TrainConfig(learning_rate=1e-3, warmup=0.5)
+      >>> [learning_rate(config, step, num_steps=4) for step in range(4)]
+      [0.0, 0.0005, 0.001, 0.0005]
     """
     assert config.learning_rate is not None, "recipes choose the learning rate"
     warmup = round(config.warmup * num_steps)
@@ -28,10 +42,32 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
 
 
 def make_optimizer(config: TrainConfig, trained: Tree) -> optax.GradientTransformation:
-    """Makes an optimizer that clips gradients and then applies AdamW, without the learning rate.
+    """Makes an optimizer: gradient clipping, then AdamW without learning rate.
 
     It is built for the trained tree and never sees frozen leaves. Its updates are multiplied by the learning rate and
     subtracted from the leaves.
+
+    Args:
+      config: Clipping, Adam's settings and the weight decay. The learning rate and the schedule are not used.
+      trained: The trained tree. Only its paths are used.
+
+    Returns:
+      An optax transformation of gradients with the structure of ``trained``.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from afjax import TrainConfig, make_optimizer
+      >>> trained = {"up": {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2)}}
+      >>> gradients = {"up": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}
+      >>> optimizer = make_optimizer(TrainConfig(), trained)
+      >>> updates, state = jax.jit(optimizer.update)(gradients, optimizer.init(trained), trained)
+      >>> trained = jax.tree.map(lambda leaf, update: leaf - 1e-3 * update, trained, updates)
+      >>> round(float(trained["up"]["bias"][0]), 6)
+      -0.001
+
+    Reference:
+      Loshchilov & Hutter 2019, *Decoupled Weight Decay Regularization*, algorithm 2.
     """
     return optax.chain(make_clipping(config), make_adamw(config, trained))
 

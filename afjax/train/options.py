@@ -25,6 +25,14 @@ class RunOptions:
       remat: The activations that the backward pass rematerializes; see ``ExperimentConfig``.
       cache_dir: Folder for cached tokenised rows. None disables the cache.
       overwrite: Whether to discard the run in the workdir and train from the beginning.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import RunOptions
+      >>> RunOptions(name="pals", seed=1).name_of("rte")  # in a run on several tasks
+      'pals-rte'
     """
 
     name: str = ""

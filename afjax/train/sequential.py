@@ -66,8 +66,21 @@ def train_sequential(
       workdir: A folder for the runs, with one subfolder per task. Each is used as in :func:`afjax.train_single`.
       method, config, options: As in :func:`afjax.train_single`; the same for every task.
 
+    Returns:
+      :class:`~afjax.train.sequential.TaskSequence`: the models after the last task, and the dev metrics of all tasks so
+      far after each task.
+
     Raises:
       UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
+
+    Example:
+      >>> from afjax import TaskConfig, TrainConfig, load_task, load_trunk, train_sequential
+      >>> tasks = [TaskConfig(name=name, source=f"builtin:{name}") for name in ("entail", "paraphrase")]
+      >>> data = {task.name: load_task(task) for task in tasks}
+      >>> config = TrainConfig(epochs=2, max_length=32)
+      >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+      >>> sequence = train_sequential(trunk, tasks, data, workdir="runs/sequence", config=config)  # doctest: +SKIP
+      >>> forgotten = sequence.scores[0][0]["accuracy"] - sequence.scores[1][0]["accuracy"]  # doctest: +SKIP
     """
     check_types(trunk, method, Method, config, options)
     check_tasks([task.name for task in tasks])

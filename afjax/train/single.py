@@ -63,6 +63,14 @@ def train_single(
     Raises:
       UserError: Data, settings and trunk do not fit each other, or the workdir holds another run.
 
+    Example:
+      >>> from afjax import TaskConfig, TrainConfig, load_task, load_trunk, train_single
+      >>> task = TaskConfig(name="entail", source="builtin:entail")
+      >>> config = TrainConfig(epochs=2, max_length=32)
+      >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+      >>> model = train_single(trunk, task, load_task(task), workdir="runs/entail", config=config)  # doctest: +SKIP
+      >>> model.save("store")  # doctest: +SKIP
+
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
     """
