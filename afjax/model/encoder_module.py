@@ -26,6 +26,18 @@ class Encoder(nn.Module):
       config: The trunk's architecture.
       adapters: ``(name, architecture)`` of the adapters in the encoder: none, one, or the fused adapters in order.
       fusion: The fusion's architecture, if several adapters are fused.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from afjax import Encoder
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> inputs = (jnp.ones((1, 4), int), jnp.zeros((1, 4), int), jnp.ones((1, 4), bool))
+      >>> variables = jax.jit(Encoder(config).init)(jax.random.key(0), *inputs)
+      >>> sorted(variables["params"]), jax.jit(Encoder(config).apply)(variables, *inputs).shape
+      (['embeddings', 'layers'], (1, 4, 8))
     """
 
     config: TrunkConfig
@@ -54,22 +66,10 @@ class Encoder(nn.Module):
           key: The dropout key, or None for no dropout.
 
         Returns:
-          ``[batch, length, hidden_size]``.
+          ``[batch, length, hidden_size]``, in the dtype of the trunk's word embeddings.
 
         Raises:
           UserError: The adapters do not fit the trunk or each other, or the rows are too long.
-
-        Example:
-          >>> import jax
-          >>> import jax.numpy as jnp
-          >>> from afjax.model.encoder_module import Encoder
-          >>> from afjax.trunk.config import TrunkConfig
-          >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
-          >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
-          >>> inputs = (jnp.ones((1, 4), int), jnp.zeros((1, 4), int), jnp.ones((1, 4), bool))
-          >>> variables = Encoder(config).init(jax.random.key(0), *inputs)
-          >>> Encoder(config).apply(variables, *inputs).shape
-          (1, 4, 8)
         """
         # A pretrained trunk has the same tree, plus a pooler that is not used here.
         trunk = {

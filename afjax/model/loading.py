@@ -49,10 +49,31 @@ def load_task_model(
       fusion: The name of a fusion, if any. Without an adapter and a fusion, only the head is loaded.
       allow_mismatch: Whether the head may be used with a different adapter or fusion than it was trained with.
 
+    Returns:
+      The model, with the task, labels, metrics and seed of the head's manifest.
+
     Raises:
       UserError: A name does not exist, the trunk has other weights, another architecture or another tokenizer, a file
         is damaged, a fusion's adapters have changed since it was trained, or the head was trained with a different
         adapter or fusion.
+
+    Example:
+      >>> import jax
+      >>> from afjax import Method, TaskConfig, TaskModel, Trunk, load_task_model, rows_from_lists, single_setup
+      >>> from afjax.trees import tree_digest
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> from afjax.trunk.encoder import init_trunk
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+      >>> trunk = Trunk(name="tiny", config=config, params=params, sha256=tree_digest(params), folder=None)
+      >>> setup = single_setup(Method(), config, name="reviews", reads="pooled", num_outputs=2)
+      >>> params, task = setup.init(jax.random.key(1), trunk.params), TaskConfig(name="reviews")
+      >>> rows = rows_from_lists(["Far too long.", "A fine film."], ["bad", "good"])
+      >>> model = TaskModel.from_params(setup.model, params, trunk, task, rows, max_length=16)
+      >>> model.save("store")
+      >>> load_task_model("store", trunk, head="reviews", adapter="reviews").labels
+      ('bad', 'good')
     """
     if adapter and fusion:
         raise UserError(f'Both the adapter "{adapter}" and the fusion "{fusion}" were given; give one of them.')

@@ -59,6 +59,25 @@ class Model:
       dtype: The dtype of the activations; None for the dtype of the trunk's word embeddings.
       scan_layers: Whether to compile one loop over the layers instead of straight-line code.
       remat: Which activations the backward pass rematerializes; see ``ExperimentConfig``.
+
+    Raises:
+      UserError: ``dtype`` or ``remat`` has an unknown value, an adapter is in a layer that the trunk does not have, or
+        the adapters cannot be fused with each other.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from afjax import Method, single_setup
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> from afjax.trunk.encoder import init_trunk
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> setup = single_setup(Method(), config, name="reviews", reads="pooled", num_outputs=2)
+      >>> trunk = jax.jit(init_trunk, static_argnums=1)(jax.random.key(1), config)
+      >>> params = setup.init(jax.random.key(0), trunk)
+      >>> batch = {"tokens": jnp.ones((1, 4), int), "types": jnp.zeros((1, 4), int), "mask": jnp.ones((1, 4), bool)}
+      >>> jax.jit(setup.model)(params, batch).logits.shape
+      (1, 2)
     """
 
     trunk: TrunkConfig
@@ -101,6 +120,14 @@ class Model:
           key: The dropout key, or None for no dropout.
           fusion_attention: Whether to return the attention over adapters. If not, and if the head reads only the first
             token, the last layer is computed for that token only.
+
+        Returns:
+          :class:`~afjax.model.outputs.Outputs`: the logits, float32 or wider, ``[batch, num_outputs]``
+          (``[batch, length, num_outputs]`` if the head reads tokens, ``[batch, choices]`` for multiple choice), and the
+          attention if it was requested.
+
+        Raises:
+          UserError: The rows have more tokens than the trunk has positions.
         """
         if batch["tokens"].ndim == 3:
             return self._run_choices(params, batch, key, fusion_attention)
@@ -127,6 +154,9 @@ class Model:
 
         Returns:
           ``[batch, length, hidden_size]`` in the model's dtype, after any modules on top of the encoder.
+
+        Raises:
+          UserError: The rows have more tokens than the trunk has positions.
         """
         trunk = self._trunk_with_layer_norms(params)
         trunk_key, _ = split_key(key, 2)
@@ -177,9 +207,10 @@ class Model:
         return hidden, attention
 
     def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
-        """Computes logits with adapters in some layers only, for many such subsets of the layers at once.
+        """Computes logits with adapters in some layers only.
 
-        Common prefixes are computed once: see :func:`afjax.trunk.layer_masks.encode_under_masks`.
+        It does so for many such subsets of the layers at once. Common prefixes are computed once: see
+        :func:`afjax.trunk.layer_masks.encode_under_masks`.
 
         Args:
           params, batch: See ``__call__``.
@@ -187,7 +218,10 @@ class Model:
             adapter's own LayerNorms stay. Entries of layers without adapters are ignored.
 
         Returns:
-          ``[batch, masks, ...]``; for the other axes see :class:`Outputs`.
+          ``[batch, masks, ...]``, float32 or wider; for the other axes see :class:`Outputs`.
+
+        Raises:
+          UserError: The rows have more tokens than the trunk has positions.
         """
         assert not any(isinstance(config, OnTop) for _, config in self.adapters), "modules on top are not in a layer"
         if batch["tokens"].ndim == 3:
@@ -247,6 +281,10 @@ class Model:
 
         Args:
           params: The tree with four roots, or the result of :meth:`with_bank`.
+
+        Returns:
+          The tree with the folded fusion under its name in ``fusion``, and without adapters. Without a fusion, or if
+          the fusion cannot be factored, ``params`` itself.
         """
         if not self.fusion_name or not is_factored(self._fused_configs()):
             return params
@@ -267,6 +305,12 @@ class Model:
 
         The bank holds the concatenated adapters; the model computes the same outputs from it. Given ``adapters``, the
         model would build the bank in every step, and keep both in memory.
+
+        Args:
+          params: The tree with four roots.
+
+        Returns:
+          The tree with the root ``bank`` instead of ``adapters``.
         """
         bank = self._stacked_bank(params)
         other_roots = {root: tree for root, tree in params.items() if root != "adapters"}
@@ -277,7 +321,14 @@ class Model:
         return contents if self.scan_layers else _unstack_layers(contents)
 
     def penalty(self, params: Tree) -> Array | float:
-        """The fusion's regularization term in the loss, which pulls V to the identity."""
+        """The fusion's regularization term in the loss, which pulls V to the identity.
+
+        Args:
+          params: The tree with four roots; only ``fusion`` is used.
+
+        Returns:
+          A scalar, float32 or wider; 0 without a fusion.
+        """
         if not self.fusion_name:
             return 0.0
         return self.fusion.regularization * value_penalty(params["fusion"][self.fusion_name])

@@ -23,8 +23,8 @@ class Predictions:
       labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
         choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
         answer, empty for no answer.
-      fusion_attention: If requested, ``{slot: [rows, num_layers, num_adapters]}``, the attention over adapters averaged
-        over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
+      fusion_attention: If requested, ``{slot: float32 [rows, num_layers, num_adapters]}``, the attention over adapters
+        averaged over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
       answers: For span, the best answers of each row, best first; otherwise None.
       fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
         the same for each layer, unless the fusion was pruned layer by layer.
@@ -37,6 +37,20 @@ class Predictions:
           index=predictions.fusion_layers,
           columns=predictions.fusion_adapters["ffn"][0],
       )
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import Predictions
+      >>> predictions = Predictions(
+      ...     logits=np.array([[2.0, 0.0], [0.0, 2.0]], np.float32),
+      ...     probabilities=np.array([[0.88, 0.12], [0.12, 0.88]], np.float32),
+      ...     labels=["bad", "good"],
+      ...     fusion_attention={"ffn": np.array([[[0.75, 0.25]], [[0.5, 0.5]]], np.float32)},
+      ...     fusion_adapters={"ffn": (("entail", "paraphrase"),)},
+      ...     fusion_layers=(0,),
+      ... )
+      >>> dict(zip(predictions.fusion_adapters["ffn"][0], predictions.fusion_attention["ffn"][0, 0].tolist()))
+      {'entail': 0.75, 'paraphrase': 0.25}
     """
 
     logits: np.ndarray

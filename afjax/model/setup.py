@@ -29,6 +29,15 @@ class Setup:
       rules: The rules that decide which leaves are trained and which are frozen.
       num_outputs: The number of the head's outputs.
       top_k: The number of upper trunk layers under ``trunk/top_layers``. If 0, all layers are under ``trunk/layers``.
+
+    Example:
+      >>> from afjax import Method, single_setup
+      >>> from afjax.trunk.sizes import trunk_size
+      >>> setup = single_setup(Method(), trunk_size("minilm"), name="reviews", reads="pooled", num_outputs=2)
+      >>> [rule.pattern for rule in setup.rules if rule.train]
+      ['adapters/.*', 'heads/.*']
+      >>> setup.computed(scan_layers=True).model.scan_layers
+      True
     """
 
     model: Model
@@ -47,7 +56,8 @@ class Setup:
           adapters: Trees of trained adapters by name. The model's other adapters are initialized at random.
 
         Returns:
-          The tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``; see :mod:`afjax.model.model`.
+          The tree with the roots ``trunk``, ``adapters``, ``fusion`` and ``heads``; see :mod:`afjax.model.model`. New
+          leaves are float32.
 
         Raises:
           UserError: ``top_k`` is more than the trunk's number of layers, or the head needs the trunk's pooler and the
@@ -73,11 +83,33 @@ class Setup:
         return params
 
     def split(self, params: Tree) -> tuple[Tree, Tree]:
-        """Splits parameters into the trained and the frozen tree; :func:`afjax.trees.merge` joins them again."""
+        """Splits parameters into the trained and the frozen tree.
+
+        :func:`afjax.merge` joins them again.
+
+        Args:
+          params: The result of :meth:`init`, or a tree with the same paths.
+
+        Returns:
+          The trained and the frozen tree. Arrays are not copied.
+
+        Raises:
+          UserError: A leaf matches no rule or several, or a rule matches no leaf.
+        """
         return partition.split(params, partition.label(params, self.rules))
 
     def computed(self, *, dtype: TrunkDtype | None = None, scan_layers: bool = False, remat: Remat = "none") -> "Setup":
-        """Returns the setup with other compute options; see :class:`afjax.model.model.Model`."""
+        """Returns the setup with other compute options.
+
+        Args:
+          dtype, scan_layers, remat: As in :class:`afjax.Model`.
+
+        Returns:
+          The new setup. Options that are not given have their defaults.
+
+        Raises:
+          UserError: ``dtype`` or ``remat`` has an unknown value.
+        """
         model = dataclasses.replace(self.model, dtype=dtype, scan_layers=scan_layers, remat=remat)
         return dataclasses.replace(self, model=model)
 
@@ -107,6 +139,12 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
       name: The name of the adapter and of the head.
       reads: Whether the head reads one pooled vector per row, or every token.
       num_outputs: The number of the head's outputs.
+
+    Returns:
+      The setup. :meth:`Setup.init` initializes its parameters.
+
+    Raises:
+      UserError: The adapter is in a layer that the trunk does not have.
 
     Example:
       >>> import jax
@@ -155,8 +193,23 @@ def fusion_setup(
       reads: Whether the head reads one pooled vector per row, or every token.
       num_outputs: The number of the head's outputs.
 
+    Returns:
+      The setup. :meth:`Setup.init` initializes its parameters.
+
     Raises:
-      UserError: The adapters cannot be fused with each other.
+      UserError: The adapters cannot be fused with each other, or are in a layer that the trunk does not have.
+
+    Example:
+      >>> from afjax import AdapterConfig, FusionConfig, HeadConfig, fusion_setup
+      >>> from afjax.trunk.sizes import trunk_size
+      >>> adapters = {"entail": AdapterConfig(), "paraphrase": AdapterConfig()}
+      >>> task = {"name": "target", "reads": "pooled", "num_outputs": 2}
+      >>> setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk_size("minilm"), **task)
+      >>> [rule.pattern for rule in setup.rules if rule.train]
+      ['fusion/.*', 'heads/.*']
+
+    Reference:
+      Pfeiffer et al. 2021, *AdapterFusion*, section 3.1.
     """
     model = Model(
         trunk=trunk,

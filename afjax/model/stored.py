@@ -17,7 +17,9 @@ from afjax.trees import Tree
 def load_adapter(
     store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[Adapter, Tree]:
-    """Loads an adapter from a store, and verifies that it is unchanged since it was saved.
+    """Loads an adapter from a store.
+
+    It is verified to be unchanged since it was saved.
 
     Args:
       store_folder: The store, local or ``gs://``.
@@ -32,6 +34,17 @@ def load_adapter(
 
     Raises:
       UserError: The adapter does not exist, was trained on another trunk, or has a damaged file.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import load_adapter, store
+      >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
+      >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
+      >>> options = {"config": {"kind": "bottleneck", "size": 4}, "trunk": {"sha256": "ab"}}
+      >>> _ = store.save("store", "adapters", "rte", {"ffn": {"down": down, "up": up}}, **options)
+      >>> config, tree = load_adapter("store", "rte", trunk_sha256="ab")
+      >>> config, tree["ffn"]["down"]["kernel"].shape
+      (AdapterConfig(size=4), (2, 8, 4))
     """
     loaded = store.load(store_folder, "adapters", name, trunk=_identity(trunk_sha256, trunk))
     return from_dict(Adapter, loaded.manifest.config, f'the config of adapter "{name}"'), loaded.params
@@ -55,6 +68,17 @@ def load_fusion(
     Raises:
       UserError: The fusion or an adapter does not exist, was trained on another trunk, or has a damaged file, or an
         adapter has changed since the fusion was trained.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import load_fusion, store
+      >>> tree, options = {"ffn": {"query": {"bias": np.zeros((2, 8))}}}, {"config": {}, "trunk": {"sha256": "ab"}}
+      >>> saved = [store.save("store", "adapters", name, tree, **options) for name in ("entail", "paraphrase")]
+      >>> adapters = [{"name": manifest.name, "sha256": manifest.digest} for manifest in saved]
+      >>> _ = store.save("store", "fusion", "target", tree, adapters=adapters, **options)
+      >>> config, tree, members = load_fusion("store", "target")
+      >>> config, list(members)
+      (FusionConfig(), ['entail', 'paraphrase'])
     """
     config, tree, adapters = load_unpruned_fusion(store_folder, name, trunk=_identity(trunk_sha256, trunk))
     if config.kept is None:

@@ -63,6 +63,25 @@ class TaskModel:
         it was trained with, as in ``Manifest.trained_with``; empty if unknown.
       text_columns: The form of the rows in the training run, 1 for single texts and 2 for pairs (see
         ``Rows.text_columns``). Rows of another form are refused. None if unknown.
+
+    Example:
+      >>> import jax
+      >>> from afjax import Method, TaskConfig, TaskModel, Trunk, rows_from_lists, single_setup
+      >>> from afjax.trees import tree_digest
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> from afjax.trunk.encoder import init_trunk
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+      >>> trunk = Trunk(name="tiny", config=config, params=params, sha256=tree_digest(params), folder=None)
+      >>> setup = single_setup(Method(), config, name="reviews", reads="pooled", num_outputs=2)
+      >>> params, task = setup.init(jax.random.key(1), trunk.params), TaskConfig(name="reviews")
+      >>> rows = rows_from_lists(["Far too long.", "A fine film."], ["bad", "good"])
+      >>> model = TaskModel.from_params(setup.model, params, trunk, task, rows, max_length=16)
+      >>> model
+      <TaskModel task reviews, kind classification, 2 labels bad, good, adapter reviews, head reviews, trunk tiny, ...>
+      >>> model.without_layers([0]).model.adapters
+      (('reviews', AdapterConfig(layers=(1,))),)
     """
 
     trunk: Trunk
@@ -89,6 +108,9 @@ class TaskModel:
           task: The task.
           rows: The training rows. Their label names and their form are recorded.
           max_length: Tokens per row in training.
+
+        Returns:
+          The model, on the host, with seed 0 and without dev metrics.
 
         Raises:
           UserError: The trunk in ``params`` differs from ``trunk``, or the head's number of outputs does not match the
@@ -156,6 +178,9 @@ class TaskModel:
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           fusion_attention: Whether to return the attention over adapters.
 
+        Returns:
+          The predictions, in the order of the texts.
+
         Raises:
           UserError: ``texts`` has the wrong form, ``batch_size`` is less than 1, the trunk does not support
             ``max_length``, or the model's outputs are NaN or infinite.
@@ -174,7 +199,18 @@ class TaskModel:
     def predict_rows(
         self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
     ) -> Predictions:
-        """Like :meth:`predict`, for rows from ``load_split`` or ``rows_from_lists``."""
+        """Predicts labels, values or answers for the rows of a split.
+
+        Args:
+          rows: Rows from ``load_split`` or ``rows_from_lists``. Their labels are not used.
+          batch_size, max_length, fusion_attention: As in :meth:`predict`.
+
+        Returns:
+          The predictions, in the order of the rows.
+
+        Raises:
+          UserError: As in :meth:`predict`. Also if ``rows`` is empty.
+        """
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
         if isinstance(data, TokenisedSpans):
@@ -226,9 +262,12 @@ class TaskModel:
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           confusion: Whether to add ``confusion``, a :class:`afjax.tasks.metrics.ConfusionMatrix`, to the metrics.
 
+        Returns:
+          ``{metric: score}``, and ``confusion`` if it was requested.
+
         Raises:
-          UserError: The rows have no labels, or other label names than the head, or a confusion matrix was requested
-            for a task other than classification.
+          UserError: As in :meth:`predict_rows`. Also if the rows have no labels, or other label names than the head, or
+            a confusion matrix was requested for a task other than classification.
         """
         if not isinstance(rows, AnyRows):
             # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
@@ -247,7 +286,14 @@ class TaskModel:
         return scores
 
     def check_labels(self, rows: AnyRows) -> None:
-        """Raises UserError if rows have no labels, or other label names than the head."""
+        """Checks that the model can be evaluated on rows.
+
+        Args:
+          rows: Rows of a split.
+
+        Raises:
+          UserError: The rows have no labels, or other label names than the head.
+        """
         if rows.labels is None:
             raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
         if self.task.kind == "classification" and rows.label_names != self.labels:
@@ -257,12 +303,31 @@ class TaskModel:
             )
 
     def check_form(self, rows: AnyRows) -> None:
-        """Raises UserError if the head was trained on pairs and the rows are single texts, or vice versa."""
+        """Checks that rows have the form of the training rows.
+
+        Args:
+          rows: Rows of a split.
+
+        Raises:
+          UserError: The head was trained on pairs and the rows are single texts, or vice versa.
+        """
         head = f'The rows that the head "{self.model.head_name}" was trained on'
         check_same_form(self.text_columns, head, rows, "these rows", "give rows of the form that it was trained on")
 
     def tokenised(self, rows: AnyRows, max_length: int | None = None) -> TokenisedRows:
-        """Tokenises rows for :meth:`logits`; ``max_length`` as in :meth:`predict`."""
+        """Tokenises rows for :meth:`logits`.
+
+        Args:
+          rows: Rows of a split.
+          max_length: As in :meth:`predict`.
+
+        Returns:
+          The token ids of all rows. For span tasks they have one entry per window.
+
+        Raises:
+          UserError: ``rows`` is empty or does not have the form of the training rows, or the trunk does not support
+            ``max_length``.
+        """
         if not len(rows):
             raise UserError("The split is empty; give at least one row.")
         self.check_form(rows)
@@ -310,12 +375,29 @@ class TaskModel:
     def logits(self, data: TokenisedRows, *, batch_size: int = 32, max_length: int | None = None) -> np.ndarray:
         """Computes the logits of every row; for span, of every window.
 
-        For regression, logits are in the units of the labels.
+        Args:
+          data: The result of :meth:`tokenised`.
+          batch_size: Rows per step.
+          max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
+
+        Returns:
+          float32 ``[rows, num_outputs]``; for multiple choice ``[rows, choices]``, for span ``[windows, length, 2]``.
+          Choices that a row lacks have the lowest float32. Entries after a window's end are arbitrary. For regression,
+          logits are in the units of the labels.
+
+        Raises:
+          UserError: ``batch_size`` is less than 1, or a logit is NaN or infinite.
         """
         return self._run(data, batch_size, max_length, False)[0]
 
     def flops_per_row(self) -> float:
-        """Floating-point operations to predict one row of ``max_length`` tokens, as counted by XLA."""
+        """Counts the floating-point operations to predict one row.
+
+        The row has ``max_length`` tokens. The count is XLA's.
+
+        Returns:
+          The number of floating-point operations.
+        """
         batch = {
             "tokens": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
             "types": jax.ShapeDtypeStruct((1, self.max_length), jnp.int32),
@@ -350,7 +432,14 @@ class TaskModel:
           step: A compiled function, with a static model. The model it receives has numbers instead of names, and a
             fusion is folded.
           data: The result of :meth:`tokenised`.
-          batch_size, max_length: As in :meth:`predict`.
+          batch_size: Rows per step.
+          max_length: The ``max_length`` of :meth:`tokenised`. Defaults to the length in training.
+
+        Returns:
+          The outputs of the step for all rows (for span, for all windows), a tree of NumPy arrays.
+
+        Raises:
+          UserError: ``batch_size`` is less than 1, or an output is NaN or infinite.
         """
         step = functools.partial(step, self._inference_model)
         return over_rows(step, self._device_params, data, **self._batches(data, batch_size, max_length))
@@ -370,7 +459,13 @@ class TaskModel:
 
         Args:
           step, data, batch_size, max_length: As in :meth:`over_rows`.
-          weights: ``[rows, n]``, for span ``[windows, n]``. Each batch contains its rows' weights as ``weights``.
+          weights: float ``[rows, n]``, for span ``[windows, n]``. Each batch contains its rows' weights as ``weights``.
+
+        Returns:
+          The sum, a tree of NumPy arrays.
+
+        Raises:
+          UserError: ``batch_size`` is less than 1, or the sum is NaN or infinite.
         """
         step = functools.partial(step, self._inference_model)
         return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
@@ -389,29 +484,87 @@ class TaskModel:
     def for_inference(self) -> tuple[Model, Tree]:
         """Returns the model and all its parameters for inference, on the host.
 
-        The parameters include the trunk's, and a fusion is folded. For regression, multiply the logits by the task's
-        ``scale``.
+        A fusion is folded. For regression, multiply the logits by the task's ``scale``.
+
+        Returns:
+          The model, with numbers instead of names, and its tree of NumPy arrays with the roots ``trunk``, ``adapters``,
+          ``fusion`` and ``heads``.
         """
         return self._inference_model, jax.device_get(self._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
-        """Returns the model without the adapters of some of the trunk's layers; see :func:`editing.without_layers`."""
+        """Drops adapters, and the fusion if there is one, from some layers.
+
+        This is AdapterDrop. Nothing is trained again.
+
+        Args:
+          layers: Indices of the trunk's layers.
+
+        Returns:
+          The edited model. This model is not changed.
+
+        Raises:
+          UserError: The model has no adapter, one of the layers has none, or no layer would be left.
+        """
         return self._edited(*editing.without_layers(self.model, self.params, layers))
 
     def without_adapters(self, names: Collection[str]) -> "TaskModel":
-        """Returns the model with fewer fused adapters; see :func:`editing.without_adapters`."""
+        """Removes adapters from the fusion, without training it again.
+
+        The remaining ones share each layer's attention.
+
+        Args:
+          names: Names of fused adapters.
+
+        Returns:
+          The edited model. This model is not changed.
+
+        Raises:
+          UserError: The model has no fusion, a name is not fused, no adapter would be left, or the fusion has been
+            pruned.
+        """
         return self._edited(editing.without_adapters(self.model, names), self.params)
 
     def with_adapters(self, added: Mapping[str, tuple[Adapter, Tree]]) -> "TaskModel":
-        """Returns the model with more fused adapters; see :func:`editing.with_adapters`."""
+        """Adds adapters to the fusion, without training it again.
+
+        Args:
+          added: ``{name: (architecture, tree)}``. :func:`afjax.load_adapter` returns such pairs.
+
+        Returns:
+          The edited model. This model is not changed.
+
+        Raises:
+          UserError: The model has no fusion, the fusion has been pruned, a name is already fused, or an adapter cannot
+            be fused with the others.
+        """
         return self._edited(*editing.with_adapters(self.model, self.params, added))
 
     def with_kept(self, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> "TaskModel":
-        """Returns the model with only some fused adapters in each layer; see :func:`editing.with_kept`."""
+        """Prunes the fusion so that each layer keeps only some adapters.
+
+        Args:
+          kept: The indices of the adapters to keep; see ``FusionConfig.kept``.
+
+        Returns:
+          The edited model. This model is not changed.
+
+        Raises:
+          UserError: The model has no fusion, or ``kept`` does not fit it.
+        """
         return self._edited(editing.with_kept(self.model, kept), self.params)
 
     def renamed(self, name: str) -> "TaskModel":
-        """Returns the model under another name; see :func:`editing.renamed`."""
+        """Renames the head, and the fusion or the adapter.
+
+        Fused adapters keep their names.
+
+        Args:
+          name: The new name.
+
+        Returns:
+          The edited model. This model is not changed.
+        """
         return self._edited(*editing.renamed(self.model, self.params, name))
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
@@ -449,11 +602,25 @@ class TaskModel:
         )
 
     def save(self, store_folder: str | Path, *, overwrite: bool = False, run: str = "") -> None:
-        """Saves the fusion or the adapter, and the head; arguments and errors as in :func:`save_models`."""
+        """Saves the fusion or the adapter, and the head.
+
+        Either both are saved or none. A trained trunk is written to its folder first. The adapters of a fusion are
+        already in the store.
+
+        Args:
+          store_folder: The store, local or ``gs://``.
+          overwrite: Whether existing artefacts with these names may be replaced.
+          run: Identifier of the training run that saves them; see :func:`afjax.store.save_all`.
+
+        Raises:
+          UserError: The store already has one of these names and ``overwrite`` is False, the fusion's adapters differ
+            from the stored ones (for example because layers were dropped), or the store cannot be written.
+        """
         save_models(store_folder, [self], overwrite=overwrite, run=run)
 
     @property
     def num_outputs(self) -> int:
+        """The number of the head's outputs."""
         return TASK_KINDS[self.task.kind].num_outputs(self.labels)
 
 

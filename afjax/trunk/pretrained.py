@@ -64,6 +64,18 @@ class Trunk:
         both.
       trained: Whether a run has trained this trunk. If so, ``name`` is its folder: :func:`write_if_trained` writes it
         there when an adapter or a head that was trained on it is saved to a store.
+
+    Example:
+      >>> import jax
+      >>> from afjax import Trunk
+      >>> from afjax.trees import tree_digest
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> from afjax.trunk.encoder import init_trunk
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+      >>> Trunk(name="tiny", config=config, params=params, sha256=tree_digest(params), folder=None)
+      <Trunk name tiny, family bert, layers 2, hidden size 8, parameters 1,672, longest row 16 tokens, ...>
     """
 
     name: str
@@ -121,9 +133,9 @@ class Trunk:
 
     @property
     def pooling(self) -> Pooling:
-        """The pooling that the trunk was pretrained with, according to its ``1_Pooling/config.json``.
+        """The pooling that the trunk was pretrained with, ``first`` or ``mean``.
 
-        The first token if there is no such file, as for BERT and RoBERTa.
+        It is read from ``1_Pooling/config.json``. Without this file it is the first token, as for BERT and RoBERTa.
 
         Raises:
           UserError: The file is damaged, or it specifies a pooling that afjax does not support.
@@ -137,10 +149,14 @@ class Trunk:
         return tokenizer_digests(self.tokenizer())
 
     def tokenizer(self) -> Any:
-        """The trunk's fast Hugging Face tokenizer.
+        """Loads the trunk's fast Hugging Face tokenizer.
+
+        Returns:
+          A fast tokenizer of transformers.
 
         Raises:
-          UserError: The folder has no tokenizer, or the tokenizer has more tokens than the trunk has embeddings.
+          UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
+            embeddings.
         """
         assert self.folder is not None, "a random trunk has no tokenizer"
         return load_tokenizer(self.folder, self.config.vocab_size)
@@ -195,7 +211,18 @@ class Trunk:
     def embedding_config(
         self, *, pooling: Pooling | None = None, normalize: bool | None = None, max_length: int | None = None
     ) -> EmbeddingConfig:
-        """Returns the embedding settings that :meth:`embed` uses for these arguments."""
+        """Returns the embedding settings that :meth:`embed` uses for these arguments.
+
+        Args:
+          pooling, normalize, max_length: As in :meth:`embed`.
+
+        Returns:
+          The settings. A ``max_length`` of None means the trunk's maximum.
+
+        Raises:
+          UserError: ``pooling`` has an unknown value, settings in the trunk's files are damaged or not supported, or
+            the trunk does not support ``max_length``.
+        """
         check_value(Pooling | None, pooling, "pooling")
         if pooling is not None or self.folder is None:
             config = EmbeddingConfig(pooling=pooling or "mean")
@@ -230,9 +257,18 @@ def load_trunk(name: str, *, dtype: TrunkDtype = "float32") -> Trunk:
       dtype: The compute dtype of the frozen trunk. ``bfloat16`` halves its memory and takes less time. Softmax,
         LayerNorm, heads, trained leaves and their gradients stay in float32.
 
+    Returns:
+      The trunk. Its parameters are float32; ``dtype`` applies when it is used.
+
     Raises:
       UserError: The trunk is missing, incomplete, damaged or of an unsupported architecture, or an id cannot be
         downloaded.
+
+    Example:
+      >>> from afjax import load_trunk
+      >>> trunk = load_trunk("minilm")  # doctest: +SKIP
+      >>> trunk.config.num_layers, trunk.config.hidden_size, trunk.pooling  # doctest: +SKIP
+      (6, 384, 'mean')
     """
     folder = _find_folder(name)
     config = read_trunk_config(folder)
@@ -305,7 +341,9 @@ def _download(name: str) -> Path:
 
 
 def save_trunk(folder: str | Path, trunk: Trunk) -> None:
-    """Writes a trunk, for example a trained one, as a Hugging Face folder for :func:`load_trunk`.
+    """Writes a trunk, for example a trained one, as a Hugging Face folder.
+
+    :func:`load_trunk` loads it.
 
     Args:
       folder: The folder to write, local or ``gs://``. It gets config.json, model.safetensors (float32), and the
@@ -314,6 +352,23 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
 
     Raises:
       UserError: The folder cannot be written.
+
+    Example:
+      >>> import jax
+      >>> import transformers
+      >>> from pathlib import Path
+      >>> from afjax import Trunk, load_trunk, save_trunk
+      >>> from afjax.trees import tree_digest
+      >>> from afjax.trunk.encoder import init_trunk
+      >>> from afjax.trunk.sizes import trunk_size
+      >>> sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+      >>> transformers.BertConfig(vocab_size=30, max_position_embeddings=16, **sizes).save_pretrained("tiny")
+      >>> config = trunk_size("tiny")  # the architecture in tiny/config.json
+      >>> params = jax.jit(init_trunk, static_argnums=1)(jax.random.key(0), config)
+      >>> trunk = Trunk(name="tiny", config=config, params=params, sha256=tree_digest(params), folder=Path("tiny"))
+      >>> save_trunk("copy", trunk)
+      >>> load_trunk("copy").sha256 == trunk.sha256
+      True
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save, save_file
