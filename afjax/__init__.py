@@ -1,6 +1,11 @@
 """Adapters on BERT-family encoders in JAX.
 
 The public names are listed below. Each is imported on first use, so ``import afjax`` is fast.
+
+Example:
+  >>> import afjax
+  >>> afjax.rows_from_lists(["A fine film.", "Far too long."], ["good", "bad"])
+  <Rows: 2 texts, labels bad (1), good (1)>
 """
 
 import importlib

@@ -49,6 +49,14 @@ def pack(store: StorePath, name: str, file: AnyPath, *, kind: str = "", license:
     Raises:
       UserError: No artefact has this name, or an adapter and a fusion do; a fusion's adapters are missing or have
         changed; an artefact is damaged; or the file cannot be written.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import share, store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> _ = store.save("stores/pack", "adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> [manifest.name for manifest in share.pack("stores/pack", "rte", "packed.tar", license="apache-2.0")]
+      ['rte']
     """
     path = local_path(file, "The archive")
     if path.suffix != ENDING:
@@ -78,6 +86,15 @@ def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool =
     Raises:
       UserError: The archive is truncated, damaged or modified, it contains anything except artefacts and a model card,
         or a name is taken. Nothing is written in this case.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import share, store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> _ = store.save("stores/unpack", "adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> _ = share.pack("stores/unpack", "rte", "rte.tar")
+      >>> [manifest.name for manifest in share.unpack("rte.tar", "stores/unpacked", name="rte-2")]
+      ['rte-2']
     """
     path = local_path(file, "The archive")
     with bundle.staging_folder(store) as folder:

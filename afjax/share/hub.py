@@ -33,10 +33,11 @@ _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 def push(
     store: StorePath, name: str, repository: str, *, kind: str = "", license: str = "", private: bool = False
 ) -> str:
-    """Pushes an artefact, everything it needs and a model card to the hub, in one commit.
+    """Pushes an artefact to the Hugging Face hub.
 
-    The repository is created if it does not exist. A previous version of the artefact and its card are replaced, and
-    remain available in the repository's history.
+    Everything it needs and a model card are pushed with it, in one commit. The repository is created if it does not
+    exist. A previous version of the artefact and its card are replaced, and remain available in the repository's
+    history.
 
     Args:
       store: The store, local or ``gs://``.
@@ -51,6 +52,11 @@ def push(
     Raises:
       UserError: As for :func:`afjax.share.pack`. Also if the hub rejects the request, if the repository contains
         something else, or if ``private`` is True and the repository is public.
+
+    Example:
+      >>> from afjax import share
+      >>> share.push("store", "rte", "me/rte", license="apache-2.0")  # doctest: +SKIP
+      'https://huggingface.co/me/rte'
     """
     _check_repository(repository)
     with tempfile.TemporaryDirectory(prefix="afjax-") as place:
@@ -64,7 +70,9 @@ def push(
 def pull(
     repository: str, store: StorePath, *, revision: str = "", name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
-    """Downloads and checks a repository written by :func:`push`, and installs its artefacts in a store.
+    """Pulls artefacts from the Hugging Face hub into a store.
+
+    The repository must have been written by :func:`push`. It is checked completely before anything is installed.
 
     Args:
       repository: ``USER/REPO``.
@@ -78,6 +86,11 @@ def pull(
     Raises:
       UserError: As for :func:`afjax.share.unpack`. Also if the repository or the revision does not exist, or if there
         is no network connection.
+
+    Example:
+      >>> from afjax import share
+      >>> share.pull("me/rte", "store")[-1].name  # doctest: +SKIP
+      'rte'
     """
     _check_repository(repository)
     where = f"The repository {repository}"

@@ -10,6 +10,16 @@ A store is a folder (local or ``gs://``)::
 the artefact, the trunk it was trained on, and the SHA-256 of every leaf. ``STORE/.lock`` is the writers' lock
 (:mod:`afjax.store.files`). ``STORE/.runs`` holds the names that unfinished runs have reserved
 (:mod:`afjax.store.reservations`).
+
+Example:
+  >>> import numpy as np
+  >>> from afjax import store
+  >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+  >>> _ = store.save("store", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+  >>> store.names("store", "adapters"), store.verify("store")
+  (['rte'], [])
+  >>> store.load("store", "adapters", "rte").params["ffn"]["down"]["kernel"].shape
+  (2, 8, 4)
 """
 
 from afjax.store.artefacts import (

@@ -35,7 +35,21 @@ StorePath = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Artefact:
-    """A loaded artefact: its manifest, and its tree of NumPy arrays."""
+    """A loaded artefact: its manifest, and its tree of NumPy arrays.
+
+    Attributes:
+      manifest: The description of the artefact.
+      params: The artefact's tree. NumPy arrays with the shapes and dtypes that were saved.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/artefact", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> artefact = store.load("stores/artefact", "adapters", "rte")
+      >>> artefact.manifest.name, artefact.params["ffn"]["down"]["kernel"].shape
+      ('rte', (2, 8, 4))
+    """
 
     manifest: Manifest
     params: Tree
@@ -51,6 +65,14 @@ class Draft:
       params: The artefact's tree of arrays, of any shapes and dtypes.
       config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with values that JSON
         can represent.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> params = {"output": {"bias": np.zeros(2, np.float32)}}
+      >>> draft = store.Draft(kind="heads", name="rte", params=params, config={}, trunk={}, labels=["no", "yes"])
+      >>> [manifest.labels for manifest in store.save_all("stores/draft", [draft])]
+      [('no', 'yes')]
     """
 
     kind: str
@@ -84,8 +106,19 @@ def save(
       kind, name, params, config, trunk: As in :class:`Draft`.
       **more: The other fields of the draft.
 
+    Returns:
+      The manifest of the saved artefact.
+
     Raises:
       UserError: As in :func:`save_all`.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/save", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest.num_parameters
+      64
     """
     draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
     return save_all(store, [draft], overwrite=overwrite)[0]
@@ -117,6 +150,14 @@ def save_all(
     Raises:
       UserError: A kind or name is invalid, an artefact exists and may not be replaced, another unfinished run has
         reserved a name, or the store cannot be written. The store is then unchanged.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree, options = {"bias": np.zeros(2, np.float32)}, {"config": {}, "trunk": {"sha256": "ab"}}
+      >>> drafts = [store.Draft(kind=kind, name="rte", params=tree, **options) for kind in ("adapters", "heads")]
+      >>> [manifest.kind for manifest in store.save_all("stores/save_all", drafts)]
+      ['adapters', 'heads']
     """
     if overwrite and run:
         raise UserError(f"overwrite=True was given with run={run!r}; a run may only replace what it saved itself.")
@@ -161,6 +202,14 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
     Raises:
       UserError: Another run has saved or reserved a name (the message names the workdir of a reservation), or the store
         cannot be written. No name is reserved then.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> store.reserve("stores/reserve", [("adapters", "rte")], run="4f2a", workdir="runs/rte")
+      >>> draft = store.Draft(kind="adapters", name="rte", params={"bias": np.zeros(2)}, config={}, trunk={})
+      >>> store.save_all("stores/reserve", [draft], run="4f2a")[0].run
+      '4f2a'
     """
     root = store_folder(store)
     folders = [folder_of(store, kind, name) for kind, name in names]
@@ -269,9 +318,21 @@ def load(
         None accepts any trunk. See :func:`trunk_difference`.
       shapes: ``{leaf path: shape}`` of the model that it will be used in. None accepts any shapes.
 
+    Returns:
+      The manifest and the tree, with the shapes and dtypes that were saved.
+
     Raises:
       UserError: The artefact does not exist (the message suggests the nearest name), was trained on another trunk, has
         leaves other than ``shapes``, or is damaged: a missing or extra leaf, another shape, a flipped bit.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/load", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> artefact = store.load("stores/load", "adapters", "rte", trunk={"sha256": "ab"})
+      >>> artefact.params["ffn"]["down"]["kernel"].shape
+      (2, 8, 4)
     """
     folder = folder_of(store, kind, name)
     place, text = read_text(folder, kind)
@@ -287,15 +348,45 @@ def load(
 
 
 def exists(store: StorePath) -> bool:
-    """Whether the store's folder exists."""
+    """Whether the store's folder exists.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+
+    Returns:
+      True if the folder exists, even without artefacts.
+
+    Raises:
+      UserError: The path is invalid, or the object store cannot be read.
+
+    Example:
+      >>> from afjax import store
+      >>> store.exists("stores/none")
+      False
+    """
     return store_folder(store).is_dir()
 
 
 def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
     """Reads the manifest of an artefact, without its arrays.
 
+    Args:
+      store: The store's folder, local or ``gs://``.
+      kind, name: The artefact's kind (one of ``KINDS``) and name.
+
+    Returns:
+      The manifest.
+
     Raises:
       UserError: The artefact does not exist (the message suggests the nearest name), or its manifest is damaged.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/read", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> store.read_manifest("stores/read", "adapters", "rte") == manifest
+      True
     """
     place, text = read_text(folder_of(store, kind, name), kind)
     manifest = from_json(text, str(place / files.MANIFEST))
@@ -304,25 +395,71 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
 
 
 def names(store: StorePath, kind: str) -> list[str]:
-    """The sorted names of the artefacts of one kind; empty if the store does not exist.
+    """Lists the names of the artefacts of one kind.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+      kind: One of ``KINDS``.
+
+    Returns:
+      The names, sorted; empty if the store does not exist.
 
     Raises:
-      UserError: The store cannot be read.
+      UserError: The kind is unknown, or the store cannot be read.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/names", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> store.names("stores/names", "adapters"), store.names("stores/names", "heads")
+      (['rte'], [])
     """
     return _names(store, kind, incomplete=False)
 
 
 def entries(store: StorePath) -> list[Manifest]:
-    """The manifests of all artefacts, sorted by kind and name.
+    """Reads the manifests of all artefacts.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+
+    Returns:
+      The manifests, sorted by kind and name.
 
     Raises:
-      UserError: A manifest is damaged.
+      UserError: The store cannot be read, or a manifest is damaged.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/entries", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> [(entry.kind, entry.name) for entry in store.entries("stores/entries")]
+      [('adapters', 'rte')]
     """
     return [read_manifest(store, kind, name) for kind in KINDS for name in names(store, kind)]
 
 
 def folders(store: StorePath) -> list[tuple[str, str]]:
-    """``(kind, name)`` of every artefact, and of every incomplete folder among them."""
+    """Lists all artefacts, including incomplete ones.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+
+    Returns:
+      ``(kind, name)`` of every artefact, and of every incomplete folder among them.
+
+    Raises:
+      UserError: The store cannot be read.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from afjax import store
+      >>> Path("stores/folders/adapters/rte").mkdir(parents=True)  # no manifest
+      >>> store.folders("stores/folders"), store.entries("stores/folders")
+      ([('adapters', 'rte')], [])
+    """
     return [(kind, name) for kind in KINDS for name in _names(store, kind, incomplete=True)]
 
 

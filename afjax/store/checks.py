@@ -6,12 +6,46 @@ from afjax.store.manifest import Manifest
 
 
 def verify(store: StorePath) -> list[str]:
-    """Reads every artefact completely; returns the problems found, one sentence each."""
+    """Reads every artefact completely, and finds problems.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+
+    Returns:
+      One sentence per problem; empty if there is none.
+
+    Raises:
+      UserError: The store cannot be read.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from afjax import store
+      >>> Path("stores/verify/adapters/rte").mkdir(parents=True)  # no manifest
+      >>> store.verify("stores/verify")
+      ['...stores/verify/adapters/rte has no manifest.json, ...']
+    """
     return [problem for kind, name in folders(store) for problem in problems(store, kind, name)]
 
 
 def problems(store: StorePath, kind: str, name: str) -> list[str]:
-    """Reads one artefact completely and returns the problems found, one sentence each."""
+    """Reads one artefact completely, and finds problems.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+      kind, name: The artefact's kind (one of ``KINDS``) and name.
+
+    Returns:
+      One sentence per problem; empty if there is none. For a fusion, the list includes the problems that
+      :func:`adapter_problems` finds.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/problems", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> store.problems("stores/problems", "adapters", "rte")
+      []
+    """
     try:
         manifest = load(store, kind, name).manifest
     except UserError as error:
@@ -20,10 +54,24 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
 
 
 def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
-    """Finds adapters of a fusion that are missing or have changed since it was trained.
+    """Finds adapters of a fusion that are missing or have changed since its training.
+
+    Args:
+      store: The store's folder, local or ``gs://``.
+      fusion: The fusion's manifest.
 
     Returns:
-      One sentence per adapter.
+      One sentence per such adapter; empty if there is none.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/adapters", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> members = [{"name": "rte", "sha256": manifest.digest}, {"name": "mnli", "sha256": "cd"}]
+      >>> fusion = store.save("stores/adapters", "fusion", "cb", tree, config={}, trunk={}, adapters=members)
+      >>> store.adapter_problems("stores/adapters", fusion)
+      ['The fusion "cb" needs the adapter "mnli": ...']
     """
     sentences = []
     for adapter in fusion.adapters:

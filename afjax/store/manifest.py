@@ -16,6 +16,7 @@ from afjax.errors import UserError
 from afjax.storage.json_files import parse_json
 from afjax.store.trunk_identity import trunk_difference
 
+# The kinds of artefacts. A store has one folder for each.
 KINDS = ("adapters", "fusion", "heads")
 FORMAT_VERSION = 2
 # Fields that older formats lack, by the format that added them.
@@ -66,6 +67,14 @@ class Manifest:
       trained_with: For a head, the model it was trained with: ``{"kind": ..., "name": ..., "sha256": ...}``. The kind
         is ``adapters`` or ``fusion`` (``sha256`` is the digest of the manifest), or ``trunk``. Empty if not recorded.
       run: Identifier of the training run that saved it, see :mod:`afjax.store.reservations`. Empty if not recorded.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+      >>> manifest = store.save("stores/manifest", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest.config, manifest.leaves["ffn/down/kernel"]["shape"], manifest.num_bytes
+      ({'size': 4}, [2, 8, 4], 256)
     """
 
     format_version: int

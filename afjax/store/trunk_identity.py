@@ -13,6 +13,12 @@ class TrunkComparison(NamedTuple):
     Attributes:
       differences: The parts that differ, with both values if they are short.
       unchecked: The parts that could not be compared, because an older record lacks them.
+
+    Example:
+      >>> from afjax import store
+      >>> comparison = store.trunk_difference({"sha256": "ab"}, {"sha256": "ab", "architecture": {"hidden_size": 8}})
+      >>> comparison.differences, comparison.unchecked
+      ([], ['the architecture'])
     """
 
     differences: list[str]

@@ -2,6 +2,18 @@
 
 :mod:`~afjax.interop.adapterhub.files` describes the layout of its folders. The modules ``adapters``, ``fusion`` and
 ``heads`` map its settings and tensors to ours.
+
+Example:
+  >>> import numpy as np
+  >>> from afjax import store
+  >>> from afjax.interop.adapterhub import export_adapterhub
+  >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
+  >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
+  >>> trunk = {"name": "bert-base-uncased", "family": "bert", "hidden_size": 8, "num_layers": 2}
+  >>> tree, settings = {"ffn": {"down": down, "up": up}}, {"kind": "bottleneck", "size": 4}
+  >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk)
+  >>> [part for part, folder in export_adapterhub("store", "rte", "exported")]
+  ['adapter rte']
 """
 
 from afjax.interop.adapterhub.exporting import export_adapterhub

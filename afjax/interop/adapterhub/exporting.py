@@ -70,6 +70,19 @@ def export_adapterhub(
     Raises:
       UserError: No artefact or several artefacts have this name, the library does not support the artefact, or
         ``output`` exists or cannot be written.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> from afjax.interop.adapterhub import export_adapterhub
+      >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
+      >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
+      >>> tree, settings = {"ffn": {"down": down, "up": up}}, {"kind": "bottleneck", "size": 4}
+      >>> trunk = {"name": "bert-base-uncased", "family": "bert", "hidden_size": 8, "num_layers": 2}
+      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk)
+      >>> for part, folder in export_adapterhub("store", "rte", "exported"):
+      ...     print(part, sorted(path.name for path in folder.iterdir()))
+      adapter rte ['adapter.safetensors', 'adapter_config.json']
     """
     output = expanded(output)
     if output.exists():

@@ -35,6 +35,14 @@ class Imported:
       params: Its tree.
       details: The other fields of ``store.Draft``.
       notes: Notes for the user, each of them part of a sentence.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import store
+      >>> from afjax.interop.adapterhub import Imported
+      >>> head = Imported(kind="heads", name="rte", params={"bias": np.zeros(2)}, details={"config": {}, "seed": 3})
+      >>> store.Draft(kind=head.kind, name=head.name, params=head.params, trunk={}, **head.details).seed
+      3
     """
 
     kind: str
@@ -72,6 +80,22 @@ def import_adapterhub(
     Raises:
       UserError: The folder has another format, a file is damaged, afjax does not support a setting, the trunk does not
         match, or a name is taken. The store is unchanged in this case.
+
+    Example:
+      >>> import numpy as np
+      >>> from afjax import Trunk, store
+      >>> from afjax.interop.adapterhub import export_adapterhub, import_adapterhub
+      >>> from afjax.trunk.config import TrunkConfig
+      >>> sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "intermediate_size": 16}
+      >>> config = TrunkConfig(family="bert", vocab_size=30, max_positions=16, type_vocab_size=2, **sizes)
+      >>> trunk = Trunk(name="tiny", config=config, params={}, sha256="ab", folder=None)  # the weights are not used
+      >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
+      >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
+      >>> tree, settings = {"ffn": {"down": down, "up": up}}, {"kind": "bottleneck", "size": 4}
+      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> _ = export_adapterhub("store", "rte", "exported")
+      >>> [imported.name for imported in import_adapterhub("exported", "imported", trunk=trunk)]
+      ['rte']
     """
     if name:
         check_name(name, "artefact")
