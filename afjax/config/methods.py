@@ -119,7 +119,7 @@ class FusionMethod:
       head: The head's architecture.
 
     Raises:
-      UserError: A field has the wrong type, or no adapter is named.
+      UserError: A field has the wrong type, no adapter is named, or an adapter is named twice.
 
     Example:
       >>> from afjax import FusionMethod
@@ -143,6 +143,8 @@ class FusionMethod:
         object.__setattr__(self, "adapters", tuple(self.adapters))
         if not self.adapters:
             raise UserError("A fusion needs at least one adapter; name some that the store has.")
+        if len(set(self.adapters)) != len(self.adapters):
+            raise UserError(f"method.adapters is {', '.join(self.adapters)}; name each adapter once.")
         if not isinstance(self.store, str | os.PathLike):
             raise UserError(f"method.store is {shown(self.store)}; give the store's folder.")
         for name, value, kind in (("fusion", self.fusion, FusionConfig), ("head", self.head, HeadConfig)):

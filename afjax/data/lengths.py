@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, eval_groups, padding_share
+from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, padding_share
 from afjax.data.tokenise import TokenisedRows
 
 # Maximum number of padded lengths in a run.
@@ -120,8 +120,12 @@ def inference_lengths(data: TokenisedRows, *, batch_size: int, max_length: int) 
 
     A small input gets the quarters of ``max_length``, regardless of its rows' lengths, so that later calls reuse the
     compiled programs. For a large input, lengths are chosen for its rows.
+
+    Raises:
+      UserError: A row is longer than ``max_length``.
     """
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
+    bucket_of(data.lengths, config.lengths)
     if len(data) * data.num_choices * max_length < 10 * PROGRAM_TOKENS:
         return config.lengths
     return eval_lengths([data], config)

@@ -22,6 +22,7 @@ from afjax.data.lengths import (
     train_lengths,
 )
 from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
 
 CONFIG = TrainConfig(max_length=40, batch_size=4)
 
@@ -71,6 +72,13 @@ def test_predicting_few_rows_reuses_programs_across_calls() -> None:
     few, many = rows_of([4] * 100 + [39]), rows_of([4] * 39_000 + [39] * 1000)
     assert inference_lengths(few, batch_size=4, max_length=40) == (10, 20, 30, 40)
     assert inference_lengths(many, batch_size=4, max_length=40) == (4, 40)
+
+
+@pytest.mark.parametrize("num_rows", [1, 50_000])
+def test_predicting_rows_that_are_too_long_is_refused(num_rows: int) -> None:
+    with pytest.raises(UserError) as refused:
+        inference_lengths(rows_of([39] * num_rows), batch_size=4, max_length=38)
+    assert all(fact in str(refused.value) for fact in ("39", "38", "max_length"))
 
 
 def test_candidate_lengths() -> None:

@@ -65,6 +65,7 @@ def test_recipes_name_the_argument_and_the_type(
         (lambda: RunOptions(overwrite="yes"), ("overwrite", "'yes'")),  # type: ignore[arg-type]
         (lambda: RunOptions(name="x" * 236).name_of("task"), ("241 bytes",)),
         (lambda: FusionMethod(adapters="entail", store="store"), ("adapters", "'entail'")),  # type: ignore[arg-type]
+        (lambda: FusionMethod(adapters=("a", "b", "a"), store="store"), ("adapters", "a, b, a")),
         (lambda: FusionMethod(adapters=("entail",), store=3), ("store", "3")),  # type: ignore[arg-type]
         (lambda: Method(adapter="pfeiffer"), ("adapter", "'pfeiffer'")),  # type: ignore[arg-type]
         (lambda: Method(top_k=2), ("top_k", "2")),
