@@ -51,7 +51,7 @@ class Model:
     Attributes:
       trunk: The encoder's architecture.
       head_name: The name of the head that computes the logits.
-      head: The head's architecture, with a pooling.
+      head: The head's architecture. If it has no pooling, the head reads the first token.
       reads: Whether the head reads one pooled vector per row, or every token.
       adapters: ``(name, architecture)`` of the active adapters: none, one, or the fused adapters in order.
       fusion_name: The name of the fusion; empty if there is none.
@@ -94,7 +94,7 @@ class Model:
     def __post_init__(self) -> None:
         check_value(Remat, self.remat, "remat")
         check_value(TrunkDtype | None, self.dtype, "dtype")
-        assert self.head.pooling is not None, "recipes and stores choose the pooling"
+        object.__setattr__(self, "head", self.head.with_pooling("first"))
         for _, config in self.adapters:
             adapter_layers(config, self.trunk.num_layers)
         if self.fusion_name:

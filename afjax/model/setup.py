@@ -163,7 +163,7 @@ def single_setup(method: Method, trunk: TrunkConfig, *, name: str, reads: Reads,
     model = Model(
         trunk=trunk,
         head_name=name,
-        head=method.head.with_pooling("first"),
+        head=method.head,
         reads=reads,
         adapters=((name, method.adapter),) if method.has_adapter else (),
     )
@@ -214,7 +214,7 @@ def fusion_setup(
     model = Model(
         trunk=trunk,
         head_name=name,
-        head=head.with_pooling("first"),
+        head=head,
         reads=reads,
         adapters=tuple(adapters.items()),
         fusion_name=name,
