@@ -13,6 +13,7 @@ import huggingface_hub.constants
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
 from afjax import store as artefacts
@@ -53,70 +54,70 @@ def write_split(folder: Path, split: str, name: str, contents: bytes) -> Path:
     return path
 
 
-# Files of rows. Each case: the file's name, its contents, and the message after the file's path.
+# Files of rows. Each case: the file's name, its contents, and the facts of the message from the file's path on.
 FILES = {
-    "empty": ("{}.jsonl", b"", " has no rows; give a file with at least one"),
-    "blank": ("{}.jsonl", b"\n\n", " has no rows"),
-    "truncated": ("{}.jsonl.gz", PACKED[: len(PACKED) // 2], " ends in the middle of its gzip data after line"),
-    "not gzip": ("{}.jsonl.gz", GOOD, " is not valid gzip data"),
-    "not UTF-8": ("{}.jsonl", GOOD + "é\n".encode("latin-1"), ":2 is not UTF-8 (byte 0xe9 at column 1)"),
-    "malformed": ("{}.jsonl", GOOD + b'{"text_a": \n', ":2 is not JSON"),
-    "cut off": ("{}.jsonl", GOOD + GOOD[:20], ":2 is not JSON"),
-    "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", ":2 is [1, 2]; "),
-    "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), ':2 has 3 in the column "text_a"'),
+    "empty": ("{}.jsonl", b"", (" ", "no rows")),
+    "blank": ("{}.jsonl", b"\n\n", (" ", "no rows")),
+    "truncated": ("{}.jsonl.gz", PACKED[: len(PACKED) // 2], (" ", "middle", "gzip", "line")),
+    "not gzip": ("{}.jsonl.gz", GOOD, (" ", "not valid gzip")),
+    "not UTF-8": ("{}.jsonl", GOOD + "é\n".encode("latin-1"), (":2 ", "UTF-8", "0xe9", "column 1")),
+    "malformed": ("{}.jsonl", GOOD + b'{"text_a": \n', (":2 ", "not JSON")),
+    "cut off": ("{}.jsonl", GOOD + GOOD[:20], (":2 ", "not JSON")),
+    "no object": ("{}.jsonl", GOOD + b"[1, 2]\n", (":2 ", "[1, 2]")),
+    "not a text": ("{}.jsonl", GOOD + GOOD.replace(b'"all"', b"3"), (":2 ", "3", '"text_a"')),
 }
 # Errors that only labelled rows can have.
 LABELLED_FILES = {
-    "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', ':2 has no column "text_b"'),
-    "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), ':1 has no column "label"'),
-    "unknown label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'"fwe"'), ":2 has the label 'fwe'; the labels are "),
-    "missing label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"null"), ":2 has no label"),
-    "empty label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'""'), ":2 has no label"),
-    "NaN label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"NaN"), ":2 has the label nan"),
-    "uneven TSV": ("{}.tsv", b"text_a\ttext_b\tlabel\nall\tsome\tfew\nall\tfew\n", ":3 has 2 columns"),
-    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', ":2 is not CSV"),
+    "missing column": ("{}.jsonl", GOOD + b'{"text_a": "all", "label": "few"}\n', (":2 ", 'no column "text_b"')),
+    "no label column": ("{}.jsonl", GOOD.replace(b"label", b"labels"), (":1 ", 'no column "label"')),
+    "unknown label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'"fwe"'), (":2 ", "'fwe'", "labels")),
+    "missing label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"null"), (":2 ", "no label")),
+    "empty label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b'""'), (":2 ", "no label")),
+    "NaN label": ("{}.jsonl", GOOD + GOOD.replace(b'"few"', b"NaN"), (":2 ", "label nan")),
+    "uneven TSV": ("{}.tsv", b"text_a\ttext_b\tlabel\nall\tsome\tfew\nall\tfew\n", (":3 ", "2 columns")),
+    "unclosed CSV": ("{}.csv", b'text_a,text_b,label\nall,"some,few\n', (":2 ", "not CSV")),
 }
 
 
 @pytest.mark.parametrize("case", [*FILES, *LABELLED_FILES])
 def test_train_refuses_a_damaged_file(case: str, train: list[str], data: Path, refused: Refused) -> None:
     (data / "labels.json").write_text('["few", "many"]')
-    name, contents, sentence = (FILES | LABELLED_FILES)[case]
+    name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
     # A damaged dev split is found as early as a damaged train split.
     path = write_split(data, "dev", name, contents)
-    assert f"{path}{sentence}" in refused(*train)
+    assert has_facts(refused(*train), f"{path}{place}", *facts)
 
 
 @pytest.mark.parametrize("case", [*FILES, *LABELLED_FILES])
 def test_eval_refuses_a_damaged_file(case: str, model: list[str], data: Path, refused: Refused) -> None:
-    name, contents, sentence = (FILES | LABELLED_FILES)[case]
+    name, contents, (place, *facts) = (FILES | LABELLED_FILES)[case]
     path = write_split(data, "test", name, contents)
-    assert f"{path}{sentence}" in refused("eval", *model, f"--source={data}", "--split=test")
+    sentence = refused("eval", *model, f"--source={data}", "--split=test")
+    assert has_facts(sentence, f"{path}{place}", *facts)
 
 
 @pytest.mark.parametrize("case", FILES)
 def test_predict_refuses_a_damaged_file(case: str, model: list[str], tmp_path: Path, refused: Refused) -> None:
-    name, contents, sentence = FILES[case]
+    name, contents, (place, *facts) = FILES[case]
     path = write_split(tmp_path, "rows", name, contents)
     output = tmp_path / "out.jsonl"
     output.write_text("kept\n")
-    assert f"{path}{sentence}" in refused("predict", *model, f"--input={path}", f"--output={output}")
+    sentence = refused("predict", *model, f"--input={path}", f"--output={output}")
+    assert has_facts(sentence, f"{path}{place}", *facts)
 
 
 def test_missing_files_are_refused(train: list[str], model: list[str], data: Path, refused: Refused) -> None:
     out = f"--output={data / 'out.jsonl'}"
     sentence = refused("predict", *model, f"--input={data / 'tran.jsonl'}", out)
-    assert sentence == (
-        f'The file {data / "tran.jsonl"} does not exist; give the path of a data file. Did you mean "train.jsonl"?'
-    )
+    assert has_facts(sentence, str(data / "tran.jsonl"), "not exist", 'Did you mean "train.jsonl"?')
     assert ".jsonl.gz" in refused("predict", *model, f"--input={data / 'rows.txt'}", out)
     sentence = refused("eval", *model, f"--source={data}", "--split=test")
-    assert f"The task target has no test split: {data} has no file test.jsonl" in sentence
-    assert f"There is no folder {data / 'x'}" in refused("eval", *model, f"--source={data / 'x'}")
+    assert has_facts(sentence, "target", "test split", str(data), "test.jsonl")
+    assert f"no folder {data / 'x'}" in refused("eval", *model, f"--source={data / 'x'}")
     (data / "dev.jsonl").unlink()
-    assert "has no dev split" in refused(*train, "--config.task.dev_share=0")
-    assert "There is no folder" in refused(*train, f"--config.task.source={data / 'nothing'}")
-    assert 'There is no built-in task "ential"' in refused(*train, "--config.task.source=builtin:ential")
+    assert "no dev split" in refused(*train, "--config.task.dev_share=0")
+    assert f"no folder {data / 'nothing'}" in refused(*train, f"--config.task.source={data / 'nothing'}")
+    assert has_facts(refused(*train, "--config.task.source=builtin:ential"), "built-in", '"ential"')
 
 
 def test_predict_refuses_unknown_columns(
@@ -126,7 +127,7 @@ def test_predict_refuses_unknown_columns(
         rows = [{"text_a": "a", "text_b": "b"}, dict.fromkeys(columns, "a")]
         path = write_rows(tmp_path / "rows.jsonl", rows)
         sentence = refused("predict", *model, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}")
-        assert f"{path}:2 has the columns {', '.join(columns)};" in sentence
+        assert has_facts(sentence, f"{path}:2 ", f"{', '.join(columns)};")
 
 
 def test_head_trained_on_pairs_refuses_single_texts(
@@ -138,8 +139,8 @@ def test_head_trained_on_pairs_refuses_single_texts(
     assert "pairs of texts" in sentence
     assert "single texts" in sentence
     sentence = refused(*train)
-    assert "The task target's train rows are pairs of texts" in sentence
-    assert "dev rows are single texts" in sentence
+    assert has_facts(sentence, "target", "train rows", "pairs of texts")
+    assert has_facts(sentence, "dev rows", "single texts")
 
 
 @pytest.mark.parametrize("link", ["rows.jsonl", "other.jsonl"])
@@ -202,12 +203,12 @@ def test_predict_refuses_to_overwrite_its_input(
 ):
     path = write_rows(tmp_path / "rows.jsonl")
     sentence = refused("predict", *model, f"--input={path}", f"--output={tmp_path / 'x' / '..' / 'rows.jsonl'}")
-    assert f"--input and --output are both {path}" in sentence
+    assert has_facts(sentence, "--input", "--output", str(path))
 
 
 def test_split_with_a_single_class_warns(train: list[str], data: Path, write_rows: WriteRows) -> None:
     write_rows(data / "dev.jsonl", [{"text_a": "all", "text_b": "two", "label": "many"}] * 3)
-    with pytest.warns(UserWarning, match=r'All rows of .*dev.jsonl have the label "many"'):
+    with pytest.warns(UserWarning, match=r'All rows.*dev.jsonl.*label "many"'):
         assert main(train) == 0
 
 
@@ -215,45 +216,44 @@ def test_split_with_a_single_class_warns(train: list[str], data: Path, write_row
 
 
 def test_invalid_settings_are_refused(train: list[str], refused: Refused) -> None:
-    assert 'config.train.epoch is not a known setting. Did you mean "epochs"?' in refused(
-        *train, "--config.train.epoch=3"
-    )
-    assert "--config.train.epochs has no value" in refused(*train, "--config.train.epochs")
-    assert "train.batch_size is 0; it must be at least 1" in refused(*train, "--config.train.batch_size=0")
+    sentence = refused(*train, "--config.train.epoch=3")
+    assert has_facts(sentence, "config.train.epoch ", 'Did you mean "epochs"?')
+    assert has_facts(refused(*train, "--config.train.epochs"), "--config.train.epochs ", "no value")
+    assert has_facts(refused(*train, "--config.train.batch_size=0"), "train.batch_size is 0", "at least 1")
     sentence = refused(*train, "--config.train.max_length=500", "--config.train.buckets=()")
-    assert "max_length is 500; the trunk" in sentence
-    assert "takes rows of 4 to 128 tokens" in sentence
-    assert "does not fit a classification task" in refused(*train, "--config.task.metric=pearson")
+    assert has_facts(sentence, "max_length is 500", "trunk")
+    assert "4 to 128 tokens" in sentence
+    assert has_facts(refused(*train, "--config.task.metric=pearson"), '"pearson"', "classification", "accuracy")
 
 
 def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: Refused) -> None:
     source = f"--source={data}"
     sentence = refused("eval", *model, source, "--adapter=first")
-    assert sentence == "Both --adapter=first and --fusion=target-fusion were given; give one of them."
+    assert has_facts(sentence, "--adapter=first", "--fusion=target-fusion")
     assert "max_length is 129" in refused("eval", *model, source, "--max_length=129")
     assert "max_length is 0" in refused("eval", *model, source, "--max_length=0")
-    assert "batch_size is 0; it must be at least 1" in refused("eval", *model, source, "--batch_size=0")
-    assert "--drop_layers is top; give layer numbers" in refused("eval", *model, source, "--drop_layers=top")
-    assert "Layer 2 has no adapter to drop" in refused("eval", *model, source, "--drop_layers=0,2")
+    assert has_facts(refused("eval", *model, source, "--batch_size=0"), "batch_size is 0", "at least 1")
+    assert has_facts(refused("eval", *model, source, "--drop_layers=top"), "--drop_layers is top", "numbers")
+    assert has_facts(refused("eval", *model, source, "--drop_layers=0,2"), "Layer 2 ", "drop")
     assert 'Did you mean "second"?' in refused("eval", *model, source, "--without=secnod")
-    assert '"first" is already fused' in refused("eval", *model, source, "--with=first")
-    assert "Give --keep and --name together" in refused("prune", *model, source, "--keep=1")
-    assert "3 adapters cannot be kept" in refused("prune", *model, source, "--keep=3", "--name=small")
+    assert has_facts(refused("eval", *model, source, "--with=first"), '"first"', "already")
+    assert has_facts(refused("prune", *model, source, "--keep=1"), "--keep", "--name")
+    assert has_facts(refused("prune", *model, source, "--keep=3", "--name=small"), "3 adapters", "kept", "1 to 2")
     named = ["--keep=1", "--name=small"]
-    assert "--drop_layers cannot be stored" in refused("prune", *model, source, *named, "--drop_layers=0")
-    assert 'already has "first" in heads' in refused("prune", *model, source, "--keep=1", "--name=first")
-    assert 'fusion name "x/y" cannot be used' in refused("prune", *model, source, "--keep=1", "--name=x/y")
+    assert has_facts(refused("prune", *model, source, *named, "--drop_layers=0"), "--drop_layers", "stored")
+    assert has_facts(refused("prune", *model, source, "--keep=1", "--name=first"), '"first"', "heads")
+    assert has_facts(refused("prune", *model, source, "--keep=1", "--name=x/y"), "fusion", '"x/y"')
     nowhere = f"--output={data / 'nowhere' / 'curve.csv'}"
     for command in ("prune", "adapterdrop"):
-        assert "is not a folder; give another --output" in refused(command, *model, source, nowhere)
+        assert has_facts(refused(command, *model, source, nowhere), "not a folder", "--output")
     assert "--rank_rows is 0" in refused("prune", *model, source, "--rank_rows=0")
     head = [*model[:2], "--head=first", source]
-    assert "is used without a fusion" in refused("prune", *head, "--adapter=first")
-    assert "is used without adapters" in refused("adapterdrop", *head, "--allow_mismatch")
+    assert has_facts(refused("prune", *head, "--adapter=first"), '"first"', "without a fusion")
+    assert has_facts(refused("adapterdrop", *head, "--allow_mismatch"), '"first"', "without adapters")
     flags = [f"--input={data / 'dev.jsonl'}", f"--output={data / 'out.jsonl'}"]
     assert "max_length is 129" in refused("predict", *model, *flags, "--max_length=129")
     assert "batch_size is -1" in refused("predict", *model, *flags, "--batch_size=-1")
-    assert 'Give a NAME with "store show"' in refused("store", "show", model[0])
+    assert has_facts(refused("store", "show", model[0]), "NAME", '"store show"')
     assert "max_length=500" in refused("bench", model[1], "--method=full", "--mode=eval", "--max_length=500")
     assert "--num_steps is 0" in refused("bench", model[1], "--method=full", "--mode=eval", "--num_steps=0")
     assert 'Did you mean "bert-base"?' in refused("bench", "--trunk=bert-bas", "--method=full", "--mode=eval")
@@ -265,15 +265,16 @@ def test_incompatible_flags_are_refused(model: list[str], data: Path, refused: R
 def test_names_missing_from_the_store_are_refused(model: list[str], store: Path, data: Path, refused: Refused) -> None:
     words = ["eval", *model[:2], f"--source={data}"]
     sentence = refused(*words, "--adapter=frist", "--head=first")
-    assert f'The adapter "frist" is not in the store {store}. Did you mean "first"? It has: first, second.' == sentence
-    assert 'The head "target-fusoin" is not in the store' in refused(*words, "--head=target-fusoin")
-    assert 'The fusion "x" is not in the store' in refused(*words, "--head=first", "--fusion=x")
-    assert f'Nothing in the store {store} is named "secnd". Did you mean "second"?' in refused(
-        "store", "show", "secnd", f"--store={store}"
-    )
+    assert has_facts(sentence, 'adapter "frist"', f"store {store}", 'Did you mean "first"?', "first, second")
+    assert has_facts(refused(*words, "--head=target-fusoin"), 'head "target-fusoin"', "store")
+    assert has_facts(refused(*words, "--head=first", "--fusion=x"), 'fusion "x"', "store")
+    sentence = refused("store", "show", "secnd", f"--store={store}")
+    assert has_facts(sentence, f"store {store}", '"secnd"', 'Did you mean "second"?')
     for action in ("ls", "verify"):
-        assert "There is no store at" in refused("store", action, f"--store={store / 'nothing'}")
-    assert "is not in the store" in refused("eval", f"--store={store / 'x'}", model[1], "--head=a", f"--source={data}")
+        sentence = refused("store", action, f"--store={store / 'nothing'}")
+        assert has_facts(sentence, "no store", str(store / "nothing"))
+    sentence = refused("eval", f"--store={store / 'x'}", model[1], "--head=a", f"--source={data}")
+    assert has_facts(sentence, '"a"', f"store {store / 'x'}")
 
 
 @pytest.fixture
@@ -291,14 +292,14 @@ def test_adapter_trained_on_another_trunk_is_refused(
 ) -> None:
     source = f"--source={data}"
     sentence = refused("eval", model[0], f"--trunk={other_trunk}", "--head=first", "--adapter=first", source)
-    assert 'The head "first" was trained on the trunk' in sentence
+    assert has_facts(sentence, 'head "first"', "trunk")
     assert load_trunk(str(other_trunk)).sha256 in sentence
     # Refused before anything is trained, even if the first source still has to be trained.
     shutil.rmtree(store / "adapters" / "first")
     shutil.rmtree(store / "heads" / "first")
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", f"--config.trunk={other_trunk}"]
     sentence = refused("train", *words, "--config.name=new")
-    assert 'The adapter "second" was trained on the trunk' in sentence
+    assert has_facts(sentence, 'adapter "second"', "trunk")
 
 
 def flip_a_bit(folder: Path) -> str:
@@ -314,7 +315,7 @@ def test_flipped_bit_in_the_store_is_detected(
 ):
     damaged = flip_a_bit(store / "adapters" / "second" / "params")
     sentence = refused("eval", *model, f"--source={data}")
-    assert "was changed after it was written" in sentence
+    assert "changed" in sentence
     assert damaged in sentence
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", "--config.name=new"]
     assert damaged in refused("train", *words)
@@ -333,7 +334,7 @@ def test_missing_leaf_in_the_store_is_detected(model: list[str], store: Path, da
     shutil.rmtree(leaf)
     sentence = refused("eval", *model, f"--source={data}")
     assert str(store / "adapters" / "first") in sentence
-    assert "missing (-) or too many (+): -ffn/up/kernel" in sentence
+    assert has_facts(sentence, "(-)", "(+)", "-ffn/up/kernel")
 
 
 def test_fusing_adapters_with_different_slots_is_refused(
@@ -344,7 +345,7 @@ def test_fusing_adapters_with_different_slots_is_refused(
     shared = {"config": to_dict(config), "trunk": trunk.identity(), "overwrite": True}
     artefacts.save(store, "adapters", "second", tree, **shared)
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", "--config.name=new"]
-    assert 'Adapters "first" and "second" sit in different slots' in refused("train", *words)
+    assert has_facts(refused("train", *words), '"first"', '"second"', "slots")
 
 
 def test_head_with_another_number_of_labels_is_refused(
@@ -354,14 +355,14 @@ def test_head_with_another_number_of_labels_is_refused(
     write_rows(data / "dev.jsonl", rows)
     source = f"--source={data}"
     sentence = refused("eval", *model, source)
-    assert f"{data / 'dev.jsonl'}:3 has the label 'none'; the labels are few, many" in sentence
+    assert has_facts(sentence, f"{data / 'dev.jsonl'}:3 ", "'none'", "few, many")
     # If the data names its labels, those names count, even if the rows give indices.
     (data / "labels.json").write_text('["few", "many", "none"]')
     write_rows(data / "dev.jsonl", [{**row, "label": index % 2} for index, row in enumerate(rows)])
     sentence = refused("eval", *model, source)
-    assert "have the labels ['few', 'many', 'none'], but the head \"target-fusion\" was trained for" in sentence
+    assert has_facts(sentence, "['few', 'many', 'none']", 'head "target-fusion"')
     assert "builtin" not in sentence
-    assert "but the head" in refused("eval", *model, "--source=builtin:entail")
+    assert has_facts(refused("eval", *model, "--source=builtin:entail"), "labels", 'head "target-fusion"')
 
 
 # Trunks
@@ -375,23 +376,24 @@ def test_incomplete_trunk_folders_are_refused(
     training = [*train, f"--config.trunk={folder}"]
     (folder / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     for command in (words, training):
-        assert f"{folder} has no tokenizer; it needs tokenizer.json" in refused(*command)
+        assert has_facts(refused(*command), f"{folder} ", "tokenizer.json")
     (folder / "tokenizer.json").write_text("{")
     for command in (words, training):
-        assert f"The tokenizer in {folder} cannot be read" in refused(*command)
+        assert has_facts(refused(*command), "tokenizer", f"{folder} ", "cannot be read")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     for command in (words, training):
-        assert f"{folder / 'model.safetensors'} cannot be read as safetensors" in refused(*command)
+        assert has_facts(refused(*command), f"{folder / 'model.safetensors'} ", "cannot be read")
     (folder / "model.safetensors").unlink()
     for command in (words, training):
-        assert f"{folder} has no weights; it needs model.safetensors" in refused(*command)
+        assert has_facts(refused(*command), f"{folder} ", "no weights", "model.safetensors")
     (folder / "config.json").unlink()
     for command in (words, training):
         assert f"{folder / 'config.json'} does not exist" in refused(*command)
     (folder / "config.json").write_text('{"model_type": "t5"}')
-    assert 'describes a "t5" model' in refused(*words)
-    assert "is not a folder; give one with config.json" in refused(*words[:2], f"--trunk={folder}/x", *words[3:])
+    assert '"t5"' in refused(*words)
+    sentence = refused(*words[:2], f"--trunk={folder}/x", *words[3:])
+    assert has_facts(sentence, f'"{folder}/x"', "not a folder", "config.json")
 
 
 def test_hub_id_without_network_is_refused(
@@ -400,8 +402,8 @@ def test_hub_id_without_network_is_refused(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     sentence = refused("eval", model[0], "--trunk=someone/some-bert", *model[2:], f"--source={data}")
-    assert 'The trunk "someone/some-bert" is not a local folder and could not be fetched' in sentence
-    assert "without a network, give a folder with config.json, model.safetensors and a tokenizer" in sentence
+    assert has_facts(sentence, '"someone/some-bert"', "fetched")
+    assert has_facts(sentence, "network", "config.json", "model.safetensors", "tokenizer")
 
 
 # Paths that cannot be written
@@ -412,14 +414,13 @@ def test_unusable_output_paths_are_refused(
 ) -> None:
     (tmp_path / "file").write_text("kept")
     sentence = refused(*train[:2], f"--workdir={tmp_path / 'file'}")
-    assert f"The workdir {tmp_path / 'file'} cannot be used" in sentence
-    assert f"as {tmp_path / 'file'} is not a folder" in refused(*train, f"--store={tmp_path / 'file'}")
+    assert has_facts(sentence, f"workdir {tmp_path / 'file'} ", "cannot be used")
+    assert has_facts(refused(*train, f"--store={tmp_path / 'file'}"), f"{tmp_path / 'file'} is not a folder")
     words = ["predict", *model, f"--input={data / 'dev.jsonl'}"]
     assert f"{tmp_path / 'file' / 'x'} cannot be written" in refused(*words, f"--output={tmp_path / 'file' / 'x'}")
-    assert f"{tmp_path / 'no' / 'x'} cannot be written: {tmp_path / 'no'} is not" in refused(
-        *words, f"--output={tmp_path / 'no' / 'x'}"
-    )
-    assert f"{data} is a folder; give --output the name of a file" in refused(*words, f"--output={data}")
+    sentence = refused(*words, f"--output={tmp_path / 'no' / 'x'}")
+    assert has_facts(sentence, f"{tmp_path / 'no' / 'x'} cannot be written", f"{tmp_path / 'no'} is not")
+    assert has_facts(refused(*words, f"--output={data}"), f"{data} is a folder", "--output")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
@@ -430,10 +431,11 @@ def test_read_only_folder_is_refused(
     locked.mkdir()
     locked.chmod(0o555)
     sentence = refused(*train[:2], f"--workdir={locked / 'run'}")
-    assert f"The workdir {locked / 'run'} cannot be used, as {locked} cannot be written" in sentence
-    assert f"as {locked} cannot be written" in refused(*train, f"--store={locked / 'store'}")
+    assert has_facts(sentence, f"workdir {locked / 'run'} ", f"{locked} cannot be written")
+    sentence = refused(*train, f"--store={locked / 'store'}")
+    assert has_facts(sentence, f"store {locked / 'store'} ", f"{locked} cannot be written")
     words = ["predict", *model, f"--input={data / 'dev.jsonl'}", f"--output={locked / 'out.jsonl'}"]
-    assert "cannot be written (Permission denied)" in refused(*words)
+    assert "(Permission denied)" in refused(*words)
 
 
 def full_disk(*arguments: object, **keywords: object) -> None:
@@ -462,7 +464,7 @@ def test_full_disk_while_writing_a_checkpoint(
         assert main(words) == 2
     folder = tmp_path / "run" / "target" / "checkpoints"
     sentence = last_sentence(capsys)
-    assert f"A checkpoint could not be written to {folder} (No space left on device); make room" in sentence
+    assert has_facts(sentence, "checkpoint", str(folder), "No space left on device")
     assert [path.name for path in folder.iterdir()] == ["2"]
     assert artefacts.entries(tmp_path / "run" / "store") == []
     # With enough room the same command finishes as if the disk had never been full.
@@ -479,10 +481,7 @@ def test_full_disk_while_saving_to_the_store(
     with monkeypatch.context() as patch:
         patch.setattr(artefacts.checkpoint, "write", full_disk)
         assert main(words) == 2
-    assert (
-        f'The adapter "new" and the head "new" cannot be written to {store}: No space left on device.'
-        in last_sentence(capsys)
-    )
+    assert has_facts(last_sentence(capsys), 'adapter "new"', 'head "new"', str(store), "No space left on device")
     written = {path.relative_to(store).parts[0] for path in set(store.rglob("*")) - set(before)}
     assert written <= {".lock", ".runs"}
     # Nothing is retrained: the run has finished and only saves.
@@ -498,7 +497,7 @@ def test_full_disk_while_writing_predictions(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full_disk)
         sentence = refused(*words)
-    assert f"{tmp_path / 'out.jsonl'} cannot be written (No space left on device); make room" in sentence
+    assert has_facts(sentence, str(tmp_path / "out.jsonl"), "No space left on device")
 
 
 def test_full_disk_in_the_run_folder(
@@ -507,14 +506,14 @@ def test_full_disk_in_the_run_folder(
     with monkeypatch.context() as patch:
         patch.setattr(RunLog, "write", full_disk)
         assert main(train) == 2
-    assert f"The run's folder {tmp_path / 'run' / 'target'} cannot be written (No space left" in last_sentence(capsys)
+    assert has_facts(last_sentence(capsys), str(tmp_path / "run" / "target"), "No space left on device")
     assert main(train) == 0
 
 
 def test_non_finite_loss_is_refused(train: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=2"]) == 2
     sentence = last_sentence(capsys)
-    assert "stopped being finite at step 2" in sentence
+    assert has_facts(sentence, "finite", "step 2")
     report = json.loads((tmp_path / "run" / "target" / "not_finite_step_2" / "report.json").read_text())
     assert len(report["train_rows"]) == 8
     assert np.unique(report["train_rows"]).tolist() == list(range(8))
@@ -525,6 +524,6 @@ def test_non_finite_dev_outputs_give_no_score(
 ) -> None:
     assert main([*train, "--config.train.learning_rate=1e38", "--config.train.eval_every=1"]) == 2
     sentence = last_sentence(capsys)
-    assert "dev rows after step 1" in sentence
+    assert has_facts(sentence, "dev rows", "step 1")
     assert "row 1 (of 8)" in sentence
     assert "dev/" not in (tmp_path / "run" / "target" / "metrics.jsonl").read_text()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 
 import afjax
 from afjax import store as artefacts
@@ -263,9 +264,9 @@ def test_package_runs_as_a_module_and_prints_only_its_message(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-m", "afjax", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.splitlines() == [
-        f"afjax: There is no store at {tmp_path / 'nothing'}; give the folder that holds adapters, fusion, heads."
-    ]
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("afjax: ")
+    assert has_facts(message, "no store", str(tmp_path / "nothing"), "adapters, fusion, heads")
     assert afjax.__version__
 
 
@@ -292,7 +293,7 @@ def test_eval_warns_if_a_score_is_no_better_than_the_majority_class(
     assert json.loads(printed.out)["accuracy"] <= 0.75
     chance, blank = (next(line for line in printed.err.splitlines() if word in line) for word in ("3 of 4", "row 3"))
     assert chance.startswith("Note: target-fusion's accuracy")
-    assert blank.startswith("Note: 1 row has an empty text")
+    assert has_facts(blank, "Note: ", "1 row ", "empty")
 
 
 def test_train_warns_about_suspicious_data_and_results(
@@ -303,5 +304,5 @@ def test_train_warns_about_suspicious_data_and_results(
     write_rows(data / "dev.jsonl", [rows[0], {**rows[1], "label": "id2"}, {**rows[2], "text_a": ""}])
     assert main(["train", f"--config={config}:recipe=single", f"--workdir={tmp_path / 'run'}"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
-    for words in ("8 different labels", "2 of target's 8 train rows", "1 of them with the same", "1 row has an empty"):
-        assert any(words in line for line in notes), words
+    for facts in (("8 ", "labels"), ("2 of target", "8 train rows", "1 of them", "same"), ("1 row ", "empty")):
+        assert any(has_facts(line, *facts) for line in notes), facts

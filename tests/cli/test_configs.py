@@ -56,49 +56,49 @@ def test_arguments_and_overrides_reach_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "overrides", "sentence"),
+    ("arguments", "overrides", "facts"),
     [
-        ("", ("train.learning_rat=1",), r'config.train.learning_rat is not a known .* Did you mean "learning_rate"\?'),
-        ("", ("trian.epochs=1",), r'config.trian is not a known setting. Did you mean "train"\?'),
-        ("", ("train.epochs=many",), "config.train.epochs is 'many'; it must be of type float"),
-        ("", ("train.batch_size=2.5",), "config.train.batch_size is 2.5; it must be of type int"),
-        ("", ("adapter.position=fnn",), r'config.adapter.position is "fnn"; .* Did you mean "ffn"\?'),
-        ("", ("train.epochs",), "--config.train.epochs has no value; write --config.train.epochs=VALUE"),
-        ("", ("seed.x=1",), "--config.seed.x: seed holds no further settings"),
-        ("", ("train=3",), "config.train is 3; give its settings as a mapping"),
-        ("", ("sources.mnli.train.epoch=1",), r'sources\[0\].train.epoch is not a known .* Did you mean "epochs"\?'),
-        (":taks=rte", (), r'has no argument "taks"; it takes: task, seed. Did you mean "task"\?'),
-        (":rte", (), 'The config argument "rte" is not of the form key=value'),
+        ("", ("train.learning_rat=1",), r'config.train.learning_rat .*Did you mean "learning_rate"\?'),
+        ("", ("trian.epochs=1",), r'config.trian .*Did you mean "train"\?'),
+        ("", ("train.epochs=many",), "config.train.epochs .*'many'.*float"),
+        ("", ("train.batch_size=2.5",), r"config.train.batch_size .*2\.5.*int"),
+        ("", ("adapter.position=fnn",), r'config.adapter.position .*"fnn".*Did you mean "ffn"\?'),
+        ("", ("train.epochs",), "--config.train.epochs .*--config.train.epochs=VALUE"),
+        ("", ("seed.x=1",), "--config.seed.x.*seed .*settings"),
+        ("", ("train=3",), "config.train is 3.*mapping"),
+        ("", ("sources.mnli.train.epoch=1",), r'sources\[0\].train.epoch .*Did you mean "epochs"\?'),
+        (":taks=rte", (), r'"taks".*task, seed.*Did you mean "task"\?'),
+        (":rte", (), '"rte".*key=value'),
     ],
 )
-def test_invalid_setting_is_refused(tmp_path: Path, arguments: str, overrides: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_invalid_setting_is_refused(tmp_path: Path, arguments: str, overrides: tuple[str, ...], facts: str) -> None:
+    with pytest.raises(UserError, match=facts):
         load(SMALL, tmp_path, arguments, overrides)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "facts"),
     [
-        ("def get_config(:\n", "config.py fails in line 1: SyntaxError"),
-        ("import ml_collection\n", "config.py fails in line 1: ModuleNotFoundError"),
-        ("def get_config():\n    values = {}\n    return values['x']\n", "config.py fails in line 3: KeyError"),
-        ("config = {}\n", "has no function get_config"),
-        ("def get_config():\n    return 3\n", "returns int; it must return a ConfigDict"),
-        ("def get_config():\n    return {}\n", "config.task is missing"),
-        ("def get_config():\n    return {'task': {'name': 'a/b'}}\n", 'task name "a/b" cannot be used'),
-        ("def get_config():\n    return {'task': {'name': 'a'}, 'recipe': 'fusion'}\n", "needs config.sources"),
-        ("name = '\xe9'\n".encode("latin-1"), "config.py fails"),
+        ("def get_config(:\n", r"config\.py .*line 1.*SyntaxError"),
+        ("import ml_collection\n", r"config\.py .*line 1.*ModuleNotFoundError"),
+        ("def get_config():\n    values = {}\n    return values['x']\n", r"config\.py .*line 3.*KeyError"),
+        ("config = {}\n", "no function get_config"),
+        ("def get_config():\n    return 3\n", "int.*ConfigDict"),
+        ("def get_config():\n    return {}\n", r"config\.task is missing"),
+        ("def get_config():\n    return {'task': {'name': 'a/b'}}\n", 'task name "a/b"'),
+        ("def get_config():\n    return {'task': {'name': 'a'}, 'recipe': 'fusion'}\n", r"needs config\.sources"),
+        ("name = '\xe9'\n".encode("latin-1"), r"config\.py fails"),
     ],
 )
-def test_failing_config_file_is_refused(tmp_path: Path, text: str | bytes, sentence: str) -> None:
+def test_failing_config_file_is_refused(tmp_path: Path, text: str | bytes, facts: str) -> None:
     path = tmp_path / "config.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=facts):
         load_experiment(str(path))
 
 
 def test_missing_config_gets_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r'singel.py does not exist; .* Did you mean ".*single.py"\?'):
+    with pytest.raises(UserError, match=r'singel\.py .*Did you mean ".*single\.py"\?'):
         load_experiment(str(FOLDER / "singel.py"))
 
 
@@ -115,11 +115,11 @@ def get_config():
     assert load(text, tmp_path, "", ("adapter.preset=houlsby",)).adapter == dataclasses.replace(
         ADAPTER_PRESETS["houlsby"], size=24
     )
-    with pytest.raises(UserError, match=r'config.adapter.preset is "palls"; .* Did you mean "pals"\?'):
+    with pytest.raises(UserError, match=r'config.adapter.preset .*"palls".*Did you mean "pals"\?'):
         load(text, tmp_path, "", ("adapter.preset=palls",))
-    with pytest.raises(UserError, match=r"config\.adapter\.layer_norms is not a known setting"):
+    with pytest.raises(UserError, match=r"config\.adapter\.layer_norms .*known"):
         load(text, tmp_path, "", ("adapter.layer_norms=True",))
-    with pytest.raises(UserError, match=r"config\.tasks\[0\] is 3; give its settings as a mapping"):
+    with pytest.raises(UserError, match=r"config\.tasks\[0\] is 3.*mapping"):
         load(text, tmp_path, "", ("tasks.one=3",))
     with pytest.raises(UserError, match=r"config\.adapter\.preset is "):
         load(text, tmp_path, "", ("adapter.preset=[1]",))

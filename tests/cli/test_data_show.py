@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
 from afjax.cli import task_lines
 from afjax.cli.main import main
@@ -94,7 +95,7 @@ def test_classification_task(show: Show, folder: Path) -> None:
     text = "\n".join(lines)
     assert "train: 3 rows, labelled" in text
     assert "entailment 2 (66.7%), not_entailment 1 (33.3%)" in text
-    assert "test: 1 rows, not labelled" in text
+    assert has_facts(text, "test: 1 rows", "not labelled")
     # Terminal control characters are shown escaped, not sent.
     assert '"all \\x1b[31mcats"' in text
     assert "\x1b" not in text
@@ -106,7 +107,7 @@ def test_multiple_choice_span_and_regression_tasks(show: Show) -> None:
     split = found["splits"]["dev"]
     assert split["labels"] == {"A": {"rows": 0, "share": 0.0}, "B": {"rows": 1, "share": 1.0}}
     assert split["choices"] == {"2": {"rows": 1, "share": 1.0}}
-    assert found["task"]["head"] == "1 output for each choice, from one vector per row"
+    assert has_facts(found["task"]["head"], "1 output", "each choice", "one vector")
     assert '  choice B   "two"' in lines
     lines, found = show("squad")
     split = found["splits"]["train"]
@@ -117,7 +118,7 @@ def test_multiple_choice_span_and_regression_tasks(show: Show) -> None:
     lines, found = show("stsb")
     assert found["splits"]["dev"]["values"] == {"min": 1.75, "mean": 3.0, "max": 4.25}
     assert found["examples"]["rows"][0]["label"] == 4.25
-    assert "  labels     from 1.75 to 4.25, mean 3" in lines
+    assert has_facts("\n".join(lines), "  labels ", "1.75", "4.25", "mean 3")
 
 
 def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
@@ -152,11 +153,10 @@ def test_splits_without_labels(show: Show, folder: Path) -> None:
 
 def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, refused: Refused) -> None:
     trunk, place = f"--trunk={tiny_trunk_folder}", f"--data_dir={folder}"
-    assert 'There is no task "rt"' in refused("data", "show", "rt", place, trunk)
-    assert 'Did you mean "rte"?' in refused("data", "show", "rt", place, trunk)
-    assert "Neither --data_dir nor --source was given" in refused("data", "show", "rte", trunk)
+    assert has_facts(refused("data", "show", "rt", place, trunk), 'no task "rt"', 'Did you mean "rte"?')
+    assert has_facts(refused("data", "show", "rte", trunk), "Neither --data_dir", "--source")
     assert "Both --data_dir" in refused("data", "show", "rte", place, trunk, "--source=builtin:entail")
-    assert "csqa has no train split" in refused("data", "show", "csqa", place, trunk, "--split=train")
+    assert has_facts(refused("data", "show", "csqa", place, trunk, "--split=train"), "csqa", "no train split")
     assert "Give a TASK with" in refused("data", "show", place)
     assert "Give a TASK with" in refused("data", "list", "rte")
     assert "max_length is 3" in refused("data", "show", "rte", place, trunk, "--max_length=3")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from facts import has_facts
 
 from afjax import store
 from afjax.bench import step_time as bench
@@ -41,7 +42,7 @@ def test_full_device_is_reported_and_not_replaced(
         ["predict", *fused, f"--input={data / 'dev.jsonl'}", output],
         ["table", "houlsby", f"--runs={trained / 'run'}", output],
     ):
-        assert "/dev/full cannot be written (No space left on device)" in refused(*words)
+        assert has_facts(refused(*words), "/dev/full ", "No space left on device")
     # These commands print before they write, or write several files.
     for words in (
         ["adapterdrop", *fused, f"--source={data}", output],
@@ -91,8 +92,7 @@ def test_mismatched_head_is_refused(model: list[str], data: Path, refused: Refus
         ["compare", "adapter:second:first", "adapter:first", *model, source],
     ):
         sentence = refused(*words)
-        assert 'The head "first" was trained with the adapter "first"' in sentence
-        assert "--allow_mismatch" in sentence
+        assert has_facts(sentence, 'head "first"', 'adapter "first"', "--allow_mismatch")
     assert main(["eval", *mixed, source, "--allow_mismatch"]) == 0
 
 
@@ -108,7 +108,7 @@ def test_submit_names_a_head_trained_with_another_adapter(
     artefacts.save(
         store, "adapters", "first", loaded.params, config=manifest.config, trunk=manifest.trunk, overwrite=True
     )
-    with pytest.raises(UserError, match='The head "first" was trained with'):
+    with pytest.raises(UserError, match=r'head "first".*allow_mismatch=True'):
         load_model(str(store), trunk, "first")
     assert load_model(str(store), trunk, "first", allow_mismatch=True).head_record
 
@@ -124,7 +124,7 @@ def test_empty_flag_is_refused(model: list[str], data: Path, refused: Refused, f
 def test_store_show_prints_the_adapter_of_a_head(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "show", "first", model[0]]) == 0
     digest = store.read_manifest(model[0].partition("=")[2], "adapters", "first").digest
-    assert f"trained with adapters/first {digest[:12]}" in capsys.readouterr().out
+    assert has_facts(capsys.readouterr().out, "trained", f"adapters/first {digest[:12]}")
 
 
 # Workdirs
