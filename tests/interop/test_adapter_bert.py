@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from facts import has_facts
 from papers_reference import Array, Weights, bert_shapes, gelu_tanh, random_tensor, text_batch, write_files
 
 from afjax import store as artefacts
@@ -138,9 +139,7 @@ def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trun
     name = "bert/encoder/layer_1/intermediate/dense/kernel"
     variables[name] = variables[name].copy()
     variables[name][3, 2] = np.nextafter(variables[name][3, 2], np.float32(9))
-    with pytest.raises(
-        UserError, match=f"model.ckpt are not those of the trunk .*: {name} differ; give --trunk the BERT"
-    ):
+    with pytest.raises(UserError, match=rf"model\.ckpt .*trunk .*: {name} differ.*--trunk"):
         adapter_bert.from_adapter_bert(variables, trunk, where="model.ckpt")
     variables[name] = np.zeros((2, 2), np.float32)
     with pytest.raises(UserError, match=f"{name} differ"):
@@ -157,9 +156,9 @@ def test_frozen_variables_of_another_bert_are_refused(variables: Variables, trun
         ({"Variable": np.zeros(3)}, r"\+ Variable"),
         (
             {"bert/encoder/layer_1/output/adapters/weights1": np.zeros((16, 4))},
-            r"layer_1/output/adapters/weights1 is \[16, 4\] and should be \[16, 3\]",
+            r"layer_1/output/adapters/weights1 .*\[16, 4\].*\[16, 3\]",
         ),
-        ({"output_weights": np.zeros((16, 2))}, r"output_weights is \[16, 2\] and should be \[2, 16\]"),
+        ({"output_weights": np.zeros((16, 2))}, r"output_weights .*\[16, 2\].*\[2, 16\]"),
     ],
 )
 def test_mismatched_variables_are_listed(
@@ -186,16 +185,16 @@ def test_bad_input_is_refused(
         assert not store.exists()
         return err
 
-    assert 'the labels of "mine" are yes, no, maybe; give each output its label' in refused("--labels=yes,no,maybe")
-    assert 'the labels of "mine" are yes, yes;' in refused("--labels=yes,yes")
-    assert 'the labels of "mnli" are contradiction, entailment, neutral' in refused("--task=mnli")
-    assert "2 outputs, but STS-B is regression" in refused("--task=sts")
+    assert has_facts(refused("--labels=yes,no,maybe"), '"mine"', "yes, no, maybe;", "each output")
+    assert has_facts(refused("--labels=yes,yes"), '"mine"', "yes, yes;")
+    assert has_facts(refused("--task=mnli"), '"mnli"', "contradiction, entailment, neutral")
+    assert has_facts(refused("--task=sts"), "2 outputs", "STS-B", "regression")
     assert "max_length is 13" in refused("--max_length=13")
-    assert 'The adapter name "a,b" cannot be used' in refused("--name=a,b", "--task=mine")
-    assert 'The task name "a:b" cannot be used' in refused("--task=a:b")
+    assert 'adapter name "a,b"' in refused("--name=a,b", "--task=mine")
+    assert 'task name "a:b"' in refused("--task=a:b")
     assert "is not a folder" in refused(f"--trunk={tmp_path / 'nothing'}")
     variables["output_weights"], variables["output_bias"] = np.zeros((1, 16), np.float32), np.zeros(1, np.float32)
-    assert "has 1 output; adapter-bert only has classification" in refused("--task=stsb")
+    assert has_facts(refused("--task=stsb"), "1 output", "adapter-bert", "classification")
 
 
 def test_existing_name_is_only_replaced_with_overwrite(source: str, trunk: Trunk, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 from safetensors.numpy import load_file, save_file
 
 from afjax import store
@@ -69,15 +70,15 @@ def refused(bert: Folders, source: Path, store_folder: Path, *said: str, **optio
         ({"non_linearity": "mish"}, '"mish"'),
         ({"residual_before_ln": "later"}, "'later'"),
         ({"scaling": "wild"}, "'wild'"),
-        ({"reduction_factor": {"0": 4}}, "no size for layer 1"),
+        ({"reduction_factor": {"0": 4}}, "reduction_factor={'0': 4}"),
         ({"reduction_factor": 0}, "reduction_factor=0"),
         ({"reduction_factor": 1e-320}, "reduction_factor=1e-320"),
-        ({"leave_out": [0, 1]}, "leaves out every layer"),
+        ({"leave_out": [0, 1]}, "(2 layers)"),
         ({"leave_out": 1}, "leave_out=1"),
         ({"residual_before_ln": []}, "residual_before_ln=[]"),
         ({"mh_adapter": False, "output_adapter": False}, "neither mh_adapter nor output_adapter"),
         ({"original_ln_before": False, "residual_before_ln": "post_add"}, '"post_add" without original_ln_before'),
-        ({"loops": 3}, "does not know: loops"),
+        ({"loops": 3}, ": loops"),
     ],
 )
 def test_unsupported_settings_are_refused(
@@ -101,7 +102,7 @@ def test_other_models_and_sizes_are_refused(bert: Folders, adapter: Path, tmp_pa
     refused(bert, adapter, tmp_path / "store", "PEFT", "LORA")
     for contents, words in {
         "{": "not JSON",
-        "[]": "must be an object",
+        "[]": "object",
         "[" * 100_000: "levels deep",
         "9" * 5_000: "not valid JSON",
     }.items():
@@ -120,7 +121,7 @@ def test_missing_extra_and_foreign_tensors_are_refused(bert: Folders, adapter: P
     change_tensors(path, tamper)
     refused(bert, adapter, tmp_path / "store", "-layer 1 output adapter_up.bias", "+layer 1 output gate.weight")
     change_tensors(path, lambda tensors: tensors.update({"bert.pooler.weight": np.zeros(1, np.float32)}))
-    refused(bert, adapter, tmp_path / "store", "tensors that belong to no adapter: bert.pooler.weight")
+    refused(bert, adapter, tmp_path / "store", "no adapter", "bert.pooler.weight")
     change_json(adapter / "adapter_config.json", lambda values: values.update(name="b"))
     change_tensors(path, lambda tensors: tensors.pop("bert.pooler.weight"))
     refused(bert, adapter, tmp_path / "store", 'is for "b"', "are for a")
@@ -131,9 +132,9 @@ def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Pat
     whole = path.read_bytes()
     for damaged in (b"", whole[:100], b"\xff" * 16 + whole[16:], whole[:8] + b"[" + whole[9:]):
         path.write_bytes(damaged)
-        refused(bert, adapter, tmp_path / "store", "adapter.safetensors cannot be read as safetensors")
+        refused(bert, adapter, tmp_path / "store", str(path), "cannot be read")
     path.unlink()
-    refused(bert, adapter, tmp_path / "store", "no weights", "adapter.safetensors (or pytorch_adapter.bin)")
+    refused(bert, adapter, tmp_path / "store", "no weights", "adapter.safetensors", "pytorch_adapter.bin")
 
 
 class Evil:
@@ -150,7 +151,7 @@ def test_code_in_a_pickle_is_not_run(bert: Folders, adapter: Path, tmp_path: Pat
     (adapter / "adapter.safetensors").unlink()
     done = tmp_path / "done"
     (adapter / "pytorch_adapter.bin").write_bytes(pickle.dumps({"weight": Evil(done)}))
-    said = "it has other contents, which are not executed" if has_torch else "PyTorch is not installed"
+    said = "not executed" if has_torch else "PyTorch is not installed"
     refused(bert, adapter, tmp_path / "store", "pytorch_adapter.bin", said)
     assert not done.exists()
 
@@ -191,8 +192,8 @@ def test_adapter_from_the_hub(bert: Folders, adapter: Path, tmp_path: Path, monk
         raise HFValidationError("no such name") if repo == "user/-" else LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
-    refused(bert, Path("user/-"), tmp_path / "store", '"user/-" is neither a folder nor')
-    refused(bert, Path("user/other"), tmp_path / "store", "the Hugging Face hub does not respond")
+    refused(bert, Path("user/-"), tmp_path / "store", '"user/-"', "neither")
+    refused(bert, Path("user/other"), tmp_path / "store", '"user/other"', "not respond")
     assert import_adapterhub("user/adapter", tmp_path / "store", trunk=bert.trunk)[0].name == "a"
 
 
@@ -203,7 +204,7 @@ def test_contradicting_copies_of_a_layer_norm_are_refused(bert: Folders, tmp_pat
         tensors["bert.encoder.layer.0.output.adapters.a.adapter_down.0.bias"] += 1
 
     change_tensors(adapter / "adapter.safetensors", tamper)
-    refused(bert, adapter, tmp_path / "store", "adapter_norm_before and adapter_down.0, which differ")
+    refused(bert, adapter, tmp_path / "store", "adapter_norm_before and adapter_down.0", "differ")
 
 
 def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tmp_path: Path) -> None:
@@ -220,9 +221,9 @@ def test_invalid_names_are_refused(bert: Folders, adapter: Path, setup: Path, tm
 
 
 def test_fusion_without_its_adapters_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
-    refused(bert, setup / "a,b,c", tmp_path / "store", 'fuses the adapter "a"', "import its adapters first", name="f")
+    refused(bert, setup / "a,b,c", tmp_path / "store", 'adapter "a"', "import", name="f")
     shutil.rmtree(setup / "b")
-    refused(bert, setup, tmp_path / "store", "b/adapter_config.json does not exist", name="f")
+    refused(bert, setup, tmp_path / "store", "b/adapter_config.json ", "not exist", name="f")
 
 
 def test_fusion_uses_adapters_that_are_already_in_the_store(bert: Folders, setup: Path, tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_other_fusions_and_heads_in_a_file_are_ignored(bert: Folders, setup: Pat
         ({"residual_before": True}, "residual_before=True"),
         ({"query": False}, "query=False"),
         ({"query_before_ln": True}, "query_before_ln=true"),
-        ({"heads": 4}, "does not know: heads"),
+        ({"heads": 4}, ": heads"),
         ({"value": False}, "+layer 0 output value.weight"),
     ],
 )
@@ -289,8 +290,8 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"layers": 0}, "layers=0"),
         ({"layers": 1}, "+heads.two_layers.4.weight"),
         ({"num_labels": 4, "label2id": None}, "[3, 32] (wanted: [4, 32])"),
-        ({"label2id": {"a": 0, "b": 1, "c": 3}}, "does not number 3 labels"),
-        ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "does not number 3 labels"),
+        ({"label2id": {"a": 0, "b": 1, "c": 3}}, "number 3 labels"),
+        ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "number 3 labels"),
         ({"dropout_prob": "much"}, "dropout_prob='much'"),
     ],
 )
@@ -302,7 +303,7 @@ def test_unsupported_heads_are_refused(bert: Folders, tmp_path: Path, change: di
 
 def test_unsupported_static_heads_are_refused(bert: Folders, tmp_path: Path) -> None:
     head = Path(shutil.copytree(bert.root / "heads/static_span/safetensors", tmp_path / "head"))
-    refused(bert, head, tmp_path / "store", "has no name; give --name")
+    refused(bert, head, tmp_path / "store", "no name", "--name")
     change_json(head / "head_config.json", lambda values: values.update(model_class="BertForMaskedLM"))
     refused(bert, head, tmp_path / "store", "BertForMaskedLM", name="h")
 
@@ -406,7 +407,7 @@ def test_afjax_fields_must_agree_with_the_librarys_config(bert: Folders, adapter
 def test_missing_folder_or_setup_is_refused(bert: Folders, setup: Path, tmp_path: Path) -> None:
     refused(bert, tmp_path / "nowhere", tmp_path / "store", "is not a folder")
     (setup / "adapter_setup.json").unlink()
-    refused(bert, setup, tmp_path / "store", "is not an adapter itself", "a, a,b,c, b, c")
+    refused(bert, setup, tmp_path / "store", "not an adapter", "a, a,b,c, b, c")
 
 
 def test_import_and_export_commands(
@@ -415,10 +416,10 @@ def test_import_and_export_commands(
     folder = str(tmp_path / "store")
     # The file should say which trunk it belongs to; this one does not.
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
-    assert "does not say which trunk" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, str(adapter), "not say", "trunk", "--trunk")
     change_json(adapter / "adapter_config.json", lambda values: values.update(model_name="/nowhere/bert"))
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 2
-    assert '"/nowhere/bert", which cannot be loaded here' in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, '"/nowhere/bert"', "cannot be loaded", "--trunk")
     change_json(adapter / "adapter_config.json", lambda values: values.update(model_name=str(tiny_trunk_folder)))
     assert main(["import", "adapterhub", str(adapter), f"--store={folder}"]) == 0
     assert capsys.readouterr().out == "adapters/a\n"
@@ -431,13 +432,13 @@ def test_import_and_export_commands(
     assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={output}"]) == 2
     assert "already exists" in capsys.readouterr().err
     assert main(["export", "adapterhub", "aa", f"--store={folder}", f"--output={tmp_path / 'other'}"]) == 2
-    assert 'is named "aa"; it has: a, b' in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, '"aa"', "a, b")
     arguments = ["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'x'}", "--kind=fusion"]
     assert main(arguments) == 2
     assert not (tmp_path / "x").exists()
     (tmp_path / "file").write_text("")
     assert main(["export", "adapterhub", "a", f"--store={folder}", f"--output={tmp_path / 'file/x'}"]) == 2
-    assert "file/x cannot be made" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, "file/x ", "cannot be made", "--output")
     if not has_torch:
         assert main([*arguments[:-1], "--weights=bin"]) == 2
         assert "PyTorch" in capsys.readouterr().err
@@ -448,4 +449,4 @@ def test_named_settings_that_differ_from_those_of_afjax_are_refused(bert: Folder
     export_adapterhub(tmp_path / "first", "abc", tmp_path / "written", kind="adapter")
     for path in (tmp_path / "written").rglob("adapter_config.json"):
         change_json(path, lambda values: values.update(config="houlsby"))
-        refused(bert, path.parent, tmp_path / "store", "config and afjax.config differ", "mh_adapter")
+        refused(bert, path.parent, tmp_path / "store", "afjax.config differ", "mh_adapter")

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 from papers_reference import (
     CONFIG,
     Array,
@@ -249,7 +250,7 @@ def test_modules_in_some_layers() -> None:
     ],
 )
 def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], named: str) -> None:
-    with pytest.raises(UserError, match=f"switches on {named}, which afjax has no module for"):
+    with pytest.raises(UserError, match=f" on {named}, .*no module"):
         from_bert_n_pals(state_dict("shared"), {**CONFIG, **switches}, ARCHITECTURE, where="best_model.pth")
 
 
@@ -261,10 +262,10 @@ def test_unsupported_modules_are_refused_by_name(switches: dict[str, bool], name
         ({"bert.pooler.mult_dense_layers.0.bias": np.zeros(16)}, r"\+ bert.pooler.mult_dense_layers.0.bias"),
         ({"cls.predictions.bias": np.zeros(24)}, r"\+ cls.predictions.bias"),
         ({"classifier.3.bias": np.zeros(2)}, "- bert.encoder.layer.0.multi_layers.3.attn.key.bias"),
-        ({"classifier.0.weight": np.zeros((2, 15))}, r"classifier.0.weight is \[2, 15\] and should be \[2, 16\]"),
+        ({"classifier.0.weight": np.zeros((2, 15))}, r"classifier.0.weight .*\[2, 15\].*\[2, 16\]"),
         (
             {"bert.encoder.layer.1.multi_layers.0.aug_dense2.bias": np.zeros(16, np.float32)},
-            "layer.1.multi_layers.0.aug_dense2.bias is not bert.encoder.mult_aug_dense2.0.bias, although all layers",
+            "layer.1.multi_layers.0.aug_dense2.bias is not bert.encoder.mult_aug_dense2.0.bias",
         ),
     ],
 )
@@ -323,22 +324,21 @@ def test_bad_input_is_refused(words: list[str], tmp_path: Path, capsys: pytest.C
 
     tasks = "--tasks=cola,stsb,mnli"
     (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
-    assert "has 3 output layers, but --tasks names 2: cola, stsb; name all tasks" in refused("--tasks=cola,stsb")
-    assert "output layer 1 (rte) has 1 output; in the papers' code every task except STS-B" in refused(
-        "--tasks=cola,rte,mnli"
-    )
-    assert "output layer 0 (sts) has 2 outputs, but STS-B is regression" in refused("--tasks=sts,stsb,mnli")
-    assert 'the labels of "cola" are unacceptable, acceptable; give' in refused("--tasks=rte,stsb,cola")
+    assert has_facts(refused("--tasks=cola,stsb"), "3 output layers", "--tasks ", "2: cola, stsb;")
+    assert has_facts(refused("--tasks=cola,rte,mnli"), "layer 1 (rte)", "1 output", "STS-B")
+    assert has_facts(refused("--tasks=sts,stsb,mnli"), "layer 0 (sts)", "2 outputs", "STS-B", "regression")
+    assert has_facts(refused("--tasks=rte,stsb,cola"), '"cola"', "unacceptable, acceptable;")
     assert '"" cannot be used' in refused("--tasks=,stsb,mnli")
-    assert 'The head name "a/b-cola" cannot be used' in refused(tasks, "--name=a/b")
+    assert 'head name "a/b-cola"' in refused(tasks, "--name=a/b")
     assert "max_length is 13" in refused(tasks, "--max_length=13")
-    assert "best.pth is not a file; give the state dict" in refused(tasks, source=str(tmp_path / "best.pth"))
-    assert "vocab.txt does not exist; give --vocab" in refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}")
-    assert "plain.json is a file; give --store the name" in refused(tasks, f"--store={tmp_path / 'plain.json'}")
+    assert has_facts(refused(tasks, source=str(tmp_path / "best.pth")), "best.pth is not a file", "state dict")
+    assert has_facts(refused(tasks, f"--vocab={tmp_path / 'vocab.txt'}"), "vocab.txt ", "not exist", "--vocab")
+    assert has_facts(refused(tasks, f"--store={tmp_path / 'plain.json'}"), "plain.json is a file", "--store")
     sentence = refused(tasks, f"--config={tmp_path / 'plain.json'}")
     assert "+ bert.encoder.layer.0.multi_layers.0.attn.key.bias" in sentence
     (tmp_path / "damaged.safetensors").write_bytes(b"no tensors")
-    assert "cannot be read as safetensors" in refused(tasks, source=str(tmp_path / "damaged.safetensors"))
+    sentence = refused(tasks, source=str(tmp_path / "damaged.safetensors"))
+    assert has_facts(sentence, "damaged.safetensors ", "cannot be read")
 
 
 def test_existing_files_are_only_replaced_with_overwrite(
@@ -346,14 +346,14 @@ def test_existing_files_are_only_replaced_with_overwrite(
 ) -> None:
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 0
     assert main([*words, "--tasks=cola,stsb,mnli"]) == 2
-    assert "trunk already exists and was not changed" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, "trunk already exists", "--overwrite")
     other = f"--output={tmp_path / 'other'}"
     assert main([*words, "--tasks=rte,stsb,mine", other]) == 2
-    assert '"stsb" already exists in adapters of the store' in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, '"stsb" already exists', "adapters", "store")
     assert artefacts.names(tmp_path / "store", "heads") == ["cola", "mnli", "stsb"]
     assert not (tmp_path / "other").exists()
     assert main([*words, "--tasks=mine,stsb,mine", other, "--name=b"]) == 2
-    assert "--tasks names b-mine twice" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, "--tasks ", "b-mine", "twice")
     assert main([*words, "--tasks=rte,stsb,mine", other, "--overwrite"]) == 0
     assert artefacts.read_manifest(tmp_path / "store", "heads", "mine").labels == ("0", "1", "2")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 from papers_reference import CONFIG, Weights, batch, bert_shapes, gelu_exact, gelu_tanh, random_tensor, write_files
 
 from afjax.cli.main import main
@@ -127,11 +128,11 @@ def test_optimizer_state_is_ignored(variables: Variables) -> None:
 def test_mismatched_variables_are_listed(variables: Variables) -> None:
     taken = variables.pop("bert/pooler/dense/bias")
     variables["bert/pooler/dense/bais"] = taken
-    with pytest.raises(UserError, match=r"ckpt .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais; check"):
+    with pytest.raises(UserError, match=r"ckpt .*: - bert/pooler/dense/bias, \+ bert/pooler/dense/bais;"):
         google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt")
     del variables["bert/pooler/dense/bais"]
     variables["bert/pooler/dense/bias"] = np.zeros(15, np.float32)
-    with pytest.raises(UserError, match=r"bert/pooler/dense/bias is \[15\] and should be \[16\]"):
+    with pytest.raises(UserError, match=r"bert/pooler/dense/bias .*\[15\].*\[16\]"):
         google_bert.from_google(variables, ARCHITECTURE, where="bert_model.ckpt")
 
 
@@ -149,30 +150,30 @@ def test_bad_input_is_refused(source: Path, capsys: pytest.CaptureFixture[str]) 
     assert "There is no TensorFlow checkpoint" in refused(source.parent / "nothing")
     assert "There is no TensorFlow checkpoint" in refused(source.parent)
     (source / "model.ckpt-3.index").touch()
-    assert "several checkpoints: bert_model.ckpt, model.ckpt-3; give one" in refused()
+    assert has_facts(refused(), "several", "bert_model.ckpt, model.ckpt-3;")
     (source / "model.ckpt-3.index").unlink()
     vocab, config = source / "vocab.txt", source / "bert_config.json"
     words = vocab.read_text()
     vocab.write_text(words + "more\n")
-    assert f"{vocab} has 25 tokens, but the BERT has 24 embeddings" in refused()
+    assert has_facts(refused(), f"{vocab} ", "25 tokens", "24 embeddings")
     vocab.write_text(words.replace("[SEP]", "SEP"))
     assert f"{vocab} lacks [SEP]" in refused()
     vocab.write_bytes(words.encode() + b"\xff")
     assert f"{vocab} is not UTF-8 text" in refused()
     vocab.unlink()
     assert f"{vocab} does not exist" in refused()
-    for contents, sentence in {
-        "{": "not JSON",
-        "[]": "must be an object",
-        json.dumps({**CONFIG, "num_attention_heads": 0}): "num_attention_heads is 0; it must be a whole number from 1",
-        json.dumps({**CONFIG, "hidden_dropout_prob": "no"}): 'hidden_dropout_prob is "no"; it must be a number',
-        json.dumps({**CONFIG, "hidden_act": "swish"}): 'has the activation "swish"',
-        json.dumps({"hidden_size": 16}): "lacks 'vocab_size'",
-        json.dumps({**CONFIG, "num_hidden_layers": 3}): "- bert/encoder/layer_2/attention/output/LayerNorm/beta",
-        json.dumps({**CONFIG, "intermediate_size": 21}): "intermediate/dense/bias is [20] and should be [21]",
+    for contents, facts in {
+        "{": ("not JSON",),
+        "[]": ("object",),
+        json.dumps({**CONFIG, "num_attention_heads": 0}): ("num_attention_heads is 0", "number from 1"),
+        json.dumps({**CONFIG, "hidden_dropout_prob": "no"}): ('hidden_dropout_prob is "no"', "number"),
+        json.dumps({**CONFIG, "hidden_act": "swish"}): ('activation "swish"',),
+        json.dumps({"hidden_size": 16}): ("lacks 'vocab_size'",),
+        json.dumps({**CONFIG, "num_hidden_layers": 3}): ("- bert/encoder/layer_2/attention/output/LayerNorm/beta",),
+        json.dumps({**CONFIG, "intermediate_size": 21}): ("intermediate/dense/bias ", "[20]", "[21]"),
     }.items():
         config.write_text(contents)
-        assert sentence in refused(), contents
+        assert has_facts(refused(), *facts), contents
     config.unlink()
     assert f"{config} does not exist" in refused()
     assert f"{source / 'other.json'} does not exist" in refused(source, f"--config={source / 'other.json'}")
@@ -184,12 +185,12 @@ def test_existing_folder_is_only_replaced_with_overwrite(source: Path, capsys: p
     (output / "notes").write_text("kept")
     words = ["import", "bert", str(source), f"--output={output}"]
     assert main(words) == 2
-    assert "already exists and was not changed" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, f"{output} already exists", "--overwrite")
     assert [path.name for path in output.iterdir()] == ["notes"]
     assert main([*words, "--overwrite"]) == 0
     assert load_trunk(str(output)).config == ARCHITECTURE
     assert main(["import", "bert", str(source), f"--output={output / 'notes'}", "--overwrite"]) == 2
-    assert "is a file; give --output the name of a folder" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, f"{output / 'notes'} is a file", "--output")
 
 
 @pytest.mark.parametrize("name", ["adapter-bert", "bert", "bert-n-pals"])

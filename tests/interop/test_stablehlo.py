@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
@@ -158,7 +159,7 @@ def test_command_writes_a_description_of_its_file(
     saved.save(tmp_path / "store")
     words = [f"--store={tmp_path / 'store'}", f"--trunk={tiny_trunk_folder}", "--adapter=first", "--head=first"]
     assert main(["export", "stablehlo", *words, f"--output={file}", "--max_length=32", "--platforms=cpu, tpu"]) == 0
-    assert capsys.readouterr().out.endswith(f"MB, for cpu, tpu; {file}.json says how to run it.\n")
+    assert has_facts(capsys.readouterr().out, f"{file}: ", "MB", "cpu, tpu; ", f"{file}.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.stablehlo", "first.stablehlo.json", "store"]
     about = json.loads(Path(f"{file}.json").read_text())
     assert about["file"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -179,27 +180,24 @@ def test_command_writes_a_description_of_its_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "facts"),
     [
-        (
-            ["--platforms=cpu,tpus"],
-            'The platform "tpus" is not known; give one or more of cpu, cuda, tpu. Did you mean "tpu"?',
-        ),
-        (["--platforms=cpu,cpu"], "The platforms are cpu, cpu; give each of cpu, cuda, tpu once."),
-        (["--platforms="], "--platforms is empty"),
-        (["--output=FOLDER"], "FOLDER is a folder; give --output the name of a file."),
-        (["--output=FOLDER/missing/file"], "missing/file cannot be written: FOLDER/missing is not a folder"),
-        (["--output=FOLDER/trunk/config.json/file"], "config.json is not a folder"),
-        (["--output=gs://bucket/file"], "The output gs://bucket/file is on an object store; give a local file"),
-        (["--max_length=129"], "max_length is 129; the trunk"),
-        (["--adapter=frist"], 'The adapter "frist" is not in the store'),
-        (["--adapter=first", "--fusion=first"], "Both --adapter=first and --fusion=first were given"),
-        (["--head=frist"], 'The head "frist" is not in the store'),
+        (["--platforms=cpu,tpus"], ('"tpus"', "cpu, cuda, tpu", 'Did you mean "tpu"?')),
+        (["--platforms=cpu,cpu"], ("cpu, cpu;", "cpu, cuda, tpu", "once")),
+        (["--platforms="], ("--platforms is empty",)),
+        (["--output=FOLDER"], ("FOLDER is a folder", "--output")),
+        (["--output=FOLDER/missing/file"], ("missing/file cannot be written", "FOLDER/missing is not a folder")),
+        (["--output=FOLDER/trunk/config.json/file"], ("config.json is not a folder",)),
+        (["--output=gs://bucket/file"], ("gs://bucket/file ", "object store", "local")),
+        (["--max_length=129"], ("max_length is 129", "trunk")),
+        (["--adapter=frist"], ('adapter "frist"', "store")),
+        (["--adapter=first", "--fusion=first"], ("Both --adapter=first", "--fusion=first")),
+        (["--head=frist"], ('head "frist"', "store")),
     ],
 )
 def test_bad_arguments_are_refused(
     words: list[str],
-    sentence: str,
+    facts: tuple[str, ...],
     make_model: MakeModel,
     tiny_trunk_folder: Path,
     tmp_path: Path,
@@ -220,7 +218,7 @@ def test_bad_arguments_are_refused(
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"afjax: [^\n]*\n", err)
-    assert sentence.replace("FOLDER", str(tmp_path)) in err
+    assert has_facts(err, *(fact.replace("FOLDER", str(tmp_path)) for fact in facts))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -228,6 +226,6 @@ def test_weights_too_large_for_one_file_are_refused(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stablehlo, "MAX_WEIGHT_BYTES", 1000)
-    with pytest.raises(UserError, match="one file holds less than 2 GiB"):
+    with pytest.raises(UserError, match=r"one file.* 2 GiB"):
         export_stablehlo(make_model("first", {}), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []

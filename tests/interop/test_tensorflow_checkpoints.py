@@ -45,13 +45,13 @@ def test_damaged_checkpoints_are_refused(tensorflow: Any, tmp_path: Path) -> Non
     save(tensorflow, tmp_path / "model.ckpt", {"words": random_tensor("words", 500, 30)})
     data, index = tmp_path / "model.ckpt.data-00000-of-00001", tmp_path / "model.ckpt.index"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(UserError, match="cannot be read as a TensorFlow checkpoint"):
+    with pytest.raises(UserError, match=r"cannot be read .*TensorFlow"):
         read_variables(tmp_path)
     data.unlink()
-    with pytest.raises(UserError, match=r"needs its \.index and all of its \.data files"):
+    with pytest.raises(UserError, match=r"\.index.*\.data files"):
         read_variables(tmp_path)
     index.write_bytes(b"no table")
-    with pytest.raises(UserError, match="cannot be read as a TensorFlow checkpoint"):
+    with pytest.raises(UserError, match=r"cannot be read .*TensorFlow"):
         read_variables(tmp_path)
 
 
@@ -99,15 +99,15 @@ def test_checkpoint_is_found_by_name_or_as_the_only_one_in_a_folder(tmp_path: Pa
     (tmp_path / "model.ckpt-2.data-00000-of-00001").touch()
     for source in (tmp_path, tmp_path / "model.ckpt-2", tmp_path / "model.ckpt-2.index"):
         assert find_checkpoint(source) == tmp_path / "model.ckpt-2"
-    with pytest.raises(UserError, match=r"There is no TensorFlow checkpoint .*model.ckpt-1; give the path"):
+    with pytest.raises(UserError, match=r"no TensorFlow checkpoint .*model\.ckpt-1;"):
         find_checkpoint(tmp_path / "model.ckpt-1")
     (tmp_path / "model.ckpt-3.index").touch()
-    with pytest.raises(UserError, match=r"several checkpoints: model.ckpt-2, model.ckpt-3; give one of them"):
+    with pytest.raises(UserError, match=r"several.* model\.ckpt-2, model\.ckpt-3;"):
         find_checkpoint(tmp_path)
 
 
 def test_error_without_tensorflow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.ckpt.index").touch()
     monkeypatch.setattr(tensorflow_checkpoints.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"TensorFlow is not installed; run pip install 'afjax\[tf\]'"):
+    with pytest.raises(UserError, match=r"TensorFlow .*not installed.*pip install 'afjax\[tf\]'"):
         read_variables(tmp_path / "model.ckpt")
