@@ -123,17 +123,17 @@ def test_long_texts_are_drawn_on_several_lines(tmp_path: Path) -> None:
     assert float(width[1]) < 7.2 * 72
     assert all(shown.count(f">word{number}</text>") == 2 for number in range(90))
     assert all(shown.count(f">layer {layer}, tokens 60 to 89</text>") == 1 for layer in (0, 1))
-    with pytest.raises(UserError, match=r"520 tokens.* 26 lines .* 24; give fewer --layers"):
+    with pytest.raises(UserError, match=r"520 tokens.* 26 lines.* 24;.*--layers"):
         draw_token_activations(of_tokens(520), tmp_path / "longer")
     assert not list(tmp_path.glob("longer*"))
 
 
 def test_bad_input_is_refused(tiny_trunk: Trunk, fused: TaskModel, rows: Rows, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is used without a fusion"):
+    with pytest.raises(UserError, match=r"without a fusion.*activations"):
         mean_activations(make(tiny_trunk, CONFIG), rows)
-    with pytest.raises(UserError, match="There is no layer 2; the trunk has the layers 0 to 1"):
+    with pytest.raises(UserError, match=r"no layer 2;.*layers 0 to 1"):
         draw_activations([activations("one", ("a",))], tmp_path / "one", layers=[2])
-    with pytest.raises(UserError, match="The layer 1 is given twice"):
+    with pytest.raises(UserError, match=r"layer 1 .*twice"):
         draw_activations([activations("one", ("a",))], tmp_path / "one", layers=[1, 0, 1])
     gaps = Activations("one", ("a",), {ALL: 4}, {"ffn": {ALL: np.full((2, 1), np.nan)}})
     with pytest.raises(UserError, match="nothing to show"):

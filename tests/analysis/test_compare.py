@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.analysis import compare
 from afjax.analysis.paired import Paired
@@ -80,8 +81,8 @@ def test_lines(low: float, high: float, words: str) -> None:
     )
     lines = compare.to_lines(found)
     assert lines[:2] == ["A  x, y", "B  u, v"]
-    assert "4 rows of made, 2 pairs of runs" in lines
+    assert has_facts("\n".join(lines), "4 rows", "made", "2 pairs")
     assert [line.split()[0] for line in lines[4:7]] == ["metric", "f1", "accuracy"]
     assert any(line.startswith(words) for line in lines)
-    assert "Rows: both right 1.5, only A right 0, only B right 2, both wrong 0.5" in lines
+    assert has_facts("\n".join(lines), "both right 1.5", "A right 0", "B right 2", "both wrong 0.5")
     assert compare.to_json(found)["models"] == {"a": ["x", "y"], "b": ["u", "v"]}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from facts import has_facts
 
 from afjax.analysis.figures import check_output, draw_spread, new_figure, save_figure
 from afjax.errors import UserError
@@ -47,7 +48,7 @@ def test_folder_in_place_of_a_file_is_refused_before_anything_is_written(tmp_pat
     (tmp_path / f"z{suffix}").mkdir()
     with pytest.raises(UserError, match=rf"z\{suffix} is a folder"):
         check_output(tmp_path / "z")
-    with pytest.raises(UserError, match="give --output the name of a file"):
+    with pytest.raises(UserError, match=rf"z\{suffix} is a folder.*--output"):
         draw(tmp_path / "z", [("a", 1.0)])
     assert [path.name for path in tmp_path.iterdir()] == [f"z{suffix}"]
 
@@ -59,7 +60,7 @@ def test_characters_missing_from_the_font_are_reported_once(tmp_path: Path, caps
         paths = save_figure(figure, tmp_path / "picture", ("name",), [(name,)])
         err = capsys.readouterr().err
         assert err.count("\n") == told
-        assert err.count("boxes for characters that its font lacks; the CSV") == told
+        assert has_facts(err, "PNG", "font", "CSV") == bool(told)
         assert all(name in path.read_text(encoding="utf-8") for path in paths[1:])
 
 

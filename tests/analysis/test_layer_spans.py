@@ -136,15 +136,15 @@ def test_picture_and_its_numbers(tmp_path: Path) -> None:
     assert len(lines) == 1 + 6
     assert lines[0] == {"first_layer": "", "last_layer": "", "relative_change_accuracy": "0.0", "accuracy": "0.5"}
     assert [float(line["accuracy"]) for line in lines[1:]] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert "last layer without adapters" in files[1].read_text()
+    assert "last layer" in files[1].read_text()
 
 
 def test_bad_input_is_refused(tiny_trunk: Trunk, rows: Rows) -> None:
-    with pytest.raises(UserError, match="sits on top of the encoder"):
+    with pytest.raises(UserError, match=r"kind top_ffn.*top.*encoder"):
         score_spans(make(tiny_trunk, TopFfnConfig(size=4)), rows)
-    with pytest.raises(UserError, match="is used without adapters"):
+    with pytest.raises(UserError, match=r"without adapters.*remove"):
         score_spans(make(tiny_trunk, HOULSBY, names=()), rows)
     with pytest.raises(UserError, match="have no labels"):
         score_spans(make(tiny_trunk, HOULSBY), rows_from_lists(["all of the two"]))
-    with pytest.raises(UserError, match="relative changes are undefined"):
+    with pytest.raises(UserError, match=r"accuracy of 0, .*undefined"):
         scores(0.0).relative_change("accuracy")

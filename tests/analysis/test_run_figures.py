@@ -83,7 +83,7 @@ def test_tradeoff_of_one_task(tmp_path: Path) -> None:
     assert (point.parameters, point.middle, point.count) == (20, 55.0, 2)
     assert point.high - point.middle == pytest.approx(50**0.5)
     assert len(read(draw_tradeoff([point], tmp_path / "picture", task="rte (accuracy)"))) == 1
-    with pytest.raises(UserError, match="need finished runs of the method full"):
+    with pytest.raises(UserError, match=r"method full .*method=full"):
         tradeoff_points(grid)
 
 
@@ -97,19 +97,19 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert [(point.low is None, point.high is None) for point in points] == [(False,) * 2, (True,) * 2, (False,) * 2]
     paths = draw_tradeoff(points, tmp_path / "picture", task="rte (accuracy)")
     assert [bool(row["mean_minus_std"]) for row in read(paths)] == [True, False, True]
-    assert "Points without a band or bar have one seed" in paths[1].read_text()
+    assert "one seed" in paths[1].read_text()
     paths = draw_tradeoff([points[0], points[2]], tmp_path / "all", task="rte (accuracy)")
     assert "one seed" not in paths[1].read_text()
     scores = robustness(records(tmp_path))
-    assert "Points without a band or bar have one seed" in draw_robustness(scores, tmp_path / "sizes")[1].read_text()
+    assert "one seed" in draw_robustness(scores, tmp_path / "sizes")[1].read_text()
 
 
 def test_tradeoff_without_usable_runs_is_refused(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "full"): (0.5,), ("rte", "head"): (0.5,)})
-    with pytest.raises(UserError, match=r"no runs of adapters, top layers or LayerNorms .* there are head, full"):
+    with pytest.raises(UserError, match=r"no runs .*LayerNorms .*head, full"):
         tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
     finish(tmp_path / "adapter", experiment("rte", "houlsby"), 0.5)
-    with pytest.raises(UserError, match=r"parameters of the run in .*adapter cannot be counted.*add its store"):
+    with pytest.raises(UserError, match=r"parameters .*adapter .*counted.*store.*--runs"):
         tradeoff_points(make_grid(collect([tmp_path]), by_size=True))
 
 
@@ -119,7 +119,7 @@ def test_differences(tmp_path: Path) -> None:
     (row,) = read(draw_differences(grid, tmp_path / "picture"))
     assert (row["task"], row["method"]) == ("rte", "head")
     assert float(row["difference_to_full"]) == pytest.approx(-15)
-    with pytest.raises(UserError, match="No task has finished runs of full fine-tuning and of another"):
+    with pytest.raises(UserError, match=r"No task .*full fine-tuning"):
         draw_differences(dataclasses.replace(grid, methods=("full", "pfeiffer")), tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
 
@@ -166,9 +166,9 @@ def test_robustness(tmp_path: Path) -> None:
 
 def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "houlsby"): (0.5, 0.6), ("rte", "head"): (0.5,)})
-    with pytest.raises(UserError, match=r"No runs of adapters differ only in .*--grid.adapter.init_scale="):
+    with pytest.raises(UserError, match=r"No runs .*--grid\.adapter\.init_scale="):
         robustness(records(tmp_path))
-    with pytest.raises(UserError, match=r"No runs of single adapters differ in .*pfeiffer_search.py"):
+    with pytest.raises(UserError, match=r"No runs .*pfeiffer_search\.py"):
         search(records(tmp_path))
 
 
@@ -207,9 +207,7 @@ def test_search(tmp_path: Path) -> None:
 def test_other_experiments_are_not_taken_for_a_search(tmp_path: Path) -> None:
     """Pfeiffer's and Houlsby's adapters differ in position, but also in size."""
     finish_all(tmp_path / "usual", {("cb", "pfeiffer"): (0.5,), ("cb", "houlsby"): (0.6,)})
-    with pytest.raises(
-        UserError, match=r'on "cb" are not an architecture sweep.* adapter.position \(ffn: factor 16; both: size 64\)'
-    ):
+    with pytest.raises(UserError, match=r'"cb".* adapter\.position \(ffn: factor 16; both: size 64\)'):
         search(records(tmp_path))
     own = adapter("houlsby", size=None, reduction_factor=16.0)
     finish(tmp_path / "same", experiment("cb", "houlsby", adapter=own), 0.7)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from facts import has_facts
 from made_runs import PRETRAINED, adapter, begin, experiment, finish, finish_all, finish_source, fusion
 
 from afjax import store
@@ -117,7 +118,8 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
         ("sick", "houlsby", 2),
     ]
     assert {each.own_parameters for each in found.records} == {None, 8, 5}
-    assert found.left_out(["rte"]) == [f"{tmp_path / 'begun'} (full on rte, seed 0) is not finished"]
+    (left_out,) = found.left_out(["rte"])
+    assert has_facts(left_out, f"{tmp_path / 'begun'} ", "full", "rte", "seed 0", "not finished")
     assert found.left_out(["cb"]) == []
     (cell,) = [cell for key, cell in make_cells(found.records).items() if key == ("cb", "pfeiffer")]
     # A source counts like the run that trains it separately, here with another seed.
@@ -143,9 +145,10 @@ def test_runs_on_a_jointly_trained_trunk_belong_to_the_pretrained_trunk(tmp_path
     assert of["rte", "fusion-mt"].trunk_name == "minilm"
     assert of["cb", "mt-pfeiffer"].shared_parameters == 22_713_216 - 147_840
     begin(tmp_path / "begun", fusion("cb", ("rte",), trunk="somewhere/joint/trunk"), trunk=OTHER)
-    assert collect([tmp_path]).left_out(["cb"]) == [f"{tmp_path / 'begun'} (fusion-mt on cb, seed 0) is not finished"]
+    (left_out,) = collect([tmp_path]).left_out(["cb"])
+    assert has_facts(left_out, f"{tmp_path / 'begun'} ", "fusion-mt", "cb", "seed 0", "not finished")
     finish(tmp_path / "head", experiment("rte", "head"), 0.5)
-    with pytest.raises(UserError, match=r"different trunks .*somewhere/joint/trunk.*minilm.* the run that trained it"):
+    with pytest.raises(UserError, match=r"different trunks .*somewhere/joint/trunk.*minilm.*trained"):
         collect([tmp_path / "fused", tmp_path / "head"])
 
 
@@ -177,7 +180,7 @@ def test_duplicate_run_with_another_score_is_ignored(tmp_path: Path) -> None:
     (cell,) = make_cells(collect([tmp_path]).records).values()
     assert (cell.scores, cell.repeated) == ((50.0,), (str(tmp_path / "c"),))
     notes = make_table("adapterfusion", make_grid(collect([tmp_path]))).notes
-    assert f"{tmp_path / 'c'} repeats a run of head on rte with another score, and is ignored." in notes
+    assert has_facts("\n".join(notes), f"{tmp_path / 'c'} ", "head", "rte", "ignored")
 
 
 def test_contradictory_config_is_reported(tmp_path: Path) -> None:
@@ -191,18 +194,19 @@ def test_contradictory_config_is_reported(tmp_path: Path) -> None:
 def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder"):
         collect([tmp_path / "none"])
-    with pytest.raises(UserError, match=r"no finished run in .*give workdirs"):
+    with pytest.raises(UserError, match=r"no finished run .*workdirs"):
         collect([tmp_path])
     begin(tmp_path / "begun", experiment("rte", "head"))
-    with pytest.raises(UserError, match=r"no finished run in .*\(1 started but not finished\)"):
+    with pytest.raises(UserError, match=r"no finished run .*\(1 started"):
         collect([tmp_path])
     finish(tmp_path / "scoreless", experiment("rte", "full"), float("nan"))
-    with pytest.raises(UserError, match='No run on "rte" has a dev score'):
+    with pytest.raises(UserError, match=r'"rte".*dev score'):
         collect([tmp_path])
     finish(tmp_path / "scored", experiment("rte", "full", seed=1), 0.5)
-    assert f"{tmp_path / 'scoreless'} has no dev score on rte" in collect([tmp_path]).left_out(["rte"])
+    left_out = "\n".join(collect([tmp_path]).left_out(["rte"]))
+    assert has_facts(left_out, f"{tmp_path / 'scoreless'} ", "no dev score", "rte")
     (tmp_path / "scored" / "target" / "result.json").write_text("{")
-    with pytest.raises(UserError, match=r"result.json is not JSON"):
+    with pytest.raises(UserError, match=r"result\.json .*not JSON"):
         collect([tmp_path])
 
 
@@ -225,9 +229,9 @@ def test_metric_must_be_unambiguous_and_known(tmp_path: Path) -> None:
     finish(tmp_path / "a", experiment("rte", "head"), 0.5)
     finish(tmp_path / "b", experiment("rte", "full", of=f1), 0.5)
     records = collect([tmp_path]).records
-    with pytest.raises(UserError, match=r'"rte" have different main metrics \(accuracy in .*, f1 in .*--metric'):
+    with pytest.raises(UserError, match=r'"rte".*\(accuracy in .*, f1 in .*--metric'):
         make_cells(records)
-    with pytest.raises(UserError, match=r'No run has the metric "acuracy"; there are accuracy.* "accuracy"'):
+    with pytest.raises(UserError, match=r'metric "acuracy".*accuracy.* "accuracy"'):
         task_metrics(records[:1], "acuracy")
 
 
@@ -326,11 +330,11 @@ def test_no_command_without_a_run_to_derive_it_from(tmp_path: Path) -> None:
 
 def test_invalid_config_json(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    with pytest.raises(UserError, match=r"does not exist; give a Python file, or a workdir's config.json"):
+    with pytest.raises(UserError, match=r"not exist.*workdir's config\.json"):
         load_experiment(str(path))
     for text in ("[]", "{", json.dumps({"sources": [{}]})):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"give a workdir's config.json"):
+        with pytest.raises(UserError, match=r"workdir's config\.json"):
             load_experiment(str(path))
     with pytest.raises(UserError, match="takes no arguments"):
         load_experiment(f"{path}:seed=1")

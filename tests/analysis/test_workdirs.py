@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from etils import epath
+from facts import has_facts
 from made_runs import begin, experiment, finish, fusion
 
 from afjax.analysis.report import write_report
@@ -59,7 +60,7 @@ def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
     for own in (first, second):
         with pytest.raises(ReachedError):
             load(own)
-    with pytest.raises(UserError, match=r"holds another run's model \"cb-pfeiffer\"; give --store the one that .*/1 "):
+    with pytest.raises(UserError, match=r"another run's model \"cb-pfeiffer\".*--store .*/1 "):
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
         open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
@@ -73,8 +74,8 @@ def test_model_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_report_says_that_the_model_is_from_another_run(tmp_path: Path) -> None:
     first, second = finish_two_seeds(tmp_path)
     page = write_page(second, tmp_path / "report.html", store_folder=str(first / "store"))
-    assert page.count("The model cannot be loaded: The store") == 2
-    assert "cannot be evaluated on its dev rows" not in page
+    assert page.count("model cannot be loaded") == 2
+    assert "cannot be evaluated" not in page
     # Digests and parameter counts of another run's model are not shown either.
     assert "heads/cb-pfeiffer" not in page
 
@@ -106,7 +107,7 @@ def test_stored_source_may_have_another_seed(tmp_path: Path) -> None:
 
 def test_missing_trunk_of_a_run_is_refused(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "full"), 0.5, saved=3, trained_trunk="b" * 64)
-    with pytest.raises(UserError, match="run/trunk, the trunk that this run trained, does not exist; give it with"):
+    with pytest.raises(UserError, match=r"run/trunk, .*not exist.*--trunk"):
         load(workdir)
     with pytest.raises(ReachedError, match="moved"):
         load(workdir, trunk="moved")
@@ -117,7 +118,7 @@ def test_missing_trunk_of_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_missing_store_is_refused(tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5, saved=3)
-    with pytest.raises(UserError, match=r"no store at .*typo; give --store"):
+    with pytest.raises(UserError, match=r"no store .*typo;.*--store"):
         write_page(workdir, tmp_path / "new" / "report.html", store_folder=str(tmp_path / "typo"))
     assert not (tmp_path / "new").exists()
 
@@ -146,15 +147,15 @@ def test_damaged_log(lines: bytes, found: list[int], tmp_path: Path) -> None:
 def test_damaged_usage(usage: str, tmp_path: Path) -> None:
     workdir = finish(tmp_path / "run", experiment("cb", "head"), 0.5)
     (workdir / "target" / "usage.json").write_bytes(usage.encode("latin-1"))
-    assert "did not record time and memory" in write_page(workdir, tmp_path / "report.html")
+    assert has_facts(write_page(workdir, tmp_path / "report.html"), "not record", "time and memory")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metrics": {"accuracy": "0.5"}}, '"accuracy" is not a number'),
-        ({"metrics": {"accuracy": 0.5, "f1": None}}, '"f1" is not a number'),
-        ({"metrics": {"f1": 0.5}}, '"accuracy" is not a number'),
+        ({"metrics": {"accuracy": "0.5"}}, '"accuracy" .*not a number'),
+        ({"metrics": {"accuracy": 0.5, "f1": None}}, '"f1" .*not a number'),
+        ({"metrics": {"f1": 0.5}}, '"accuracy" .*not a number'),
         ({"metrics": ["accuracy"]}, "wrong type"),
         ({"task": None}, "wrong type"),
         ({"other": 1}, "does not hold"),
@@ -200,9 +201,9 @@ def test_runs_of_several_tasks(tmp_path: Path) -> None:
     other = TaskConfig(name="sst2", source="data/sst2", train_rows=99)
     finish(tmp_path / "runs" / "a-sst2", experiment("sst2", "head", of=other), 0.9)
     page = write_page(tmp_path / "runs", tmp_path / "report.html")
-    assert "about the best run on cb, the task with the most runs (2)" in page
-    assert "For the run on cb with the best dev score: cb-pfeiffer." in page
-    assert "dev accuracy of the best run on cb" in page
+    assert has_facts(page, "best run on cb", "most runs (2)")
+    assert has_facts(page, "run on cb", "best dev score", "cb-pfeiffer")
+    assert has_facts(page, "dev accuracy", "best run on cb")
     scores = page.partition("Scores</h2>")[2].partition("Training curves</h2>")[0]
     assert scores.index("<h3>sst2</h3>") < scores.index("a-sst2") < scores.index("<h3>cb</h3>")
     assert scores.index("cb-pfeiffer</") < scores.index("cb-head</")
