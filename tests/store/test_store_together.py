@@ -67,7 +67,7 @@ def fail_at_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
 
 def test_nothing_is_saved_if_one_name_is_taken(tmp_path: Path) -> None:
     store.save_all(tmp_path, [draft("heads", 1)])
-    with pytest.raises(UserError, match=r'"rte" already exists in heads'):
+    with pytest.raises(UserError, match=r'"rte" already exists .*heads'):
         store.save_all(tmp_path, pair(2))
     assert seeds(tmp_path) == {"heads/rte": 1}
 
@@ -102,7 +102,7 @@ def test_error_between_renames_keeps_all_old_artefacts(tmp_path: Path, monkeypat
 
 
 def test_two_drafts_with_the_same_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="same kind and name"):
+    with pytest.raises(UserError, match=r"same .*heads/rte"):
         store.save_all(tmp_path / "store", [draft("heads", 1), draft("heads", 2)])
     assert not (tmp_path / "store").exists()
 
@@ -151,7 +151,7 @@ def test_overwritten_writer_on_an_object_store_gets_an_error(tmp_path: Path, mon
 
     monkeypatch.setattr(store.artefacts.reservations, "release", other_writer)
     monkeypatch.setattr(files, "only_writer", unlocked)
-    with pytest.raises(UserError, match="was replaced by another process"):
+    with pytest.raises(UserError, match=r"replaced .*another process"):
         store.save_all(tmp_path, pair(1))
 
 
@@ -177,7 +177,7 @@ def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
     assert {entry.run for entry in store.entries(tmp_path)} == {"one"}
     with pytest.raises(UserError, match="from another run"):
         store.save_all(tmp_path, pair(2), run="two")
-    with pytest.raises(UserError, match="run may only replace"):
+    with pytest.raises(UserError, match=r"overwrite=True .*run=two"):
         store.save_all(tmp_path, pair(2), run="two", overwrite=True)
     assert seeds(tmp_path) == {"adapters/rte": 2, "heads/rte": 2}
 
@@ -208,7 +208,7 @@ def test_second_run_with_reserved_names_is_refused(tmp_path: Path) -> None:
     # Nothing was reserved by the refused call.
     store.reserve(folder, [("heads", "other")], run="one", workdir=one)
     store.save_all(folder, pair(1), run="one")
-    with pytest.raises(UserError, match="saved by another run"):
+    with pytest.raises(UserError, match=r"saved .*another run"):
         store.reserve(folder, NAMES, run="two", workdir=two)
     assert seeds(folder) == {"adapters/rte": 1, "heads/rte": 1}
 
