@@ -49,45 +49,45 @@ def test_numeric_label_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "settings", "words"),
+    ("changes", "settings", "facts"),
     [
-        ({"choices": []}, {}, "file:2 has no choices; give it at least two"),
-        ({"choices": ["red"]}, {}, "file:2 has 1 choice; give it at least two"),
-        ({"choices": ["red", ""]}, {}, r"file:2 has an empty choice \(number 1\)"),
-        ({"choices": ["red", 3]}, {}, "file:2 has the choice 3"),
-        ({"choices": "red"}, {}, "file:2 has 'red' for its choices; they must be a list"),
-        ({"choices": None}, {}, "file:2 has None for its choices"),
-        ({"label": 2}, {}, "file:2 has the label 2, but 2 choices; it must be a number from 0 to 1"),
-        ({"label": -1}, {}, "file:2 has the label -1"),
-        ({"label": True}, {}, "file:2 has the label True"),
-        ({"label": "E"}, {"label_names": tuple("ABCDE")}, "file:2 has the label 'E', but 2 choices"),
-        ({"label": "Z"}, {"label_names": ("A", "B")}, "or one of A, B"),
-        ({"label": None}, {}, "file:2 has the label None"),
-        ({"context": 3}, {}, 'file:2 has 3 in the column "context"'),
-        ({"id": "x"}, {}, "file:2 has the id 'x', which file:1 already has"),
+        ({"choices": []}, {}, "file:2 .*no choices.*two"),
+        ({"choices": ["red"]}, {}, "file:2 .* 1 choice;.*two"),
+        ({"choices": ["red", ""]}, {}, r"file:2 .*empty choice .*number 1"),
+        ({"choices": ["red", 3]}, {}, "file:2 .*choice 3"),
+        ({"choices": "red"}, {}, "file:2 .*'red'.*choices.*list"),
+        ({"choices": None}, {}, "file:2 .*None.*choices"),
+        ({"label": 2}, {}, "file:2 .*label 2, .*2 choices.*0 to 1"),
+        ({"label": -1}, {}, "file:2 .*label -1"),
+        ({"label": True}, {}, "file:2 .*label True"),
+        ({"label": "E"}, {"label_names": tuple("ABCDE")}, "file:2 .*label 'E', .*2 choices"),
+        ({"label": "Z"}, {"label_names": ("A", "B")}, "file:2 .*label 'Z'.* A, B"),
+        ({"label": None}, {}, "file:2 .*label None"),
+        ({"context": 3}, {}, 'file:2 .*3 .*"context"'),
+        ({"id": "x"}, {}, "file:2 .*id 'x', .*file:1 "),
     ],
 )
-def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str, Any], words: str) -> None:
+def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str, Any], facts: str) -> None:
     first = {**ROW, "id": "x"} if "id" in changes else ROW
     first = {**first, "label": "A"} if "label_names" in settings else first
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=facts):
         pick(first, {**ROW, **changes}, **settings)
 
 
 @pytest.mark.parametrize("label", [-1, None, "", "-1"])
 def test_missing_labels(label: Any) -> None:
     assert pick({**ROW, "label": label}, {**ROW, "label": label}).labels is None
-    with pytest.raises(UserError, match="file:1 has the label"):
+    with pytest.raises(UserError, match=f"file:1 .*label {label!r}"):
         pick({**ROW, "label": label}, {**ROW, "label": label}, labelled=True)
-    with pytest.raises(UserError, match="file:2 has the label"):
+    with pytest.raises(UserError, match=f"file:2 .*label {label!r}"):
         pick(ROW, {**ROW, "label": label})
 
 
 def test_missing_columns_are_refused() -> None:
-    with pytest.raises(UserError, match='file:1 has no column "choices"'):
+    with pytest.raises(UserError, match=r'file:1 .*no column "choices"'):
         pick({"context": "grass", "label": 0})
-    with pytest.raises(UserError, match=r'file:1 has no column "label".*context, choices'):
+    with pytest.raises(UserError, match=r'file:1 .*no column "label".*context, choices'):
         pick({"context": "grass", "choices": ["a", "b"]}, labelled=True)
     assert pick({"context": "grass", "choices": ["a", "b"]}).labels is None
-    with pytest.raises(UserError, match="file has no rows"):
+    with pytest.raises(UserError, match=r"file .*no rows"):
         pick()

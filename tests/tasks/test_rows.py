@@ -123,7 +123,7 @@ def test_non_numeric_regression_labels_are_refused(tmp_path: Path, label: Any) -
 @pytest.mark.parametrize("label", [float("nan"), 1.5, [1], {}])
 def test_invalid_class_labels_are_refused(tmp_path: Path, label: Any) -> None:
     make_folder(tmp_path, train=texts("a", "b", label))
-    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "name or an integer")
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:3 ", "name", "integer")
 
 
 @pytest.mark.parametrize("label", [None, ""])
@@ -199,7 +199,7 @@ def test_single_class_warns_once(tmp_path: Path) -> None:
 
 def test_single_class_without_label_names(tmp_path: Path) -> None:
     make_folder(tmp_path, train=texts("a", "a"), dev=texts("a", "a"))
-    with pytest.warns(UserWarning, match="nothing can be learnt") as caught:
+    with pytest.warns(UserWarning, match=r'All rows .*label "a"') as caught:
         splits = load_task(TaskConfig(name="t", source=str(tmp_path)))
     assert len(caught) == 2
     assert splits["dev"].label_names == ("a",)
@@ -238,7 +238,7 @@ def test_lists_of_pairs_with_indices_and_numbers() -> None:
         (([("one", "two"), "three"], None), "texts:1 "),
         (([("one", "two", "three")], None), "texts:0 "),
         (([None], None), "texts:0 "),
-        ((["one", "two"], ["a", None]), "texts:1 has no label"),
+        ((["one", "two"], ["a", None]), "texts:1 .*no label"),
     ],
 )
 def test_bad_lists_are_refused(arguments: Any, words: str) -> None:
@@ -275,11 +275,11 @@ def test_prediction_rows_of_choices_and_spans(tmp_path: Path) -> None:
     ("kind", "row", "words"),
     [
         ("classification", {"context": "one", "choices": ["a", "b"]}, r':1 .*\["text_a", "text_b"\] or \["text"\]'),
-        ("classification", {}, r":1 has the columns \(none\)"),
+        ("classification", {}, r":1 .*columns \(none\)"),
         ("multiple_choice", {"text": "one"}, r':1 .*\["context", "choices"\]'),
-        ("multiple_choice", {"context": "one", "choices": ["a"]}, ":1 has 1 choice; give it at least two"),
-        ("multiple_choice", {"context": "one", "choices": []}, ":1 has no choices; give it at least two"),
-        ("multiple_choice", {"context": "one", "choices": ["a", " "]}, ":1 has an empty choice"),
+        ("multiple_choice", {"context": "one", "choices": ["a"]}, ":1 .* 1 choice;.*two"),
+        ("multiple_choice", {"context": "one", "choices": []}, ":1 .*no choices;.*two"),
+        ("multiple_choice", {"context": "one", "choices": ["a", " "]}, ":1 .*empty choice"),
         ("span", {"text": "one"}, r':1 .*\["question", "context"\]'),
     ],
 )
@@ -312,7 +312,7 @@ def test_span_rows_without_answer_positions_are_refused_for_training(tmp_path: P
     row = {"question": "what", "context": "one", "answers": {"text": ["one"], "answer_start": [None]}}
     make_folder(tmp_path, train=[row], dev=[row])
     task = TaskConfig(name="t", source=str(tmp_path), kind="span")
-    with pytest.raises(UserError, match="No row of the task t's train split says where its answer begins"):
+    with pytest.raises(UserError, match=r"No row .*t's train split.*answer_start"):
         load_task(task)
     assert len(load_split(task, "dev")) == 1
 
@@ -325,7 +325,7 @@ def test_valid_data_does_not_warn(tmp_path: Path) -> None:
 
 
 def test_single_string_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(UserError, match="put it into a list"):
+    with pytest.raises(UserError, match=r"'hello'.*list"):
         rows_from_lists("hello")
 
 
@@ -337,9 +337,7 @@ def test_splits_must_share_one_form(tmp_path: Path) -> None:
     for wrong in ("dev", "test"):
         make_folder(tmp_path, ["no", "yes"], train=PAIRS, dev=PAIRS, test=PAIRS)
         make_folder(tmp_path, **{wrong: texts(0, 1)})
-        with pytest.raises(
-            UserError, match=f"t's train rows are pairs of texts, but its {wrong} rows are single texts"
-        ):
+        with pytest.raises(UserError, match=f"t's train rows.*pairs of texts.* {wrong} rows.*single texts"):
             load_task(task)
 
 
@@ -348,7 +346,7 @@ def test_multiple_choice_rows_must_share_one_form(tmp_path: Path) -> None:
     having = [{**row, "question": "why"} for row in without]
     task = TaskConfig(name="t", source=str(tmp_path), kind="multiple_choice")
     make_folder(tmp_path, train=having, dev=without)
-    with pytest.raises(UserError, match="a context and a question, but its dev rows are a context without a question"):
+    with pytest.raises(UserError, match=r"context and a question.*dev rows.*context without"):
         load_task(task)
     make_folder(tmp_path, train=without, dev=without)
     assert load_task(task)["dev"].text_columns == 1
@@ -377,7 +375,7 @@ def test_prediction_rows_must_match_the_form_of_the_head(
     wrong = {**right, **wrong} if "question" in wrong else wrong
     ((numbers, _),) = read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, right]), of_kind(kind), form).forms
     assert numbers == [0, 1]
-    with pytest.raises(UserError, match=r"a\.jsonl:2 has the columns"):
+    with pytest.raises(UserError, match=r"a\.jsonl:2 .*columns"):
         read_prediction_rows(write_jsonl(tmp_path / "a.jsonl", [right, wrong]), of_kind(kind), form)
 
 

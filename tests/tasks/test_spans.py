@@ -39,7 +39,7 @@ def test_answers_without_a_position() -> None:
 def test_questions_without_answers() -> None:
     nothing = {**ROW, "answers": {"text": [], "answer_start": []}}
     assert pick(nothing, no_answer=True, labelled=True).labels == [()]
-    with pytest.raises(UserError, match=r"file:1 has no answer; drop the row, or set the task's span\.no_answer=True"):
+    with pytest.raises(UserError, match=r"file:1 .*no answer;.*span\.no_answer=True"):
         pick(nothing, labelled=True)
 
 
@@ -50,29 +50,26 @@ def test_unlabelled_rows() -> None:
     nothing = {**ROW, "answers": {"text": [], "answer_start": []}}
     assert pick(nothing).labels is None
     assert pick(nothing, no_answer=True).labels == [()]
-    with pytest.raises(UserError, match=r'file:1 has no column "answers".*question, context'):
+    with pytest.raises(UserError, match=r'file:1 .*no column "answers".*question, context'):
         pick({"question": "Who?", "context": "It"}, labelled=True)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "facts"),
     [
-        (
-            {"answers": {"text": ["Zoe"], "answer_start": [7]}},
-            "file:2 has the answer 'Zoe', which is not in its context",
-        ),
-        ({"answers": {"text": ["Zoë"], "answer_start": [6]}}, "file:2 has the answer 'Zoë' at character 6 .*' Zo'"),
-        ({"answers": {"text": ["Zoë"], "answer_start": [99]}}, "file:2 has the answer 'Zoë' at character 99"),
-        ({"answers": {"text": ["Zoë"], "answer_start": [7, 8]}}, "file:2 has 1 answers and 2 answer_start"),
-        ({"answers": {"text": ["Zoë"], "answer_start": ["7"]}}, "file:2 has the answer_start '7'; it must be a whole"),
-        ({"answers": {"text": ["Zoë"], "answer_start": [-7]}}, "file:2 has the answer_start -7"),
-        ({"answers": {"text": ["Zoë"], "answer_start": [7.0]}}, "file:2 has the answer_start 7.0"),
-        ({"answers": {"text": [""], "answer_start": [7]}}, "file:2 has the answer ''"),
-        ({"answers": ["Zoë"]}, "file:2 has the answers"),
-        ({"context": None}, 'file:2 has None in the column "context"'),
-        ({"id": "q1"}, "file:2 has the id 'q1', which file:1 already has"),
+        ({"answers": {"text": ["Zoe"], "answer_start": [7]}}, "file:2 .*answer 'Zoe', .*not in .*context"),
+        ({"answers": {"text": ["Zoë"], "answer_start": [6]}}, "file:2 .*answer 'Zoë' .*character 6 .*' Zo'"),
+        ({"answers": {"text": ["Zoë"], "answer_start": [99]}}, "file:2 .*answer 'Zoë' .*character 99"),
+        ({"answers": {"text": ["Zoë"], "answer_start": [7, 8]}}, "file:2 .*1 answers .*2 answer_start"),
+        ({"answers": {"text": ["Zoë"], "answer_start": ["7"]}}, "file:2 .*answer_start '7'.*whole"),
+        ({"answers": {"text": ["Zoë"], "answer_start": [-7]}}, "file:2 .*answer_start -7"),
+        ({"answers": {"text": ["Zoë"], "answer_start": [7.0]}}, r"file:2 .*answer_start 7\.0"),
+        ({"answers": {"text": [""], "answer_start": [7]}}, "file:2 .*answer ''"),
+        ({"answers": ["Zoë"]}, r"file:2 .*answers \['Zoë'\]"),
+        ({"context": None}, 'file:2 .*None .*"context"'),
+        ({"id": "q1"}, "file:2 .*id 'q1', .*file:1 "),
     ],
 )
-def test_malformed_rows_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_malformed_rows_are_refused(changes: dict[str, Any], facts: str) -> None:
+    with pytest.raises(UserError, match=facts):
         pick(ROW, {**ROW, "id": "q2", **changes})

@@ -69,24 +69,22 @@ def test_folder_in_our_own_format(data: Path) -> None:
 
 def test_ambiguous_task_name_is_refused(data: Path) -> None:
     write(data / "rte/train.jsonl", {"text": "one", "label": "a"})
-    with pytest.raises(UserError, match=r'Two tasks claim the name "rte".*source') as caught:
+    with pytest.raises(UserError, match=r'Two tasks .*"rte".*source') as caught:
         find_task("rte", data)
     assert str(data / "rte") in str(caught.value)
     assert str(data / "glue/RTE") in str(caught.value)
 
 
 def test_missing_tasks_are_refused(data: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"The task squad is not in .*/SQuAD.*train-v1\.1\.json.*/squad with .*train\.csv"
-    ):
+    with pytest.raises(UserError, match=r"task squad .*/SQuAD.*train-v1\.1\.json.*/squad .*train\.csv"):
         find_task("squad", data)
-    with pytest.raises(UserError, match=r'There is no task "csqaa".*/csqaa .*train.jsonl.*Did you mean "csqa"'):
+    with pytest.raises(UserError, match=r'no task "csqaa".*/csqaa .*train\.jsonl.*Did you mean "csqa"'):
         find_task("csqaa", data)
     with pytest.raises(UserError, match=r'Did you mean "mine"'):
         find_task("mime", data)
-    with pytest.raises(UserError, match=r"There is no folder .*nowhere"):
+    with pytest.raises(UserError, match=r"no folder .*nowhere"):
         find_task("rte", data / "nowhere")
-    with pytest.raises(UserError, match=r"There is no folder \(none given\)"):
+    with pytest.raises(UserError, match=r"no folder .*none given"):
         find_task("rte")
 
 
@@ -96,7 +94,7 @@ def test_tfds_names() -> None:
     assert (rte.source, rte.labels) == ("tfds:glue/rte", ())
     assert find_task("mnli", "tfds:").dev == "validation_matched"
     assert find_task("cosmosqa", "tfds:").choices[0] == "answer0"
-    with pytest.raises(UserError, match='TFDS has no dataset for the task "csqa"'):
+    with pytest.raises(UserError, match=r'TFDS .*"csqa".*tfds:NAME'):
         find_task("csqa", "tfds:")
 
 
@@ -117,12 +115,12 @@ def test_toml_file(data: Path) -> None:
     assert rows.choices == [("red", "green"), ("blue", "green")]
     assert rows.labels.tolist() == [1, 0]
     path.write_text('source = "mine"\nknid = "span"\n')
-    with pytest.raises(UserError, match=r'colours\.toml\.knid is not a known setting\. Did you mean "kind"'):
+    with pytest.raises(UserError, match=r'colours\.toml\.knid .*Did you mean "kind"'):
         find_task(str(path))
     path.write_text("source = mine")
-    with pytest.raises(UserError, match=r"colours\.toml is not TOML"):
+    with pytest.raises(UserError, match=r"colours\.toml .*not TOML"):
         find_task(str(path))
-    with pytest.raises(UserError, match=r'There is no file .*Did you mean "colours\.toml"'):
+    with pytest.raises(UserError, match=r'no file .*Did you mean "colours\.toml"'):
         find_task(str(data / "colour.toml"))
 
 

@@ -93,7 +93,7 @@ def test_long_questions_are_truncated() -> None:
     # Questions are also truncated to half a row, so that there is room for the context.
     data = evaluated(spans(["a b c"], question="who who who who"), max_length=7)
     assert window(data, 0)[0] == [CLS, *[WORDS.index("who")] * 2, SEP, 4, 5, SEP]
-    with pytest.raises(UserError, match=r"max_length is 4, but special tokens alone take 3"):
+    with pytest.raises(UserError, match=r"max_length is 4, .*special tokens.* 3"):
         evaluated(spans(["a b"]), max_length=4)
 
 
@@ -134,10 +134,10 @@ def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: i
 
 def test_rows_without_answer_positions_are_not_trained_on() -> None:
     rows = spans(["a b", "c d"], [(("a", -1),), (("c", 0),)])
-    with pytest.warns(UserWarning, match="1 of 2 train rows do not say where their answers begin"):
+    with pytest.warns(UserWarning, match=r"1 of 2 train rows .*answers"):
         data = tokenise_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
     assert len(data) == 1
-    with pytest.raises(UserError, match="No row says where its answer begins"):
+    with pytest.raises(UserError, match=r"No row .*answer_start"):
         tokenise_spans(rows.take([0]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
 
 
