@@ -88,7 +88,7 @@ def test_damaged_archive_is_refused(tmp_path: Path) -> None:
 
 def test_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_text("text")
-    refused(tmp_path / "a.tar.gz", "not a .tar.gz archive")
+    refused(tmp_path / "a.tar.gz", ".tar.gz archive")
     refused(tmp_path / "b.tar.gz", "cannot be read")
 
 

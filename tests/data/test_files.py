@@ -87,7 +87,7 @@ def test_file_with_only_column_names_is_refused(tmp_path: Path, name: str) -> No
 def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", "".join(f'{{"text": "{index**9}"}}\n' for index in range(500)))
     path.write_bytes(path.read_bytes()[:-400])
-    refused(path, "in the middle of its gzip data", "after line ")
+    refused(path, "middle", "gzip", "line ")
 
 
 def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_malformed_json_is_refused(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("line", ["[1]", '"text"', "null", "3"])
 def test_json_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str) -> None:
-    refused(write(tmp_path / "a.jsonl", line), ":1 ", "must be one JSON object")
+    refused(write(tmp_path / "a.jsonl", line), ":1 ", "JSON object")
 
 
 @pytest.mark.parametrize("line", ["one", "one\tx\ty"])
@@ -158,13 +158,13 @@ def test_old_files_can_have_one_of_several_encodings(tmp_path: Path) -> None:
     for raw, text in ((b"caf\xc3\xa9", "café"), (b"\x93caf\xe9", "“café"), (b"\x81caf\xe9", "\x81café")):
         path = write(tmp_path / "a.csv", b"one\r" + raw + b"\rthree\r\nfour\n")
         assert list(read_lines(path, encodings)) == [(1, "one\r"), (2, f"{text}\r"), (3, "three\r\n"), (4, "four\n")]
-    with pytest.raises(UserError, match=r"a\.csv:3 is not UTF-8 or ascii \(byte 0xff at column 2\)"):
+    with pytest.raises(UserError, match=r"a\.csv:3 .*UTF-8 or ascii .*0xff .*column 2"):
         list(read_lines(write(tmp_path / "a.csv", b"one\ntwo\nt\xff\n"), ("utf-8", "ascii")))
 
 
 def test_read_text_reads_a_whole_file(tmp_path: Path) -> None:
     assert read_text(write(tmp_path / "a.json.gz", b"\xef\xbb\xbf{\r\n}")) == "{\r\n}"
-    with pytest.raises(UserError, match=r"a\.json:2 is not UTF-8 \(byte 0xff at column 3\)"):
+    with pytest.raises(UserError, match=r"a\.json:2 .*UTF-8 .*0xff .*column 3"):
         read_text(write(tmp_path / "a.json", b"{\nab\xff}"))
 
 
@@ -178,7 +178,7 @@ def test_table_without_a_header_line(tmp_path: Path) -> None:
         (f"{path}:1", {"label": "x", "text": "one"}),
         (f"{path}:2", {"label": "y", "text": "two"}),
     ]
-    with pytest.raises(UserError, match=r"a\.tsv:2 has 3 columns, but the format has 2 \(label, text\)"):
+    with pytest.raises(UserError, match=r"a\.tsv:2 .*3 columns, .*format .*2 \(label, text\)"):
         table(write(tmp_path / "a.tsv", "x\tone\ny\ttwo\tz"), names=("label", "text"))
 
 
@@ -199,8 +199,8 @@ def test_csv_as_written_by_spreadsheets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.tsv", "text,label\none,x\n", ("commas between its columns where tabs", ".csv")),
-        ("a.csv", "text\tlabel\none\tx\n", ("tabs between its columns where commas", ".tsv")),
+        ("a.tsv", "text,label\none,x\n", ("has commas", "where tabs", ".csv")),
+        ("a.csv", "text\tlabel\none\tx\n", ("has tabs", "where commas", ".tsv")),
     ],
 )
 def test_wrong_separator_is_refused(tmp_path: Path, name: str, content: str, words: tuple[str, ...]) -> None:

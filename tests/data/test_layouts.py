@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
 from afjax.data.sources.layouts import Files, Folders, JsonLines, Layout, Split, Squad, Table
 from afjax.data.sources.official_rows import (
@@ -76,12 +77,12 @@ def test_only_test_can_lack_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "test.tsv", content)
     assert read(layout, tmp_path, "test") == [(f"{path}:2", {"id": "7", "text": "one"})]
     write(tmp_path / "train.tsv", content)
-    refused(layout, tmp_path, "train.tsv:2 ", 'no "label", but index, sentence')
+    refused(layout, tmp_path, "train.tsv:2 ", 'no "label"', "index, sentence")
 
 
 def test_missing_column_is_reported_with_the_existing_columns(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "text\tlabel\none\t1\n")
-    refused(Table(train=("train.tsv",), row=TEXT_ROW), tmp_path, "train.tsv:2 ", 'no "sentence", but text, label')
+    refused(Table(train=("train.tsv",), row=TEXT_ROW), tmp_path, "train.tsv:2 ", 'no "sentence"', "text, label")
 
 
 def test_alternative_numbered_and_renamed_columns(tmp_path: Path) -> None:
@@ -97,10 +98,9 @@ def test_skipped_rows(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="are left out") as caught:
         rows = read(layout, tmp_path)
     assert [row["text"] for _, row in rows] == ["one", "seven"]
-    assert [str(warning.message) for warning in caught] == [
-        f"1 of 7 rows have too few columns and are left out, the first {tmp_path}/train.tsv:7.",
-        f"3 of 6 rows have no text or no label and are left out, the first {tmp_path}/train.tsv:3.",
-    ]
+    short, empty = (str(warning.message) for warning in caught)
+    assert has_facts(short, "1 of 7 rows", "too few columns", f"{tmp_path}/train.tsv:7.")
+    assert has_facts(empty, "3 of 6 rows", "no label", f"{tmp_path}/train.tsv:3.")
 
 
 def test_split_is_read_from_the_rows(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_labels_in_a_separate_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("1\n", ("train.lst has 1 labels", "train.jsonl has 2 rows")),
+        ("1\n", ("1 labels", "2 rows")),
         ("1\n2\n1\n", ("3 labels", "2 rows")),
         ("1\n3\n", ("train.lst:2 ", "'3'", "1, 2")),
         ("1\n1\n", ("train.jsonl:2 ", "another label than", "train.lst:2")),
@@ -169,7 +169,7 @@ def test_mismatched_labels_are_refused(tmp_path: Path, lines: str, words: tuple[
 
 def test_rows_need_labels_without_a_label_file(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", SENTENCE | {"answer": "2"}, SENTENCE)
-    refused(WINOGRANDE, tmp_path, "train.jsonl:2 ", 'no "answer", but sentence, option1, option2')
+    refused(WINOGRANDE, tmp_path, "train.jsonl:2 ", 'no "answer"', "sentence, option1, option2")
 
 
 CHOICES = [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]
@@ -182,10 +182,10 @@ CHOICES = [{"label": "A", "text": "one"}, {"label": "B", "text": "two"}]
         ({"stem": "Why?", "choices": CHOICES[:1]}, "A", ("1 choices", "at least two")),
         ({"stem": "Why?", "choices": CHOICES}, "C", ("'C'", "A, B")),
         ({"stem": "Why?", "choices": "AB"}, "A", ('"choices"', "list of objects")),
-        ({"choices": CHOICES}, "A", ('no "stem", but choices',)),
+        ({"choices": CHOICES}, "A", ('no "stem"', "choices")),
         ({"stem": 3, "choices": CHOICES}, "A", ('3 as "stem"', "must be a text")),
         ("Why?", "A", ('"question"', "object")),
-        ({"stem": "Why?", "choices": [{"label": "A"}, {"label": "B"}]}, "A", ('no "text", but label',)),
+        ({"stem": "Why?", "choices": [{"label": "A"}, {"label": "B"}]}, "A", ('no "text"', "label")),
     ],
 )
 def test_malformed_questions_are_refused(tmp_path: Path, question: Any, answer: str, words: tuple[str, ...]) -> None:
@@ -251,7 +251,7 @@ def test_texts_in_an_archive(tmp_path: Path, ending: str) -> None:
 def test_texts_in_another_encoding(tmp_path: Path) -> None:
     write_reviews(tmp_path)
     write(tmp_path / "train/pos/0_9.txt", b"fine\ncaf\xe9")
-    refused(REVIEWS, tmp_path, "train/pos/0_9.txt:2 is not UTF-8", "0xe9")
+    refused(REVIEWS, tmp_path, "train/pos/0_9.txt:2 ", "UTF-8", "0xe9")
     folders = Folders(roots={"train": "train"}, encoding="latin-1", choose=lambda split, text, number: True)
     rows = read(folders, tmp_path)
     assert [row["label"] for _, row in rows] == ["neg", "neg", "neg", "pos", "unsup"]
@@ -304,7 +304,7 @@ def test_answers_missing_from_the_context(tmp_path: Path, text: str, start: int,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", ("train.json is not JSON",)),
+        ("{", ("train.json ", "not JSON")),
         ("[]", ('no list "data"',)),
         ('{"data": {}}', ('no list "data"',)),
         ('{"data": [{"title": "t"}]}', ("data[0] ", 'no list "paragraphs"')),

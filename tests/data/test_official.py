@@ -549,7 +549,7 @@ def test_mrpc_as_it_was_published(tmp_path: Path) -> None:
     raw = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tone\ttwo\n0\t8\t7\tthree\tfour\n"
     write(tmp_path / "MRPC/msr_paraphrase_train.txt", MARK + raw)
     assert find_official("mrpc", tmp_path) == {}
-    refused("mrpc", tmp_path, "dev", "dev.tsv or msr_paraphrase_train.txt with dev_ids.tsv")
+    refused("mrpc", tmp_path, "dev", "dev.tsv or msr_paraphrase_train.txt ", "dev_ids.tsv")
     write(tmp_path / "MRPC/dev_ids.tsv", "8\t7\n")
     assert rows_of("mrpc", tmp_path) == {
         "train": [pair("one", "two", label="1")],
@@ -568,7 +568,7 @@ def test_broken_rows_of_qqp_are_skipped(tmp_path: Path) -> None:
         tmp_path / "glue/QQP/train.tsv",
         f"{header}1\t1\t2\tWhy?\tHow?\t0\n2\t3\t4\tWhat is\n a\t5\n3\t5\t6\tA?\tB?\t1\n",
     )
-    with pytest.warns(UserWarning, match=r"^2 of 4 rows have too few columns .*train\.tsv:3\.$"):
+    with pytest.warns(UserWarning, match=r"^2 of 4 rows .*too few columns .*train\.tsv:3\.$"):
         rows = list(read_official("qqp", tmp_path, "train"))
     assert [row["id"] for _, row in rows] == ["1", "3"]
 
@@ -596,7 +596,7 @@ def test_winogrande_uses_the_largest_train_file(tmp_path: Path) -> None:
 def test_label_file_with_another_number_of_labels_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "winogrande/dev.jsonl", winogrande("1"))
     write(tmp_path / "winogrande/dev-labels.lst", "1\n2\n")
-    refused("winogrande", tmp_path, "dev", "dev-labels.lst has 2 labels", "dev.jsonl has 1 rows")
+    refused("winogrande", tmp_path, "dev", "dev-labels.lst ", "2 labels", "dev.jsonl ", "1 rows")
     write(tmp_path / "winogrande/dev-labels.lst", "2\n")
     refused("winogrande", tmp_path, "dev", "dev.jsonl:1 ", "another label")
 
@@ -686,7 +686,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
     rows = [(f"tweet {number}", "anger") for number in range(60)]
     content = spreadsheet(("content", "sentiment"), *rows, (" ", "fear"), ("text", ""))
     write(tmp_path / "crowdflower/text_emotion.csv", content)
-    with pytest.warns(UserWarning, match=r"^2 of 62 rows have no text or no label .*text_emotion\.csv:62\.$"):
+    with pytest.warns(UserWarning, match=r"^2 of 62 rows .*no label .*text_emotion\.csv:62\.$"):
         assert shard_rows("crowdflower_emotion", tmp_path) == set(rows)
 
 
@@ -694,7 +694,7 @@ def test_cells_without_text_or_label_are_skipped(tmp_path: Path) -> None:
 
 
 def test_unknown_task_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r'no official task "mnlii".* Did you mean "mnli"\?$'):
+    with pytest.raises(UserError, match=r'official task "mnlii".* Did you mean "mnli"\?$'):
         find_official("mnlii", tmp_path)
 
 
@@ -706,9 +706,9 @@ def test_missing_files_are_reported(tmp_path: Path, name: str) -> None:
 
 def test_missing_split_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "glue/RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n")
-    refused("rte", tmp_path, "dev", "glue/RTE has no dev split", "dev.tsv or val.jsonl")
-    refused("mnli", tmp_path, "dev", "no official data of mnli", "dev_matched.tsv", str(tmp_path / "glue/MNLI"))
-    with pytest.raises(UserError, match="squad has no official test split, but train, dev"):
+    refused("rte", tmp_path, "dev", "glue/RTE ", "no dev split", "dev.tsv or val.jsonl")
+    refused("mnli", tmp_path, "dev", "no official data", "mnli;", "dev_matched.tsv", str(tmp_path / "glue/MNLI"))
+    with pytest.raises(UserError, match=r"squad .*official test split, .*train, dev"):
         read_official("squad", tmp_path, "test")
 
 
@@ -765,7 +765,7 @@ def test_malformed_tables_are_refused(tmp_path: Path, content: str | bytes, word
 
 def test_malformed_lines_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "CB/train.jsonl", lines({"premise": "p", "label": "neutral"}))
-    refused("cb", tmp_path, "train", "train.jsonl:1 ", 'no "hypothesis", but premise, label')
+    refused("cb", tmp_path, "train", "train.jsonl:1 ", 'no "hypothesis"', "premise, label")
     write(tmp_path / "CB/train.jsonl", '{"premise": "p"\n')
     refused("cb", tmp_path, "train", "train.jsonl:1 ", "is not JSON")
 
@@ -774,7 +774,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
     content = "".join(f"{number}\t1\t\t{number**50}\n" for number in range(300))
     path = write(tmp_path / "CoLA/train.tsv.gz", content)
     path.write_bytes(path.read_bytes()[:-300])
-    refused("cola", tmp_path, "train", "in the middle of its gzip data")
+    refused("cola", tmp_path, "train", str(path), "middle", "gzip")
 
 
 # The real files, if available.

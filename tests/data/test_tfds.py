@@ -85,9 +85,9 @@ def test_chosen_splits_and_columns(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dev": "validaton"}, "no dev split, but train, validation, test"),
-        ({"text_a": "sentence"}, r'validation:1 has no column "sentence".*Did you mean "sentence[12]"'),
-        ({"label": "idx", "labels": ("a", "b")}, r"validation:\d has the label"),
+        ({"dev": "validaton"}, "no dev split, .*train, validation, test"),
+        ({"text_a": "sentence"}, r'validation:1 .*no column "sentence".*Did you mean "sentence[12]"'),
+        ({"label": "idx", "labels": ("a", "b")}, r"validation:\d .*the label"),
     ],
 )
 def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], words: str) -> None:
@@ -96,7 +96,7 @@ def test_invalid_settings_are_refused(prepared: Path, settings: dict[str, Any], 
 
 
 def test_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no dataset_info\.json; give the version folder"):
+    with pytest.raises(UserError, match=r"no dataset_info\.json; .*version folder"):
         load_split(TaskConfig(name="t", source=f"tfds:{tmp_path}"), "train")
 
 

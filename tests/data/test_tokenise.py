@@ -160,7 +160,7 @@ def test_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
 
 def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot be cached in .*file"):
+    with pytest.raises(UserError, match=r"cannot be cached .*file"):
         tokenise(PAIRS, make_tokenizer(), max_length=7, cache_dir=tmp_path / "file")
 
 
@@ -175,7 +175,7 @@ def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_max_length_without_room_for_text_is_refused() -> None:
-    with pytest.raises(UserError, match="max_length is 3, but special tokens alone take 3"):
+    with pytest.raises(UserError, match=r"max_length is 3, .*special tokens .*3"):
         tokenise(PAIRS, make_tokenizer(), max_length=3, cache_dir=None)
 
 
