@@ -37,17 +37,17 @@ def test_links_sum_to_the_published_interconnect_bandwidth(generation: str, giga
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v7:2x2", r'"v7:2x2" names no known TPU; take GENERATION:SHAPE with one of v4, v5e, v5p, v6e, such as'),
+        ("v7:2x2", r'topology "v7:2x2" .*GENERATION:SHAPE .*v4, v5e, v5p, v6e,'),
         ("v5:2x4", r'Did you mean "v5'),
-        ("v5e", r'There is no topology "v5e"; v5e has v5e:1x1, v5e:2x2, v5e:2x4'),
-        ("v5e:3x3", r'There is no topology "v5e:3x3"; v5e has'),
-        ("v6e:2x2x1", r"v6e has v6e:1x1"),
-        ("v4:2x2", r"v4 has v4:2x2x1, .* and AxBxC of multiples of 4 with A <= B <= C and at most 4096"),
+        ("v5e", r'no topology "v5e"; .*v5e:1x1, v5e:2x2, v5e:2x4'),
+        ("v5e:3x3", r'no topology "v5e:3x3"; .*v5e:1x1'),
+        ("v6e:2x2x1", r"v6e .*v6e:1x1"),
+        ("v4:2x2", r"v4 .*v4:2x2x1, .*AxBxC .*multiples of 4 .*A <= B <= C .*at most 4096"),
         ("v4:16x16x32", r"at most 4096"),
         ("v5p:8x4x4", r"A <= B <= C"),
         ("v5p:0x4x4", r"multiples of 4"),
-        ("v5e:02x04", r'There is no topology "v5e:02x04"; v5e has'),
-        ("v5e:\uff12x\uff14", r"There is no topology .*; v5e has"),
+        ("v5e:02x04", r'no topology "v5e:02x04"; .*v5e:1x1'),
+        ("v5e:\uff12x\uff14", r"no topology .*; .*v5e:1x1"),
     ],
 )
 def test_unknown_slice_is_refused(name: str, message: str) -> None:
@@ -67,7 +67,7 @@ def test_any_name_is_parsed_or_refused(name: str) -> None:
 
 def test_missing_compiler_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    with pytest.raises(UserError, match=r"libtpu, which is not installed; run pip install 'afjax\[tpu\]'"):
+    with pytest.raises(UserError, match=r"libtpu, .*pip install 'afjax\[tpu\]'"):
         get_topology(parse_topology("v5e:2x2"))
 
 

@@ -299,9 +299,7 @@ def test_known_trip_count_is_used() -> None:
 
 @pytest.mark.parametrize("text", [scan(limit="copy(%n)"), scan(step=0)])
 def test_loop_with_an_unknown_trip_count_is_refused(text: str) -> None:
-    with pytest.raises(
-        UserError, match=r'loop "while.30" \(jit\(loss\)/jvp\(\)/while\) does not say how often it runs'
-    ):
+    with pytest.raises(UserError, match=r'loop "while.30" \(jit\(loss\)/jvp\(\)/while\) .*how often'):
         count_work(text)
 
 

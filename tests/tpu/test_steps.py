@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import pytest
+from facts import has_facts
 
 from afjax.cli.commands.tpu import METHOD_DEFAULTS
 from afjax.cli.main import main
@@ -143,13 +144,13 @@ def test_report_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
         assert values[name] >= 0
         assert values[f"eval_{name}"] is None
     text = "\n".join(to_lines(found))
-    assert "fusion over 3 adapters: 4 rows of 8 tokens on v5e:2x4, 8 chips" in text
-    assert "Largest batch that fits: about 64 rows" in text
+    assert has_facts(text, "fusion", "3 adapters: ", "4 rows", "8 tokens", "v5e:2x4, 8 chips")
+    assert has_facts(text, "Largest batch", "64 rows")
     assert "bound by" in text
-    assert "may fail on a TPU" not in text
+    assert "may fail" not in text
     nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None)))
-    assert "The batch does not fit 16.9 GB of memory per chip." in nothing
-    assert "shard the parameters with mesh.fsdp" in nothing
+    assert has_facts(nothing, "batch", "not fit", "16.9 GB", "per chip")
+    assert "mesh.fsdp" in nothing
 
 
 def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk_folder: Path) -> None:
@@ -171,8 +172,8 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
     assert values["fits"]
     assert values["in_use_gb_per_chip"] < values["hbm_gb_per_chip"] < values["memory_gb_per_chip"]
     text = "\n".join(to_lines(found))
-    assert "in use          16.012 GB at most at any time, by the compiler's count" in text
-    assert "The total does not, so it may fail on a TPU" in text
+    assert has_facts(text, "in use ", "16.012 GB")
+    assert has_facts(text, "total", "may fail")
 
 
 def test_plan_of_an_experiment(tiny_trunk_folder: Path) -> None:
@@ -204,21 +205,23 @@ def test_command_for_a_slice(needs_libtpu: None, tiny_trunk_folder: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "facts"),
     [
-        (["--topology=v5e:3x3", "--method=full"], 'There is no topology "v5e:3x3"; v5e has'),
-        (["--topology=v9:2x2", "--method=full"], 'The topology "v9:2x2" names no known TPU'),
-        (["--topology=v5e:3x3"], 'There is no topology "v5e:3x3"; v5e has'),
-        (["--topology=v5e:2x4"], "Give either --config, an experiment, or --method"),
-        (["--topology=v5e:2x4", "--method=full", "--config=a.py"], "Give either --config"),
-        (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], "overrides a config; give --config as well"),
-        (["--topology=v5e:2x4", "--method=full", "--trunk=bert-bas"], 'Did you mean "bert-base"?'),
-        (["--topology=v5e:2x4", "--method=full", "--max_length=513"], "4 to 512 tokens"),
+        (["--topology=v5e:3x3", "--method=full"], ('no topology "v5e:3x3"; ', "v5e:1x1")),
+        (["--topology=v9:2x2", "--method=full"], ('topology "v9:2x2" ', "GENERATION:SHAPE")),
+        (["--topology=v5e:3x3"], ('no topology "v5e:3x3"; ', "v5e:1x1")),
+        (["--topology=v5e:2x4"], ("either --config", "--method")),
+        (["--topology=v5e:2x4", "--method=full", "--config=a.py"], ("either --config", "--method")),
+        (["--topology=v5e:2x4", "--method=full", "--config.seed=1"], ("--config.seed=1 ", "give --config ")),
+        (["--topology=v5e:2x4", "--method=full", "--trunk=bert-bas"], ('Did you mean "bert-base"?',)),
+        (["--topology=v5e:2x4", "--method=full", "--max_length=513"], ("4 to 512 tokens",)),
     ],
 )
-def test_command_refuses_bad_arguments(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_bad_arguments(
+    words: list[str], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tpu", *words]) == 2
-    assert sentence in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, *facts)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +278,6 @@ def test_meshes_and_batches_that_do_not_fit_the_slice_are_refused(
     needs_libtpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--fsdp=3"]) == 2
-    assert "does not fit 8 devices" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, "mesh (", "not fit", "8 devices")
     assert main(["tpu", "--topology=v5e:2x4", "--method=full", "--batch_size=36"]) == 2
-    assert "A batch of 36 rows cannot be split over 8 devices" in capsys.readouterr().err
+    assert has_facts(capsys.readouterr().err, "batch of 36 rows", "8 devices")
