@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from etils import epath
+from facts import has_facts
 from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
@@ -227,7 +228,7 @@ def test_repeating_a_finished_run_does_not_train(
 
 def test_different_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
     words = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
-    assert "The workdir gs://bucket/run holds a run with another config (seed: 0 there" in refused("train", *words)
+    assert has_facts(refused("train", *words), "gs://bucket/run ", "another config", "seed: 0 ", " 1 ")
 
 
 def test_store_commands_work_on_a_bucket(
@@ -265,13 +266,13 @@ def test_overwriting_and_partially_written_artefacts(cloud: Bucket) -> None:
     # The files of a writer that was killed before its last file, and before another file.
     (epath.Path("gs://bucket/own/adapters/a") / "manifest.json").unlink()
     assert store.names("gs://bucket/own", "adapters") == []
-    with pytest.raises(UserError, match=r"has no manifest\.json, so it is not an artefact"):
+    with pytest.raises(UserError, match=r"adapters/a .*no manifest\.json"):
         store.load("gs://bucket/own", "adapters", "a")
     assert len(store.verify("gs://bucket/own")) == 1
     save(3.0)
     (epath.Path("gs://bucket/own/adapters/a/params/up.kernel/0.0")).unlink()
     (problem,) = store.verify("gs://bucket/own")
-    assert "missing (-) or too many (+): -up/kernel" in problem
+    assert has_facts(problem, "(-)", "(+)", "-up/kernel")
 
 
 def test_old_artefact_is_used_until_the_new_one_is_complete(cloud: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +313,7 @@ def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None
     assert store.verify("gs://bucket/taken") == []
     assert store.read_manifest("gs://bucket/taken", "adapters", "b").digest == saved.digest
     before = names_in(cloud, "taken/")
-    with pytest.raises(UserError, match=r"already has adapters/b\. Nothing was changed"):
+    with pytest.raises(UserError, match=r"already has adapters/b\..*--overwrite"):
         share.unpack(tmp_path / "a.tar", "gs://bucket/taken", name="b")
     assert names_in(cloud, "taken/") == before
 
@@ -390,7 +391,7 @@ def test_prepared_tfds_dataset_is_read_from_a_bucket(tmp_path: Path, capsys: pyt
     found = load_split(TaskConfig(name="t", source=f"tfds:{folder}"), "train")
     assert list(found.text_a) == [row["text"] for row in ROWS]
     assert f"fetching {folder}" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"gs://bucket/data has no dataset_info\.json"):
+    with pytest.raises(UserError, match=r"gs://bucket/data .*no dataset_info\.json"):
         load_split(TaskConfig(name="t", source="tfds:gs://bucket/data"), "train")
 
 
@@ -415,43 +416,52 @@ def refused(cloud: Bucket, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "facts"),
     [
-        ("gs://nowhere/x", "the path or the bucket gs://nowhere does not exist"),
-        (f"gs://{FORBIDDEN}/x", "permission denied (403); ask for the role Storage Object Admin on gs://for"),
-        (f"gs://{PRIVATE}/x", "no valid credentials for Google Cloud; run gcloud auth application-default login"),
-        ("gs://", "an unsupported object store"),
-        ("s3://bucket/x", "an unsupported object store; give a local path or gs://BUCKET/PATH"),
+        ("gs://nowhere/x", ("gs://nowhere ", "not exist")),
+        (f"gs://{FORBIDDEN}/x", ("(403)", "Storage Object Admin", "gs://for")),
+        (f"gs://{PRIVATE}/x", ("credentials", "gcloud auth application-default login")),
+        ("gs://", ("unsupported object store",)),
+        ("s3://bucket/x", ("unsupported object store", "gs://BUCKET/PATH")),
     ],
 )
 def test_unusable_paths_are_refused(
-    place: str, words: str, config: Path, tiny_trunk_folder: Path, tmp_path: Path, refused: Callable[..., str]
+    place: str,
+    facts: tuple[str, ...],
+    config: Path,
+    tiny_trunk_folder: Path,
+    tmp_path: Path,
+    refused: Callable[..., str],
 ) -> None:
-    assert words in refused("train", f"--config={config}", f"--workdir={place}")
-    assert words in refused("train", f"--config={config}", f"--workdir={tmp_path / 'run'}", f"--store={place}")
-    assert not (tmp_path / "run").exists()
-    for action in ("ls", "verify"):
-        assert words in refused("store", action, f"--store={place}")
     source = f"--source={config.parent / 'data'}"
-    assert words in refused("eval", f"--store={place}", f"--trunk={tiny_trunk_folder}", "--head=x", source)
-    assert words in refused("eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source)
+    for words in (
+        ["train", f"--config={config}", f"--workdir={place}"],
+        ["train", f"--config={config}", f"--workdir={tmp_path / 'run'}", f"--store={place}"],
+        ["store", "ls", f"--store={place}"],
+        ["store", "verify", f"--store={place}"],
+        ["eval", f"--store={place}", f"--trunk={tiny_trunk_folder}", "--head=x", source],
+        ["eval", f"--store={tmp_path}", f"--trunk={place}", "--head=x", source],
+    ):
+        assert has_facts(refused(*words), *facts)
+        assert not (tmp_path / "run").exists()
 
 
 def test_bucket_without_get_permission_is_refused(config: Path, refused: Callable[..., str]) -> None:
     sentence = refused("train", f"--config={config}", f"--workdir=gs://{OBJECTS_ONLY}/x")
-    assert f"storage.buckets.get is not allowed on gs://{OBJECTS_ONLY}, which checkpoints need" in sentence
+    assert has_facts(sentence, "storage.buckets.get ", f"gs://{OBJECTS_ONLY}, ")
 
 
 def test_remote_paths_are_refused_if_they_must_be_local(config: Path, refused: Callable[..., str]) -> None:
     sentence = refused("sweep", f"--config={config}", "--workdir=gs://bucket/sweep")
-    assert sentence.startswith("A sweep's --workdir is gs://bucket/sweep, which is on an object store; copy it")
-    assert "data_dir is gs://bucket/glue, which is on" in refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
+    assert has_facts(sentence, "--workdir is gs://bucket/sweep", "object store")
+    sentence = refused("data", "show", "rte", "--data_dir=gs://bucket/glue")
+    assert has_facts(sentence, "data_dir is gs://bucket/glue", "object store")
 
 
 def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     sentence = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
-    assert sentence.endswith("is on Google Cloud Storage, which needs gcsfs; run pip install 'afjax[gcs]'.")
+    assert has_facts(sentence, "gs://bucket/other ", "gcsfs", "pip install 'afjax[gcs]'")
     assert "pip install 'afjax[gcs]'" in refused("store", "ls", "--store=gs://bucket/store")
 
 
