@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from facts import has_facts
 from made_store import contents, save
 
 from afjax.errors import UserError
@@ -43,11 +44,11 @@ def refused(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[N
     """A block that must be refused with a message and must leave the disk unchanged."""
 
     @contextlib.contextmanager
-    def run(words: str = "") -> Iterator[None]:
+    def run(*facts: str) -> Iterator[None]:
         before = contents(tmp_path)
         with pytest.raises(UserError) as raised:
             yield
-        assert words in str(raised.value)
+        assert has_facts(str(raised.value), *facts)
         assert contents(tmp_path) == before
 
     return run
