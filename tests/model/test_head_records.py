@@ -93,7 +93,7 @@ def test_retrained_adapter_does_not_match_the_head(
     other = make(tiny_trunk, CONFIG, names=("b",)).renamed("a")
     [adapter, _] = drafts(other, saved)
     store.save_all(saved, [adapter], overwrite=True)
-    with pytest.raises(UserError, match='The head "a" was trained with'):
+    with pytest.raises(UserError, match=r'head "a" .*allow_mismatch=True'):
         load("a", adapter="a")
 
 
@@ -137,7 +137,7 @@ def test_head_matches_a_model_changed_after_loading(saved: Path, load: Load, tin
     fewer = load("a", adapter="a").without_layers([0]).renamed("fewer")
     fewer.save(saved)
     load("fewer", adapter="fewer")
-    with pytest.raises(UserError, match='The head "fewer" was trained with'):
+    with pytest.raises(UserError, match=r'head "fewer" .*adapter "a".*allow_mismatch=True'):
         load("fewer", adapter="a")
 
 
@@ -145,7 +145,7 @@ def test_allowed_mismatch_keeps_the_original_record(saved: Path, load: Load) -> 
     model = load("a", adapter="b", allow_mismatch=True).renamed("odd")
     model.save(saved)
     assert store.read_manifest(saved, "heads", "odd").trained_with["name"] == "a"
-    with pytest.raises(UserError, match='The head "odd" was trained with the adapter "a"'):
+    with pytest.raises(UserError, match=r'head "odd" .*adapter "a".*allow_mismatch=True'):
         load("odd", adapter="odd")
 
 

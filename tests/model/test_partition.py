@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import AdapterConfig
@@ -143,19 +144,18 @@ def test_errors_name_the_leaves_and_the_rules() -> None:
     rules = (Rule("heads/.*", True), Rule("heads/b", False), Rule("adapters/.*", True), Rule("fusion/.*", True, True))
     with pytest.raises(UserError) as raised:
         label(params, rules)
-    assert str(raised.value) == (
-        "The partition does not cover the parameters exactly once: heads/b matches two rules; "
-        'rule "adapters/.*" matches no leaf; trunk/x matches no rule. Correct the rules.'
-    )
+    message = str(raised.value)
+    assert has_facts(message, "heads/b ", "two rules; ", 'rule "adapters/.*"', "no leaf; ", "trunk/x ", "no rule")
+    assert message.count("; ") == 2
 
 
 def test_errors_list_a_few_and_count_the_rest() -> None:
-    with pytest.raises(UserError, match=r"leaf5 matches no rule; and 4 more"):
+    with pytest.raises(UserError, match=r"leaf5 .*no rule; .*4 more"):
         label({f"leaf{index}": jnp.zeros(1) for index in range(10)}, ())
 
 
 def test_rules_match_whole_paths() -> None:
-    with pytest.raises(UserError, match='rule "head" matches no leaf; heads/a matches no rule'):
+    with pytest.raises(UserError, match=r'rule "head" .*no leaf; heads/a .*no rule'):
         label({"heads": {"a": jnp.zeros(1)}}, (Rule("head", True),))
 
 
@@ -182,7 +182,7 @@ def test_join_undoes_split_layers(top_k: int) -> None:
 
 @pytest.mark.parametrize("top_k", [0, 3, -1])
 def test_invalid_top_k_is_refused(top_k: int) -> None:
-    with pytest.raises(UserError, match=f"top_k is {top_k}, but the trunk has 2 layers; take 1 to 2."):
+    with pytest.raises(UserError, match=f"top_k is {top_k}, .*2 layers.* 1 to 2"):
         split_layers(made_params("head")["trunk"], top_k)
 
 

@@ -77,10 +77,10 @@ def test_pruned_fusion_is_loaded_with_the_adapters_kept_per_layer(config: Any, t
 def test_invalid_artefacts_are_refused(tmp_path: Path) -> None:
     config = AdapterConfig(size=3)
     fill(tmp_path, config, FusionConfig())
-    with pytest.raises(UserError, match=r'The adapter "d" is not in the store .* It has: a, b, c'):
+    with pytest.raises(UserError, match=r'adapter "d" .*store .* a, b, c'):
         load_adapter(tmp_path, "d")
     for load, name in ((load_adapter, "a"), (load_fusion, "mixed")):
-        with pytest.raises(UserError, match="was trained on the trunk tiny"):
+        with pytest.raises(UserError, match=f'"{name}" .*trunk tiny'):
             load(tmp_path, name, trunk_sha256="1" * 64)
     store.save(tmp_path, "adapters", "b", adapter_tree(config, 9), config=to_dict(config), trunk=TRUNK, overwrite=True)
     with pytest.raises(UserError, match='"b"'):
@@ -107,7 +107,7 @@ def test_trunk_of_an_artefact_is_the_recorded_one(tmp_path: Path) -> None:
 
 def test_head_of_an_adapter_is_found_by_name_or_by_its_record(tmp_path: Path) -> None:
     fill(tmp_path, AdapterConfig(), FusionConfig())
-    with pytest.raises(UserError, match="no head was trained with the adapter"):
+    with pytest.raises(UserError, match=r'no head .*adapter "a"'):
         recorded_head(tmp_path, "adapters", "a")
     save_head(tmp_path, "other", "a")
     assert recorded_head(tmp_path, "adapters", "a") == "other"
@@ -116,7 +116,7 @@ def test_head_of_an_adapter_is_found_by_name_or_by_its_record(tmp_path: Path) ->
     assert recorded_head(tmp_path, "adapters", "a") == "other"
     assert recorded_head(tmp_path, "adapters", "b") == "a"
     save_head(tmp_path, "third", "a")
-    with pytest.raises(UserError, match=r"2 heads were trained with the adapter .*other, third"):
+    with pytest.raises(UserError, match=r'2 heads .*adapter "a".*other, third'):
         recorded_head(tmp_path, "adapters", "a")
     # A head of the same name without a record, as older versions saved it, is accepted.
     save_head(tmp_path, "c")
