@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,111 +34,101 @@ def message(make: Any, *args: Any, **kwargs: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "expected"),
+    ("kwargs", "facts"),
     [
-        ({"size": 0}, "adapter.size is 0; it must be at least 1."),
-        ({"reduction_factor": 0.0}, "adapter.reduction_factor is 0.0; it must be above 0."),
-        ({"reduction_factor": float("nan")}, "adapter.reduction_factor is nan; it must be above 0."),
-        ({"init_scale": -0.1}, "adapter.init_scale is -0.1; it must be finite and 0 or more."),
-        ({"init_scale": float("nan")}, "adapter.init_scale is nan; it must be finite and 0 or more."),
-        ({"scaling": float("inf")}, "adapter.scaling is inf; it must be finite."),
-        ({"layers": ()}, "adapter.layers is (); give distinct indices, each at least 0, or None for all layers."),
-        (
-            {"layers": (1, 1)},
-            "adapter.layers is (1, 1); give distinct indices, each at least 0, or None for all layers.",
-        ),
-        (
-            {"layers": (-1, 1)},
-            "adapter.layers is (-1, 1); give distinct indices, each at least 0, or None for all layers.",
-        ),
+        ({"size": 0}, ("adapter.size is 0;", "at least 1.")),
+        ({"reduction_factor": 0.0}, ("adapter.reduction_factor is 0.0;", "above 0.")),
+        ({"reduction_factor": float("nan")}, ("adapter.reduction_factor is nan;", "above 0.")),
+        ({"init_scale": -0.1}, ("adapter.init_scale is -0.1;", "finite", "0 or more.")),
+        ({"init_scale": float("nan")}, ("adapter.init_scale is nan;", "finite", "0 or more.")),
+        ({"scaling": float("inf")}, ("adapter.scaling is inf;", "finite.")),
+        ({"layers": ()}, ("adapter.layers is ();", "distinct", "at least 0,", "None")),
+        ({"layers": (1, 1)}, ("adapter.layers is (1, 1);", "distinct", "at least 0,", "None")),
+        ({"layers": (-1, 1)}, ("adapter.layers is (-1, 1);", "distinct", "at least 0,", "None")),
         (
             {"residual_from": "sum", "pretrained_layer_norm": "after"},
-            'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is the layer\'s '
-            "residual added before the adapter.",
+            ('adapter.residual_from="sum" ', 'pretrained_layer_norm "before" or "both"'),
         ),
     ],
 )
-def test_adapter_config_checks(kwargs: dict[str, Any], expected: str) -> None:
-    assert message(AdapterConfig, **kwargs) == expected
+def test_adapter_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -> None:
+    assert has_facts(message(AdapterConfig, **kwargs), *facts)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "expected"),
+    ("kwargs", "facts"),
     [
-        ({"temperature": 0.0}, "fusion.temperature is 0.0; it must be finite and above 0."),
-        ({"temperature": float("nan")}, "fusion.temperature is nan; it must be finite and above 0."),
-        ({"dropout": 1.0}, "fusion.dropout is 1.0; it must be at least 0 and below 1."),
-        ({"init_scale": -1.0}, "fusion.init_scale is -1.0; it must be finite and 0 or more."),
-        ({"value_init_scale": -1.0}, "fusion.value_init_scale is -1.0; it must be finite and 0 or more."),
-        ({"regularization": -1.0}, "fusion.regularization is -1.0; it must be finite and 0 or more."),
+        ({"temperature": 0.0}, ("fusion.temperature is 0.0;", "finite", "above 0.")),
+        ({"temperature": float("nan")}, ("fusion.temperature is nan;", "finite", "above 0.")),
+        ({"dropout": 1.0}, ("fusion.dropout is 1.0;", "at least 0 ", "below 1.")),
+        ({"init_scale": -1.0}, ("fusion.init_scale is -1.0;", "finite", "0 or more.")),
+        ({"value_init_scale": -1.0}, ("fusion.value_init_scale is -1.0;", "finite", "0 or more.")),
+        ({"regularization": -1.0}, ("fusion.regularization is -1.0;", "finite", "0 or more.")),
     ],
 )
-def test_fusion_config_checks(kwargs: dict[str, Any], expected: str) -> None:
-    assert message(FusionConfig, **kwargs) == expected
+def test_fusion_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -> None:
+    assert has_facts(message(FusionConfig, **kwargs), *facts)
 
 
 def test_head_config_checks() -> None:
-    assert message(HeadConfig, dropout=1.5) == "head.dropout is 1.5; it must be at least 0 and below 1."
+    assert has_facts(message(HeadConfig, dropout=1.5), "head.dropout is 1.5;", "at least 0 ", "below 1.")
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "expected"),
+    ("kwargs", "facts"),
     [
         *(
-            ({field: -1.0}, f"train.{field} is -1.0; it must be finite and at least 0.")
+            ({field: -1.0}, (f"train.{field} is -1.0;", "finite", "at least 0."))
             for field in ("learning_rate", "epochs", "weight_decay", "clip_norm")
         ),
-        ({"learning_rate": float("inf")}, "train.learning_rate is inf; it must be finite and at least 0."),
-        ({"batch_size": 0}, "train.batch_size is 0; it must be at least 1."),
-        ({"max_length": 3}, "train.max_length is 3; it must be at least 4."),
+        ({"learning_rate": float("inf")}, ("train.learning_rate is inf;", "finite", "at least 0.")),
+        ({"batch_size": 0}, ("train.batch_size is 0;", "at least 1.")),
+        ({"max_length": 3}, ("train.max_length is 3;", "at least 4.")),
         *(
-            ({field: -1}, f"train.{field} is -1; it must be 0 or more.")
+            ({field: -1}, (f"train.{field} is -1;", "0 or more."))
             for field in ("max_steps", "eval_every", "patience", "checkpoint_every")
         ),
-        ({"warmup": 1.0}, "train.warmup is 1.0; it is a share of the steps, at least 0 and below 1."),
-        ({"adam_b1": 1.0}, "train.adam_b1 is 1.0; it must be at least 0 and below 1."),
-        ({"adam_b2": -0.1}, "train.adam_b2 is -0.1; it must be at least 0 and below 1."),
-        ({"adam_epsilon": 0.0}, "train.adam_epsilon is 0.0; it must be finite and above 0."),
-        ({"buckets": (8, 129)}, "train.buckets is (8, 129); each must be from 1 to max_length=128."),
-        ({"buckets": (0,)}, "train.buckets is (0,); each must be from 1 to max_length=128."),
+        ({"warmup": 1.0}, ("train.warmup is 1.0;", "share", "at least 0 ", "below 1.")),
+        ({"adam_b1": 1.0}, ("train.adam_b1 is 1.0;", "at least 0 ", "below 1.")),
+        ({"adam_b2": -0.1}, ("train.adam_b2 is -0.1;", "at least 0 ", "below 1.")),
+        ({"adam_epsilon": 0.0}, ("train.adam_epsilon is 0.0;", "finite", "above 0.")),
+        ({"buckets": (8, 129)}, ("train.buckets is (8, 129);", "from 1 to max_length=128.")),
+        ({"buckets": (0,)}, ("train.buckets is (0,);", "from 1 to max_length=128.")),
     ],
 )
-def test_train_config_checks(kwargs: dict[str, Any], expected: str) -> None:
-    assert message(TrainConfig, **kwargs) == expected
+def test_train_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -> None:
+    assert has_facts(message(TrainConfig, **kwargs), *facts)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "expected"),
+    ("kwargs", "facts"),
     [
-        ({"recipe": "fusion"}, "The fusion recipe needs config.sources: one {task, train} for every adapter to fuse."),
+        ({"recipe": "fusion"}, ("fusion recipe", "config.sources: ", "{task, train}")),
         (
             {"recipe": "fusion", "sources": (SourceConfig(task=TASK), SourceConfig(task=TASK))},
-            "config.sources has two tasks named rte; give each its own name.",
+            ("config.sources ", "two tasks", "rte;"),
         ),
         (
             {"recipe": "fusion", "sources": (SourceConfig(task=TASK),), "fused": ("rta",)},
-            'config.fused names "rta", which is not a source; sources: rte. Did you mean "rte"?',
+            ('config.fused names "rta"', "sources: rte", 'Did you mean "rte"?'),
         ),
-        ({"partition": "top_k"}, 'partition="top_k" with top_k=0: "top_k" and a top_k above 0 go together.'),
-        (
-            {"partition": "top_k", "top_k": -1},
-            'partition="top_k" with top_k=-1: "top_k" and a top_k above 0 go together.',
-        ),
-        ({"top_k": -1}, 'partition="adapter" with top_k=-1: "top_k" and a top_k above 0 go together.'),
+        ({"partition": "top_k"}, ('partition="top_k" ', "top_k=0: ", "above 0")),
+        ({"partition": "top_k", "top_k": -1}, ('partition="top_k" ', "top_k=-1: ", "above 0")),
+        ({"top_k": -1}, ('partition="adapter" ', "top_k=-1: ", '"top_k"')),
         (
             {"recipe": "fusion", "sources": (SourceConfig(task=TASK),), "fused": ("rte", "rte")},
-            "config.fused is ('rte', 'rte'); name each source once.",
+            ("config.fused is ('rte', 'rte');", "once"),
         ),
-        ({"top_k": 2}, 'partition="adapter" with top_k=2: "top_k" and a top_k above 0 go together.'),
+        ({"top_k": 2}, ('partition="adapter" ', "top_k=2: ", '"top_k"')),
     ],
 )
-def test_experiment_config_checks(kwargs: dict[str, Any], expected: str) -> None:
-    assert message(ExperimentConfig, task=TASK, **kwargs) == expected
+def test_experiment_config_checks(kwargs: dict[str, Any], facts: tuple[str, ...]) -> None:
+    assert has_facts(message(ExperimentConfig, task=TASK, **kwargs), *facts)
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a\\b", "a,b", "a:b", " a", "a\n", "a\0b"])
 def test_names_unusable_as_folders_or_keys_are_refused(name: str) -> None:
-    assert message(check_name, name, "task").startswith(f'The task name "{name}" cannot be used;')
+    assert f'task name "{name}" ' in message(check_name, name, "task")
     assert message(TaskConfig, name=name)
 
 
@@ -191,48 +182,47 @@ def test_defaults_come_from_the_dataclasses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("values", "facts"),
     [
-        (
-            {"tsak": {}},
-            'config.tsak is not a known setting. Did you mean "task"? config takes: recipe, trunk, trunk_dtype, task,',
-        ),
-        ({"train": {"learn_rate": 1}}, 'config.train.learn_rate is not a known setting. Did you mean "learning_rate"?'),
-        ({"qqqqq": 1}, "config.qqqqq is not a known setting. config takes: recipe,"),
-        ({"task": {}}, "config.task.name is missing; give it a value."),
-        ({"task": "rte"}, "config.task is 'rte'; give its settings as a mapping."),
-        ({"seed": "1"}, "config.seed is '1'; it must be of type int."),
-        ({"seed": 1.0}, "config.seed is 1.0; it must be of type int."),
-        ({"seed": True}, "config.seed is True; it must be of type int."),
-        ({"seed": None}, "config.seed is None; it must be of type int."),
-        ({"scan_layers": 1}, "config.scan_layers is 1; it must be of type bool."),
-        ({"train": {"learning_rate": "1e-4"}}, "config.train.learning_rate is '1e-4'; it must be of type float."),
-        ({"train": {"learning_rate": False}}, "config.train.learning_rate is False; it must be of type float."),
-        ({"train": {"buckets": "8"}}, "config.train.buckets is '8'; give a list."),
-        ({"train": {"buckets": {"8": 8}}}, "config.train.buckets is {'8': 8}; give a list."),
-        ({"train": {"buckets": 8}}, "config.train.buckets is 8; give a list."),
-        ({"train": {"buckets": [8, "9"]}}, "config.train.buckets[1] is '9'; it must be of type int."),
-        ({"adapter": {"size": 1.5}}, "config.adapter.size is 1.5; it must be of type int."),
-        (
-            {"sources": [{"task": {"nam": 1}}]},
-            'config.sources[0].task.nam is not a known setting. Did you mean "name"?',
-        ),
+        ({"tsak": {}}, ("config.tsak ", 'Did you mean "task"?', "recipe, trunk, trunk_dtype, task,")),
+        ({"train": {"learn_rate": 1}}, ("config.train.learn_rate ", 'Did you mean "learning_rate"?')),
+        ({"qqqqq": 1}, ("config.qqqqq ", "config takes: recipe,")),
+        ({"task": {}}, ("config.task.name is missing",)),
+        ({"task": "rte"}, ("config.task is 'rte';", "mapping")),
+        ({"seed": "1"}, ("config.seed is '1';", "type int.")),
+        ({"seed": 1.0}, ("config.seed is 1.0;", "type int.")),
+        ({"seed": True}, ("config.seed is True;", "type int.")),
+        ({"seed": None}, ("config.seed is None;", "type int.")),
+        ({"scan_layers": 1}, ("config.scan_layers is 1;", "type bool.")),
+        ({"train": {"learning_rate": "1e-4"}}, ("config.train.learning_rate is '1e-4';", "type float.")),
+        ({"train": {"learning_rate": False}}, ("config.train.learning_rate is False;", "type float.")),
+        ({"train": {"buckets": "8"}}, ("config.train.buckets is '8';", "list")),
+        ({"train": {"buckets": {"8": 8}}}, ("config.train.buckets is {'8': 8};", "list")),
+        ({"train": {"buckets": 8}}, ("config.train.buckets is 8;", "list")),
+        ({"train": {"buckets": [8, "9"]}}, ("config.train.buckets[1] is '9';", "type int.")),
+        ({"adapter": {"size": 1.5}}, ("config.adapter.size is 1.5;", "type int.")),
+        ({"sources": [{"task": {"nam": 1}}]}, ("config.sources[0].task.nam ", 'Did you mean "name"?')),
         (
             {"partition": "adaptor"},
-            'config.partition is "adaptor"; allowed: adapter, adapter+trunk, fusion, head, full, layernorm, top_k. '
-            'Did you mean "adapter"?',
+            (
+                'config.partition is "adaptor";',
+                "adapter, adapter+trunk, fusion, head, full, layernorm, top_k. ",
+                'Did you mean "adapter"?',
+            ),
         ),
         (
             {"task": {"name": "a", "metric": "acuracy"}},
-            'config.task.metric is "acuracy"; allowed: accuracy, f1, macro_f1, matthews, pearson, spearman, '
-            "exact_match. "
-            'Did you mean "accuracy"?',
+            (
+                'config.task.metric is "acuracy";',
+                "accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match. ",
+                'Did you mean "accuracy"?',
+            ),
         ),
-        ({"adapter": {"activation": ["relu"]}}, "config.adapter.activation is \"['relu']\"; allowed: relu,"),
+        ({"adapter": {"activation": ["relu"]}}, ("config.adapter.activation is \"['relu']\";", "relu,")),
     ],
 )
-def test_errors_name_the_field_and_the_allowed_values(values: dict[str, Any], expected: str) -> None:
-    assert message(from_dict, ExperimentConfig, {**MINIMAL, **values}).startswith(expected)
+def test_errors_name_the_field_and_the_allowed_values(values: dict[str, Any], facts: tuple[str, ...]) -> None:
+    assert has_facts(message(from_dict, ExperimentConfig, {**MINIMAL, **values}), *facts)
 
 
 def test_integers_are_accepted_as_floats() -> None:
@@ -373,7 +363,7 @@ def test_values_from_python_are_converted_like_a_config_file() -> None:
     assert hash(config) == hash(TrainConfig(epochs=3.0, batch_size=8, buckets=(16, 32), learning_rate=0.5))
     task = TaskConfig(name="t", kind="span", span={"doc_stride": 64})
     assert task.span == SpanConfig(doc_stride=64)
-    assert message(TaskConfig, name="t", kind="span", span={"stride": 64}).startswith("task.span.stride is not a known")
+    assert has_facts(message(TaskConfig, name="t", kind="span", span={"stride": 64}), "task.span.stride ", "known")
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
