@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens, top_kind
 from afjax.config.adapters import (
@@ -359,21 +360,21 @@ def test_initial_values(config: Adapter) -> None:
 
 
 def test_invalid_sizes_and_layers_are_refused() -> None:
-    makers: list[tuple[Callable[[], Any], str]] = [
-        (lambda: PalConfig(size=0), "adapter.size is 0 and adapter.num_heads 12"),
-        (lambda: PalConfig(size=10), "the heads must divide the size"),
-        (lambda: LowRankConfig(size=0), "adapter.size is 0; it must be at least 1"),
-        (lambda: ProjectedFfnConfig(intermediate_size=0), "adapter.intermediate_size is 0"),
-        (lambda: TopAttentionConfig(num_layers=0), "adapter.num_layers is 0"),
-        (lambda: TopFfnConfig(hidden_sizes=()), "adapter.hidden_sizes is ()"),
-        (lambda: LhucConfig(layers=(1, 1)), "adapter.layers is (1, 1)"),
-        (lambda: PalConfig(dropout=1.0), "adapter.dropout is 1.0"),
-        (lambda: model_with(dataclasses.replace(PAL, layers=(3,))), "the trunk has layers 0 to 2"),
+    makers: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
+        (lambda: PalConfig(size=0), ("adapter.size is 0 ", "adapter.num_heads 12")),
+        (lambda: PalConfig(size=10), ("adapter.size is 10 ", "divide")),
+        (lambda: LowRankConfig(size=0), ("adapter.size is 0;", "at least 1")),
+        (lambda: ProjectedFfnConfig(intermediate_size=0), ("adapter.intermediate_size is 0",)),
+        (lambda: TopAttentionConfig(num_layers=0), ("adapter.num_layers is 0",)),
+        (lambda: TopFfnConfig(hidden_sizes=()), ("adapter.hidden_sizes is ()",)),
+        (lambda: LhucConfig(layers=(1, 1)), ("adapter.layers is (1, 1)",)),
+        (lambda: PalConfig(dropout=1.0), ("adapter.dropout is 1.0",)),
+        (lambda: model_with(dataclasses.replace(PAL, layers=(3,))), ("layer 3", "layers 0 to 2")),
     ]
-    for make, message in makers:
+    for make, facts in makers:
         with pytest.raises(UserError) as raised:
             make()
-        assert message in str(raised.value)
+        assert has_facts(str(raised.value), *facts)
 
 
 def test_every_kind_has_a_preset() -> None:

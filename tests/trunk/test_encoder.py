@@ -283,9 +283,7 @@ def test_rows_longer_than_the_positions_are_refused(name: str) -> None:
     params = from_hugging_face(state(arrays), config, where=name)
     tokens = jnp.full((1, config.max_length + 1), 5, jnp.int32)
     encode(params, config, as_batch(tokens[:, :-1], 0 * tokens[:, :-1], tokens[:, :-1] > 0))
-    with pytest.raises(
-        UserError, match=f"{config.max_length + 1} tokens, but the trunk has {config.max_length} positions"
-    ):
+    with pytest.raises(UserError, match=f"{config.max_length + 1} tokens, .*{config.max_length} positions"):
         encode(params, config, as_batch(tokens, 0 * tokens, tokens > 0))
 
 
