@@ -1,11 +1,12 @@
-"""Exchanges adapters with the library `adapters` 1.3.0 on CPU PyTorch, live, and compares what both compute.
+"""Exchanges adapters with the library `adapters` 1.3.0 on CPU PyTorch, and compares the outputs of both libraries.
 
     python bench/check_adapterhub.py                     about five minutes on two cores
 
-Trains a little there, imports here and compares the logits; then trains a little here, exports, loads there and
-compares. Covers single adapters of several architectures, a fusion of three with its attention, and every kind of head;
-on `minilm` and on a small RoBERTa with random weights. Prints a Markdown table, and exits with 1 if a difference is
-above 1e-5. PyTorch and `adapters` get their own virtual environment (`--venv=DIR`), made on the first run.
+First, `adapters` trains a few steps, and afjax imports the result. Then afjax trains a few steps and exports the
+result, and `adapters` loads it. Logits are compared, and for fusions also the attention. The cases are single adapters
+of several architectures, a fusion of three adapters, and every kind of head, on `minilm` and on a small RoBERTa with
+random weights. Prints a Markdown table, and exits with 1 if a difference is above 1e-5. PyTorch and `adapters` are
+installed in a separate virtual environment (`--venv=DIR`) on the first run.
 """
 
 import argparse
@@ -28,8 +29,8 @@ WORKER = Path(__file__).with_name("check_worker.py")
 LIMIT = 1e-5
 LENGTH, ROWS = 32, 32
 
-# The library's presets with changes; each name is also the name of the task.
-THERE = {
+# Preset, changed settings and kind of task of each adapter that `adapters` trains, by name.
+FROM_ADAPTERHUB = {
     "pfeiffer": ("seq_bn", {"reduction_factor": 16}, "classification"),
     "houlsby": ("double_seq_bn", {"reduction_factor": 8}, "classification"),
     "norms": (
@@ -42,7 +43,8 @@ THERE = {
     "choices": ("seq_bn", {}, "multiple_choice"),
     "span": ("seq_bn", {}, "span"),
 }
-HERE = {
+# Adapter, head and kind of task of each adapter that afjax trains, by name.
+TO_ADAPTERHUB = {
     "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(), "classification"),
     "houlsby": (
         dataclasses.replace(afjax.ADAPTER_PRESETS["houlsby"], layer_norms=False),
@@ -59,13 +61,16 @@ HERE = {
     "choices": (afjax.AdapterConfig(), afjax.HeadConfig(), "multiple_choice"),
     "span": (afjax.AdapterConfig(), afjax.HeadConfig(), "span"),
 }
-FUSED_THERE = {"a": 4, "b": 16, "c": 64}
-FUSED_HERE = ("pfeiffer", "regression", "span")
+# Reduction factors of the adapters that `adapters` fuses, and names of the adapters that afjax fuses.
+FUSED_FROM_ADAPTERHUB = {"a": 4, "b": 16, "c": 64}
+FUSED_TO_ADAPTERHUB = ("pfeiffer", "regression", "span")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="where adapters is, or is to be, installed")
+    parser.add_argument(
+        "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters, made if missing"
+    )
     flags = parser.parse_args()
     python = ready_environment(flags.venv)
     rows = []
@@ -78,15 +83,15 @@ def main() -> None:
             work.mkdir()
             batch = write_batch(trunk, work / "batch.npz")
             for direction, case, difference in itertools.chain(
-                from_there(python, trunk, batch, work), from_here(python, trunk, batch, work)
+                from_adapterhub(python, trunk, batch, work), to_adapterhub(python, trunk, batch, work)
             ):
                 rows.append((family, direction, case, difference))
                 print(f"{family}, {direction}, {case}: {difference:.1e}", file=sys.stderr, flush=True)
-    print("| trunk | direction | what | largest difference |\n|---|---|---|---|")
+    print("| trunk | direction | case | largest difference |\n|---|---|---|---|")
     for row in rows:
         print(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.1e} |")
     worst = max(row[3] for row in rows)
-    print(f"\nlargest of all: {worst:.1e}, limit {LIMIT:.0e}")
+    print(f"\nlargest difference of all cases: {worst:.1e}, limit {LIMIT:.0e}")
     sys.exit(worst > LIMIT)
 
 
@@ -95,7 +100,7 @@ def ask(python: Path, command: str, **arguments: Any) -> None:
 
 
 def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
-    """Rows of a built-in task, tokenised and padded; the library gets the same arrays."""
+    """Tokenises and pads rows of a built-in task. Returns the arrays, and writes them for `adapters`."""
     rows = builtin_pairs()[:ROWS]
     encoded = trunk.tokenizer()(
         [pair[0] for pair, _ in rows],
@@ -113,38 +118,38 @@ def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:
 
 
 def builtin_pairs() -> list[tuple[tuple[str, str], int]]:
-    """Pairs of sentences, and the numbers of their three labels."""
+    """Returns pairs of sentences with their label, a number from 0 to 2."""
     rows = afjax.load_task(afjax.TaskConfig(name="entail", source="builtin:entail"))["dev"]
     pairs = zip(rows.text_a, rows.text_b, strict=True)
     return [(pair, int(label)) for pair, label in zip(pairs, rows.labels, strict=True)]
 
 
-def from_there(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
-    """Trains there, imports here."""
+def from_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
+    """Trains with `adapters` and imports into afjax. Yields direction, case and difference."""
     ask(
         python,
         "train",
         trunk=str(trunk.folder),
         batch=str(work / "batch.npz"),
-        output=str(work / "there"),
-        adapters=THERE,
-        fused=FUSED_THERE,
+        output=str(work / "trained"),
+        adapters=FROM_ADAPTERHUB,
+        fused=FUSED_FROM_ADAPTERHUB,
     )
-    for name in [*THERE, "fusion"]:
-        source, store = work / "there" / name, work / f"store-{name}"
+    for name in [*FROM_ADAPTERHUB, "fusion"]:
+        source, store = work / "trained" / name, work / f"store-{name}"
         import_adapterhub(source, store, trunk=trunk, name="fused" if name == "fusion" else "")
         chosen = {"fusion": "fused", "head": "fusion"} if name == "fusion" else {"adapter": name, "head": name}
-        yield "there to here", name, compared(trunk, store, batch, source / "expected.npz", chosen)
+        yield "adapters to afjax", name, largest_difference(trunk, store, batch, source / "expected.npz", chosen)
 
 
-def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
-    """Trains here, exports, loads there."""
+def to_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path) -> Any:
+    """Trains with afjax, exports, and loads with `adapters`. Yields direction, case and difference."""
     store = work / "store"
     # With one padded length, only one program is compiled.
     settings = afjax.TrainConfig(
         learning_rate=1e-3, max_steps=10, batch_size=16, max_length=LENGTH, buckets=(LENGTH,), eval_every=10
     )
-    for name, (adapter, head, kind) in HERE.items():
+    for name, (adapter, head, kind) in TO_ADAPTERHUB.items():
         task = afjax.TaskConfig(name=name, kind=kind)
         rows = rows_of(kind)
         trained = afjax.train_single(
@@ -161,19 +166,23 @@ def from_here(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], wo
         trunk,
         afjax.TaskConfig(name="fusion"),
         {"train": rows, "dev": rows},
-        afjax.FusionMethod(adapters=FUSED_HERE, store=store, fusion=afjax.FusionConfig(temperature=2.0)),
+        afjax.FusionMethod(adapters=FUSED_TO_ADAPTERHUB, store=store, fusion=afjax.FusionConfig(temperature=2.0)),
         workdir=work / "runs/fusion",
         config=settings,
         options=afjax.RunOptions(name="fusion"),
     )
     fused.save(store)
-    names = [*HERE, "fusion"]
+    names, exported = [*TO_ADAPTERHUB, "fusion"], work / "exported"
     for name in names:
-        export_adapterhub(store, name, work / "here" / name, num_choices=2)
-    ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(work / "here"), names=names)
+        export_adapterhub(store, name, exported / name, num_choices=2)
+    ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported), names=names)
     for name in names:
         chosen = {"fusion": name, "head": name} if name == "fusion" else {"adapter": name, "head": name}
-        yield "here to there", name, compared(trunk, store, batch, work / "here" / name / "computed.npz", chosen)
+        yield (
+            "afjax to adapters",
+            name,
+            largest_difference(trunk, store, batch, exported / name / "computed.npz", chosen),
+        )
 
 
 def rows_of(kind: str) -> Any:
@@ -195,10 +204,10 @@ def rows_of(kind: str) -> Any:
     return afjax.rows_from_lists(texts, labels, label_names=("yes", "maybe", "no"))
 
 
-def compared(
+def largest_difference(
     trunk: afjax.Trunk, store: Path, batch: dict[str, np.ndarray], theirs: Path, chosen: dict[str, str]
 ) -> float:
-    """The largest difference of logits and fusion attention."""
+    """Returns the largest difference between logits, and for a fusion also between attention weights."""
     task_model = afjax.load_task_model(store, trunk, **chosen)
     if task_model.task.kind == "multiple_choice":
         batch = {name: array.reshape(-1, 2, LENGTH) for name, array in batch.items()}

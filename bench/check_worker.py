@@ -1,6 +1,6 @@
-"""The PyTorch side of ``check_adapterhub.py``: trains a little and saves, or loads and computes.
+"""The PyTorch side of ``check_adapterhub.py``: trains and saves adapters, or loads and runs them.
 
-Started by that script under the Python of the library `adapters`; needs nothing except that library.
+That script starts this one in the virtual environment of the library `adapters`, which does not have afjax.
 
     check_worker.py roberta '{"trunk": DIR, "output": DIR}'
     check_worker.py train '{"trunk": DIR, "batch": FILE.npz, "output": DIR, "adapters": {...}, "fused": {...}}'
@@ -25,14 +25,14 @@ SLOTS = {"mh_adapter": "attention", "output_adapter": "ffn"}
 
 def main() -> None:
     torch.manual_seed(0)
-    # The models are small: threads would wait for each other longer than they compute.
+    # The models are so small that several threads are slower than one.
     torch.set_num_threads(1)
     command, arguments = sys.argv[1], json.loads(sys.argv[2])
     {"roberta": make_roberta, "train": train, "load": load}[command](**arguments)
 
 
 def make_roberta(trunk: str, output: str) -> None:
-    """A small RoBERTa of random weights, with another trunk's vocabulary and tokenizer."""
+    """Makes a small RoBERTa with random weights, and with another trunk's vocabulary and tokenizer."""
     vocabulary = transformers.AutoConfig.from_pretrained(trunk).vocab_size
     config = transformers.RobertaConfig(
         vocab_size=vocabulary,

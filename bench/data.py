@@ -1,10 +1,10 @@
-"""Times the data pipeline: tokenising, MNLI from the cache, and what of a training step is data.
+"""Times the data pipeline: tokenising, loading MNLI from the cache, and building the batch of a training step.
 
     python bench/data.py --data_dir=DATA
     python bench/data.py --data_dir=DATA --tasks=qqp,mnli --rows=100000
 
-DATA holds the tasks, either as the benchmarks' downloads or as one folder per task with train and dev. Tasks in --tasks
-that it lacks are left out. Close other programs first. Prints Markdown, and the same as JSON on the last line.
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev. Missing tasks are
+skipped. Close other programs first. Prints Markdown, and the same results as JSON on the last line.
 """
 
 import argparse
@@ -51,7 +51,7 @@ rows = load_task(find_task("mnli", sys.argv[1]))["train"]
 read = time.perf_counter()
 data = tokenise(rows, tokenizer, max_length=128, cache_dir=Path(sys.argv[2]))
 end = time.perf_counter()
-# Not getrusage's, which begins with what the parent had.
+# The peak of getrusage includes memory that the parent process used before the fork.
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 peak = int(status["VmHWM"].split()[0]) / 2**20
 print(json.dumps({"rows": len(data), "read_s": read - begin, "tokens_s": end - read, "peak_memory_gib": peak}))
@@ -60,42 +60,42 @@ print(json.dumps({"rows": len(data), "read_s": read - begin, "tokens_s": end - r
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", required=True, help="the folder that holds the tasks")
-    parser.add_argument("--tasks", default=GLUE, help=f"which ({GLUE})")
+    parser.add_argument("--data_dir", required=True, help="folder of the tasks")
+    parser.add_argument("--tasks", default=GLUE, help=f"names of tasks ({GLUE})")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--rows", type=int, default=MNLI_ROWS, help="of the large file made of the last task's rows")
-    parser.add_argument("--steps", type=int, default=20, help="timed training steps a task")
+    parser.add_argument("--rows", type=int, default=MNLI_ROWS, help=f"rows of the large MNLI file ({MNLI_ROWS})")
+    parser.add_argument("--steps", type=int, default=20, help="timed training steps per task (20)")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     trunk = load_trunk(arguments.trunk)
-    found: dict[str, Any] = {"tasks": {}}
-    print("| task | rows | tokens per row | rows tokenised per second | data of a step |")
+    figures: dict[str, Any] = {"tasks": {}}
+    print("| task | rows | tokens per row | rows tokenised per second | share of data in a step |")
     print("|---|---|---|---|---|")
     for name in arguments.tasks.split(","):
         try:
             task = find_task(name, arguments.data_dir)
             splits = load_task(task)
         except UserError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
+            print(f"{name} is skipped: {error}", file=sys.stderr)
             continue
-        figures = found["tasks"][name] = measure(trunk, task, splits, arguments.steps)
+        line = figures["tasks"][name] = measure(trunk, task, splits, arguments.steps)
         print(
-            f"| {name} | {figures['rows']} | {figures['tokens_per_row']:.1f} | {figures['rows_per_s']:.0f} | "
-            f"{figures['data_share']:.2%} |",
+            f"| {name} | {line['rows']} | {line['tokens_per_row']:.1f} | {line['rows_per_s']:.0f} | "
+            f"{line['data_share']:.2%} |",
             flush=True,
         )
-    found["large"] = large(arguments.data_dir, arguments.trunk, arguments.rows)
-    for what, run in found["large"].items():
+    figures["large"] = large(arguments.data_dir, arguments.trunk, arguments.rows)
+    for source, run in figures["large"].items():
         print(
-            f"\n{run['rows']} rows of MNLI's layout, {what}: read in {run['read_s']:.1f} s, token ids in "
-            f"{run['tokens_s']:.1f} s, {run['peak_memory_gib']:.2f} GiB at most."
+            f"\n{run['rows']} rows in MNLI's format, {source}: rows read in {run['read_s']:.1f} s, token ids in "
+            f"{run['tokens_s']:.1f} s, peak memory {run['peak_memory_gib']:.2f} GiB."
         )
-    print(json.dumps(found))
+    print(json.dumps(figures))
     return 0
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict[str, Any]:
-    """One task's figures: rows per second of the best of three, and the data's share of a step."""
+    """Measures one task: rows tokenised per second (the best of three), and the share of data in a training step."""
     seconds = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -113,7 +113,7 @@ def measure(trunk: Trunk, task: TaskConfig, splits: Any, num_steps: int) -> dict
 def data_share(
     trunk: Trunk, task: TaskConfig, data: dict[str, TokenisedRows], labels: tuple[str, ...], num_steps: int
 ) -> float:
-    """How long a batch takes to build against a training step of one adapter, as if one waited for the other."""
+    """Returns the share of a training step that building the batch takes, if the step waits for the batch."""
     setup = single_setup(
         Method(),
         trunk.config,
@@ -141,7 +141,7 @@ def data_share(
 
 
 def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float]]:
-    """A file as large as MNLI's train split, prepared and then loaded again from the cache, each in a process."""
+    """Tokenises a file as large as MNLI's train split, then loads it from the cache. Each runs in a new process."""
     task = find_task("mnli", data_dir)
     rows = load_task(task)["train"]
     assert rows.labels is not None
@@ -152,7 +152,7 @@ def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float
             with (mnli / f"{split}.tsv").open("w", encoding="utf-8") as file:
                 file.write("index\tpairID\tsentence1\tsentence2\tlabel1\tgold_label\n")
                 for number in range(count):
-                    # As in MNLI, a premise is in three rows, each with its own hypothesis.
+                    # As in MNLI, each premise is in three rows with different hypotheses.
                     row, first = number % len(rows), number // 3
                     texts = [f"{rows.text_a[first % len(rows)]} {first}", f"{rows.text_b[row]} {number}"]
                     texts = [text.replace("\t", " ") for text in texts]
@@ -160,9 +160,9 @@ def large(data_dir: str, trunk: str, num_rows: int) -> dict[str, dict[str, float
                     file.write("\t".join([str(number), f"{number}n", *texts, label, label]) + "\n")
         command = [sys.executable, "-c", LOAD, folder, str(Path(folder, "cache")), trunk]
         runs = {}
-        for what in ("prepared", "loaded again"):
+        for source in ("tokenised", "loaded from the cache"):
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            runs[what] = json.loads(output.splitlines()[-1])
+            runs[source] = json.loads(output.splitlines()[-1])
     return runs
 
 

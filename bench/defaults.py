@@ -1,4 +1,4 @@
-"""Measures which learning rates and which pooling to use by default, on small sets.
+"""Measures which learning rates and which pooling are good defaults, on small data sets.
 
     python bench/defaults.py --data=DATA --results=bench/results/defaults.jsonl
     python bench/defaults.py --results=bench/results/defaults.jsonl --table
@@ -9,10 +9,9 @@ in the file are skipped. There are three parts, in this order:
 
 1. ``rates``: four tasks with 300 train rows, each method and each pooling, three learning rates, one seed.
 2. ``pooling``: eight tasks with 300 train rows, three seeds, each method and each pooling at its best rate of part 1.
-3. ``whole``: four tasks with all their train rows and 300 steps, the pooling that was better in part 2, all rates, one
-   seed.
+3. ``all_rows``: four tasks with all train rows and 300 steps, the better pooling of part 2, all rates, one seed.
 
-Two cores take about 40 seconds for a run of parts 1 and 2, and two minutes for one of part 3.
+On two cores, a run of parts 1 and 2 takes about 40 seconds, and a run of part 3 two minutes.
 """
 
 import argparse
@@ -36,7 +35,7 @@ from afjax.config.training import TrainConfig
 from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
 
-# Tokens per row: few of a task's rows are longer. Parts 1 and 3 use the first four tasks.
+# Maximum number of tokens per row. Few rows of the task are longer. Parts 1 and 3 use the first four tasks.
 MAX_LENGTHS = {"sst5": 48, "subj": 64, "mrpc": 80, "cr": 48, "cb": 96, "sst2": 32, "sick": 48, "cola": 24}
 TASKS = tuple(MAX_LENGTHS)
 METRICS = {"cola": "matthews"}
@@ -49,13 +48,13 @@ RATES = {
 POOLINGS = ("first", "mean")
 SEEDS = (0, 1, 2)
 ROWS, DEV = 300, 400
-WHOLE = 0  # All train rows.
-WHOLE_STEPS = 300
+ALL_ROWS = 0  # The value of TaskConfig.train_rows for all rows.
+ALL_ROWS_STEPS = 300
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """One training run of the study; ``rows`` is the largest number of train rows, 0 for all."""
+    """One training run of the study. ``rows`` is the maximum number of train rows, or 0 for all rows."""
 
     task: str
     rows: int
@@ -85,9 +84,9 @@ def pooling_runs(scores: dict[Run, float]) -> list[Run]:
     ]
 
 
-def whole_runs(scores: dict[Run, float]) -> list[Run]:
+def all_rows_runs(scores: dict[Run, float]) -> list[Run]:
     return [
-        Run(task, WHOLE, method, best_pooling(scores, method), rate, 0)
+        Run(task, ALL_ROWS, method, best_pooling(scores, method), rate, 0)
         for task in TASKS[:4]
         for method, rates in RATES.items()
         for rate in rates
@@ -95,7 +94,7 @@ def whole_runs(scores: dict[Run, float]) -> list[Run]:
 
 
 def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
-    """The learning rate with the best mean score over the tasks of part 1."""
+    """Returns the learning rate with the best mean score over the tasks of part 1."""
 
     def mean(rate: float) -> float:
         return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, 0)] for task in TASKS[:4])
@@ -104,7 +103,7 @@ def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
 
 
 def best_pooling(scores: dict[Run, float], method: str) -> str:
-    """The pooling with the best mean score over the runs of part 2. Houlsby's adapter uses Pfeiffer's."""
+    """Returns the pooling with the best mean score over the runs of part 2. Houlsby's adapter uses Pfeiffer's."""
     method = "pfeiffer" if method == "houlsby" else method
 
     def mean(pooling: str) -> float:
@@ -123,10 +122,12 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
     rows = {"train": rows["train"], "dev": rows["dev"].every(DEV)}
     num_rows = len(rows["train"])
     config = TrainConfig(
-        learning_rate=run.rate, max_length=MAX_LENGTHS[run.task], max_steps=WHOLE_STEPS if run.rows == WHOLE else 0
+        learning_rate=run.rate,
+        max_length=MAX_LENGTHS[run.task],
+        max_steps=ALL_ROWS_STEPS if run.rows == ALL_ROWS else 0,
     )
     num_steps = config.num_steps(-(-num_rows // config.batch_size))
-    # Dev is evaluated only once, after the last step, so that no score is the best of several.
+    # Dev is evaluated only once, after the last step. The best of several evaluations would be biased.
     config = dataclasses.replace(config, eval_every=num_steps)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -157,13 +158,13 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
 def read_scores(path: Path) -> dict[Run, float]:
     lines = path.read_text().splitlines() if path.exists() else []
     fields = [field.name for field in dataclasses.fields(Run)]
-    found = [json.loads(line) for line in lines]
-    return {Run(**{field: line[field] for field in fields}): line["score"] for line in found}
+    runs = [json.loads(line) for line in lines]
+    return {Run(**{field: run[field] for field in fields}): run["score"] for run in runs}
 
 
 def tables(scores: dict[Run, float]) -> Iterator[str]:
-    """Yields Markdown tables of the rows that are complete."""
-    for rows, tasks, title in ((ROWS, TASKS[:4], "300 train rows"), (WHOLE, TASKS[:4], "all train rows")):
+    """Yields Markdown tables. Rows with missing runs are left out."""
+    for rows, tasks, title in ((ROWS, TASKS[:4], "300 train rows"), (ALL_ROWS, TASKS[:4], "all train rows")):
         yield f"\nLearning rates, {title}, seed 0\n\n| method | pooling | learning rate | {' | '.join(tasks)} | mean |"
         yield "|" + "---|" * (4 + len(tasks))
         for method, rates in RATES.items():
@@ -198,10 +199,10 @@ def _line(names: Sequence[str], values: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="", help="a folder with one folder per task")
-    parser.add_argument("--results", required=True, type=Path, help="the file with one line per run")
+    parser.add_argument("--data", default="", help="folder with one folder per task")
+    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print the tables of the runs so far, and train nothing")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
     arguments = parser.parse_args()
     if arguments.table:
         print("\n".join(tables(read_scores(arguments.results))))
@@ -209,7 +210,7 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-defaults-compiled"))
     trunk = load_trunk(arguments.trunk)
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    for part in (lambda _: rate_runs(), pooling_runs, whole_runs):
+    for part in (lambda _: rate_runs(), pooling_runs, all_rows_runs):
         for run in part(read_scores(arguments.results)):
             if run in read_scores(arguments.results):
                 continue

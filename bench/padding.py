@@ -1,10 +1,10 @@
-"""Prints each task's padded lengths and padding, per split, for a run with default settings.
+"""Prints each task's padded lengths and share of padding per split, for a run with default settings.
 
     python bench/padding.py --data_dir=DATA
     python bench/padding.py --data_dir=DATA --tasks=cola,mrpc --train_rows=300
 
-DATA holds the tasks, either as the benchmarks' downloads or as one folder per task with train and dev. Tasks that it
-lacks are left out. The built-in tasks need no data. Nothing is trained.
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev. Missing tasks are
+skipped. Built-in tasks need no data. Nothing is trained.
 """
 
 import argparse
@@ -27,10 +27,10 @@ COLUMNS = ("task", "train rows", "tokens per row", "lengths", "padding", "dev ro
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", default="", help="the folder that holds the tasks")
-    parser.add_argument("--tasks", default=GLUE, help=f"which tasks ({GLUE})")
+    parser.add_argument("--data_dir", default="", help="folder of the tasks")
+    parser.add_argument("--tasks", default=GLUE, help=f"names of tasks ({GLUE})")
     parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--train_rows", type=int, default=0, help="at most this many train rows; 0: all")
+    parser.add_argument("--train_rows", type=int, default=0, help="maximum number of train rows; 0 for all")
     arguments = parser.parse_args()
     trunk = load_trunk(arguments.trunk)
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
@@ -43,7 +43,7 @@ def main() -> int:
             )
             splits = load_task(task)
         except UserError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
+            print(f"{name} is skipped: {error}", file=sys.stderr)
             continue
         if arguments.train_rows:
             splits["train"] = splits["train"].every(arguments.train_rows)
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
-    """One line of the table: the lengths of a run of default length, and the padding of an epoch."""
+    """Returns one line of the table: the lengths that a default run would use, and the padding of one epoch."""
     config = TrainConfig()
     train, dev = (
         tokenize(

@@ -1,17 +1,17 @@
-"""What one program over masks saves when the adapters of every span of layers are removed (``afjax plot spans``).
+"""Times the ablation of every span of layers (``afjax plot spans``) against one evaluation per span.
 
     python bench/spans.py
     python bench/spans.py --trunk=FOLDER --rows=200
     python bench/spans.py --commands
 
-Scores the dev rows of a built-in task without each span, in two ways: like ``afjax plot spans``, and in a loop that
-compiles and runs a model without those adapters for each span. Both times include compilation, and compiled programs
-are not kept in between. The scores must be equal. The adapters and the head are random, which costs the same as trained
-ones.
+Scores dev rows of a built-in task without each span's adapters in two ways. The first is ``afjax plot spans``: one
+program with a mask per span. The second is a loop that compiles and evaluates a smaller model for each span. Both times
+include compilation, without a persistent cache. The scores must be equal. Adapter and head are random, because training
+does not change the cost.
 
-With ``--commands``, both sides are the commands that a user would type: ``afjax plot spans``, and ``afjax eval`` for
-every span. All 400 dev rows are scored, the times include starting Python and reading the trunk, and compiled programs
-are kept on disk from one command to the next, as usual.
+With ``--commands``, the two ways are ``afjax plot spans`` and one ``afjax eval`` per span, run as commands. All 400 dev
+rows are scored. The times include the start of Python and loading the trunk, and the commands use the persistent
+compilation cache as usual.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--trunk", default="minilm")
     parser.add_argument("--rows", type=int, default=64, help="dev rows (64)")
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--commands", action="store_true", help="time commands, each a process of its own")
+    parser.add_argument("--commands", action="store_true", help="time the commands, each in a new process")
     arguments = parser.parse_args()
     if arguments.commands:
         time_commands(arguments.trunk)
@@ -48,20 +48,21 @@ def main() -> None:
     rows = afjax.load_task(task)["dev"].every(arguments.rows)
     task_model = random_model(afjax.load_trunk(arguments.trunk), task, rows.label_names)
 
-    task_model.evaluate(rows.every(1))  # libraries and the tokenizer are loaded before either way is timed
+    # Load libraries and the tokenizer before the first measurement.
+    task_model.evaluate(rows.every(1))
 
     begin = time.perf_counter()
-    found = score_spans(task_model, rows, batch_size=arguments.batch_size)
-    together = time.perf_counter() - begin
-    print(f"one program: {len(found.without)} spans in {together:.1f} s", flush=True)
+    spans = score_spans(task_model, rows, batch_size=arguments.batch_size)
+    program_s = time.perf_counter() - begin
+    print(f"one program: {len(spans.without)} spans in {program_s:.1f} s", flush=True)
 
     begin = time.perf_counter()
-    for first, last in found.without:
+    for first, last in spans.without:
         scores = without_span(task_model, first, last).evaluate(rows, batch_size=arguments.batch_size)
         # Sums have another order, so the prediction may change for a row whose logits are nearly equal.
-        assert abs(scores["accuracy"] - found.without[first, last]["accuracy"]) < 1.5 / len(rows)
-    alone = time.perf_counter() - begin
-    print(f"a loop of runs: {alone:.1f} s; one program is {alone / together:.1f} times as fast")
+        assert abs(scores["accuracy"] - spans.without[first, last]["accuracy"]) < 1.5 / len(rows)
+    loop_s = time.perf_counter() - begin
+    print(f"one evaluation per span: {loop_s:.1f} s; one program is {loop_s / program_s:.1f} times as fast")
 
 
 def time_commands(trunk: str) -> None:
@@ -73,24 +74,24 @@ def time_commands(trunk: str) -> None:
 
         begin = time.perf_counter()
         run("plot", "spans", *model, "--adapter=entail", f"--output={folder}/spans")
-        together = time.perf_counter() - begin
-        print(f"afjax plot spans: {together:.1f} s", flush=True)
+        plot_s = time.perf_counter() - begin
+        print(f"afjax plot spans: {plot_s:.1f} s", flush=True)
 
         begin = time.perf_counter()
         for first, last in layer_spans(layers):
             dropped = ",".join(map(str, range(first, last + 1)))
             everywhere = last - first + 1 == len(layers)
             run("eval", *model, *([] if everywhere else ["--adapter=entail", f"--drop_layers={dropped}"]))
-        alone = time.perf_counter() - begin
-        print(f"afjax eval for every span: {alone:.1f} s; the one command is {alone / together:.1f} times as fast")
+        eval_s = time.perf_counter() - begin
+        print(f"afjax eval for every span: {eval_s:.1f} s; afjax plot spans is {eval_s / plot_s:.1f} times as fast")
 
 
-def run(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "afjax", *words], check=True, capture_output=True)
+def run(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "afjax", *arguments], check=True, capture_output=True)
 
 
 def random_model(trunk: afjax.Trunk, task: afjax.TaskConfig, labels: tuple[str, ...]) -> TaskModel:
-    """A Pfeiffer adapter far enough from doing nothing that removing it is seen in the scores."""
+    """Makes a model with a random Pfeiffer adapter. Its initial values are large, so removing it changes scores."""
     config = AdapterConfig(init_scale=0.1)
     head = init_head(jax.random.key(1), HeadConfig(), len(labels), trunk=trunk.params)
     adapter = init_adapter(jax.random.key(0), config, trunk.config)

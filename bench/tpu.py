@@ -1,12 +1,12 @@
-"""What the training step of each method takes on TPU slices, compiled without one: the table of docs/scaling.md.
+"""Estimates the training step of each method on TPU slices from the compiled programs (docs/scaling.md).
 
     python bench/tpu.py --output=tpu.csv
     python bench/tpu.py --topologies=v5e:2x4 --trunks=bert-base --layers=scanned,unrolled --output=tpu.csv
 
-For each method, the layers are compiled as a loop and then as straight-line code, so that their times are comparable.
-Each runs in a separate process, like ``afjax tpu``, so that no time depends on earlier compilations. There are 32 rows
-of 128 tokens per chip, and the trunk is in bfloat16. Each line is written as soon as it is known; existing lines are
-not computed again.
+No TPU is needed. There are 32 rows of 128 tokens per chip, and the trunk is in bfloat16. With
+``--layers=scanned,unrolled``, each method is compiled with its layers as a loop and as straight-line code, one after
+the other, so that their compile times are comparable. Each compilation runs in a new process, so that earlier ones do
+not affect its time. Lines are appended to the output file one by one, and existing lines are not computed again.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COLUMNS = CASE + tuple(
 
 
 def measure(topology_name: str, trunk: str, method: str, layers: str) -> dict[str, object]:
-    """One line of the table."""
+    """Compiles a training step in a new process, and returns its line of the table."""
     topology = parse_topology(topology_name)
     mesh = make_mesh(MeshConfig(), get_topology(topology).devices)
     name, _, number = method.partition("-")

@@ -1,9 +1,10 @@
-"""Checks that two checkouts of afjax give the same results, for a change that should not alter any.
+"""Checks that two checkouts of afjax give the same results.
 
     python bench/unchanged.py --before=../before --after=. --folder=/tmp/unchanged
 
-BEFORE and AFTER are checkouts, and FOLDER keeps the results. The same command resumes. A later AFTER reuses the runs of
-BEFORE if its own folder is deleted first (``rm -r FOLDER/after``). There are four parts:
+Use it for a change that should not affect results. ``--before`` and ``--after`` are checkouts, and results are written
+to ``--folder``. The same command resumes. To check a later AFTER against the same runs of BEFORE, delete
+``FOLDER/after`` first. There are four parts:
 
 1. ``train``: both run ``configs/quickstart.py`` with seed 0; the scores and the digests of all stored arrays are equal.
 2. ``resume``: BEFORE is killed in the middle of that run, AFTER resumes it, and the result is bit-identical.
@@ -31,22 +32,24 @@ TEXTS = ["A man plays the guitar.\tSomebody makes music.", "The cat sleeps.\tThe
 
 
 class Checkout:
-    """One version of afjax, and the folder of what it computes."""
+    """A checkout of afjax, and the folder for its results."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.source, self.folder = source.resolve(), folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         environment = {**os.environ, "PYTHONPATH": str(self.source), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-m", "afjax", *words]
+        command = [sys.executable, "-m", "afjax", *arguments]
         return subprocess.Popen(command, cwd=self.source, env=environment, text=True, **options)
 
-    def run(self, *words: str) -> str:
-        with self.start(*words, stdout=subprocess.PIPE) as process:
+    def run(self, *arguments: str) -> str:
+        with self.start(*arguments, stdout=subprocess.PIPE) as process:
             output = process.communicate()[0]
         if process.returncode:
-            raise SystemExit(f"afjax {' '.join(words)} in {self.source} failed with exit code {process.returncode}.")
+            raise SystemExit(
+                f"afjax {' '.join(arguments)} in {self.source} failed with exit code {process.returncode}."
+            )
         return output
 
     def train(self, workdir: Path) -> None:
@@ -63,7 +66,7 @@ def finished(workdir: Path) -> bool:
 
 
 def results(workdir: Path) -> dict[str, Any]:
-    """Scores of all runs and digests of all artefacts of a finished workdir."""
+    """Returns the scores of all runs and the digests of all artefacts of a finished workdir."""
     scores = {str(path.relative_to(workdir)): json.loads(path.read_text()) for path in workdir.rglob("result.json")}
     manifests = [json.loads(path.read_text()) for path in (workdir / "store").rglob("manifest.json")]
     digests = {f"{manifest['kind']}/{manifest['name']}": manifest["leaves"] for manifest in manifests}
@@ -83,11 +86,11 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def check_train(before: Checkout, after: Checkout) -> bool:
     for checkout in (before, after):
         checkout.train(checkout.quickstart)
-    found = results(before.quickstart)
-    for entries in found["scores"].values():
+    expected = results(before.quickstart)
+    for entries in expected["scores"].values():
         for entry in entries:
             print(f"  {entry['name']}: {entry['metrics'][entry['main_metric']]:.4f}")
-    return report("train", differences(found, results(after.quickstart)))
+    return report("train", differences(expected, results(after.quickstart)))
 
 
 def check_resume(before: Checkout, after: Checkout) -> bool:
@@ -96,9 +99,9 @@ def check_resume(before: Checkout, after: Checkout) -> bool:
         workdir = before.folder / "killed"
         shutil.rmtree(workdir, ignore_errors=True)
         process = before.start("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
-        # The second source has started, so the folder holds a finished run and an unfinished one.
+        # Kill it when the second source has started, so that the folder contains a finished and an unfinished run.
         while len(list(workdir.glob("sources/*/checkpoints/*"))) < 4:
-            assert process.poll() is None, "the run ended before it was killed"
+            assert process.poll() is None, "the run finished before it was killed"
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -113,14 +116,14 @@ def check_store(before: Checkout, after: Checkout) -> bool:
     texts = before.folder / "texts.tsv"
     texts.write_text("\n".join(["text_a\ttext_b", *TEXTS]) + "\n")
     store, problems = before.quickstart / "store", []
-    for words in (["--fusion=target-fusion"], ["--adapter=entail"]):
-        written = []
+    for option in ("--fusion=target-fusion", "--adapter=entail"):
+        predictions = []
         for checkout in (before, after):
             output = checkout.folder / "predictions.jsonl"
-            checkout.run("predict", f"--store={store}", *words, f"--input={texts}", f"--output={output}")
-            written.append(output.read_bytes())
-        if written[0] != written[1]:
-            problems.append(f"predictions with {words[0]} differ")
+            checkout.run("predict", f"--store={store}", option, f"--input={texts}", f"--output={output}")
+            predictions.append(output.read_bytes())
+        if predictions[0] != predictions[1]:
+            problems.append(f"predictions with {option} differ")
     return report("store", problems)
 
 
@@ -131,15 +134,15 @@ def check_tpu(before: Checkout, after: Checkout) -> bool:
         for checkout in (before, after):
             path = checkout.folder / f"tpu_{method}.json"
             if not path.exists():
-                words = ["--topology=v5e:2x2", "--trunk=bert-base", f"--method={method}", "--batch_size=64"]
-                path.write_text(checkout.run("tpu", *words, "--no_fit", "--json").splitlines()[-1])
+                step = ["--topology=v5e:2x2", "--trunk=bert-base", f"--method={method}", "--batch_size=64"]
+                path.write_text(checkout.run("tpu", *step, "--no_fit", "--json").splitlines()[-1])
             numbers.append(json.loads(path.read_text()))
         problems += [f"{method}: {problem}" for problem in unequal_numbers(*numbers)]
     return report("tpu", problems)
 
 
 def unequal_numbers(before: Any, after: Any, name: str = "") -> list[str]:
-    """The numbers of two JSON values that differ by more than the tolerance; compile times are left out."""
+    """Describes all numbers of two JSON values that differ by more than the tolerance, except compile times."""
     if isinstance(before, dict):
         return [
             problem
@@ -157,10 +160,10 @@ def unequal_numbers(before: Any, after: Any, name: str = "") -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", required=True, type=Path, help="a checkout of the commit before")
-    parser.add_argument("--after", default=".", type=Path, help="a checkout of the commit after (.)")
-    parser.add_argument("--folder", required=True, type=Path, help="where runs and outputs are kept")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)} (all)")
+    parser.add_argument("--before", required=True, type=Path, help="checkout without the change")
+    parser.add_argument("--after", default=".", type=Path, help="checkout with the change (.)")
+    parser.add_argument("--folder", required=True, type=Path, help="folder for runs and outputs")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to check ({','.join(PARTS)})")
     arguments = parser.parse_args()
     checkouts = [Checkout(getattr(arguments, name), arguments.folder / name) for name in ("before", "after")]
     checks = {"train": check_train, "resume": check_resume, "store": check_store, "tpu": check_tpu}

@@ -3,10 +3,10 @@
     python bench/vs_adapterhub.py                        all cases, about twenty minutes on two cores
     python bench/vs_adapterhub.py --cases=adapter_train,fusion_eval --repeats=3
 
-BERT-base with random weights, batch 8, length 128, two threads per side, and dropout in training. The dtype is float32,
-or in the cases named so bfloat16, as far as each side supports it: afjax's frozen trunk, PyTorch's autocast. Two
-processes, one per side, take turns step by step, so that other load on the machine affects both. Prints a Markdown
-table, and the same as JSON on the last line.
+BERT-base with random weights, batch 8, length 128, two threads per side, and dropout in training. The dtype is float32.
+In the cases ``*_bfloat16``, afjax's frozen trunk is in bfloat16, and PyTorch uses autocast. Each side runs in its own
+process. The two alternate step by step, so that other load on the machine affects both. Prints a Markdown table, and
+the same results as JSON on the last line.
 """
 
 import argparse
@@ -29,7 +29,7 @@ DEFAULT_VENV = Path("~/.cache/afjax/adapterhub").expanduser()
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What one process runs. ``num_adapters`` counts for fusion only."""
+    """The step that one process runs. ``num_adapters`` only matters for fusion."""
 
     library: str
     method: str
@@ -40,7 +40,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Two sides, and the bounds of median(first) / median(second) that are asked for."""
+    """Two sides, and the required bounds of median(first) / median(second)."""
 
     first: Side
     second: Side
@@ -90,19 +90,21 @@ def main() -> None:
 def parse_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES), help="default: all")
-    parser.add_argument("--repeats", type=int, default=7, help="measured steps a side and case")
-    parser.add_argument("--threads", type=int, default=2, help="threads a side; the steps run on as many cores")
-    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="where adapters is, or is to be, installed")
+    parser.add_argument("--repeats", type=int, default=7, help="measured steps per side and case")
+    parser.add_argument("--threads", type=int, default=2, help="threads and cores per side")
+    parser.add_argument(
+        "--venv", type=Path, default=DEFAULT_VENV, help="virtual environment of adapters, made if missing"
+    )
     flags = parser.parse_args()
     if unknown := set(flags.cases) - set(CASES):
-        parser.error(f"--cases has {', '.join(sorted(unknown))}; known are {', '.join(CASES)}.")
+        parser.error(f"unknown --cases: {', '.join(sorted(unknown))} (has: {', '.join(CASES)}).")
     if flags.repeats < 1:
         parser.error(f"--repeats is {flags.repeats}; it must be at least 1.")
     return flags
 
 
 def ready_environment(venv: Path) -> Path:
-    """Returns the Python of the virtual environment that holds the reference, made first where there is none."""
+    """Returns the Python of the virtual environment of `adapters`. Makes the environment if it is missing."""
     python = venv / "bin" / "python"
     if not python.exists():
         print(f"making {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
@@ -115,9 +117,9 @@ def ready_environment(venv: Path) -> Path:
 
 
 def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> dict[str, Any]:
-    """Runs both sides in turn; returns what was measured."""
+    """Runs steps of both sides alternately, and returns times and memory."""
     with contextlib.ExitStack() as stack:
-        # The second side is only prepared once the first is idle.
+        # Each worker prepares its step before it is returned, so the second prepares while the first is idle.
         workers = [
             stack.enter_context(worker(side, pythons[side.library], threads)) for side in (case.first, case.second)
         ]
@@ -143,11 +145,11 @@ def compare(case: Case, pythons: dict[str, str], repeats: int, threads: int) -> 
 
 @contextlib.contextmanager
 def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that has prepared its step and waits; gone at the end, whatever happened."""
+    """Starts a process and waits until it has prepared its step. Kills it at the end of the block."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        # Threads of the waiting side must sleep. OMP_WAIT_POLICY=PASSIVE would also slow down PyTorch's own step.
+        # Threads of the waiting side must sleep. OMP_WAIT_POLICY=PASSIVE would also slow down PyTorch's steps.
         "GOMP_SPINCOUNT": "30000",
         "KMP_BLOCKTIME": "0",
         "CUDA_VISIBLE_DEVICES": "",
@@ -171,7 +173,7 @@ def worker(side: Side, python: str, threads: int) -> Iterator[subprocess.Popen[s
 
 
 def ask(process: subprocess.Popen[str], request: str) -> dict[str, Any]:
-    """Sends one request (none: waits for the greeting) and returns the answer."""
+    """Sends a request and returns the answer. An empty request only waits for the worker's first line."""
     assert process.stdin is not None
     assert process.stdout is not None
     if request:

@@ -1,7 +1,7 @@
-"""One side of a comparison: prepares a step, then runs one at a time as it is asked to over standard input.
+"""One side of a comparison: prepares a step, and runs it once for each request on standard input.
 
-Started by ``vs_adapterhub.py`` under the Python of the library that it measures; needs nothing except that library. It
-answers each line of its standard input, `step` or `stop`, with one line of JSON. In between it waits without working.
+``vs_adapterhub.py`` starts this script in the environment of the measured library, which does not have the other one. A
+request is a line, `step` or `stop`, and its answer is a line of JSON. Between requests the process is idle.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--threads", required=True, type=int)
     flags = parser.parse_args()
 
-    # Libraries sometimes print to standard output, which must only carry the answers.
+    # Libraries sometimes print to standard output, where only answers may be written. Redirect that output to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if hasattr(os, "sched_setaffinity"):  # XLA starts as many threads as the process may use cores.
@@ -51,7 +51,7 @@ def answer(stream: Any, **fields: float | str) -> None:
 
 
 def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: int) -> tuple[Callable[[], object], str]:
-    """afjax: what ``afjax bench`` measures. The number of threads follows from the process's cores."""
+    """Prepares the step that ``afjax bench`` measures. XLA uses one thread per core of the process."""
     import jax
 
     from afjax.bench import step_time as bench
@@ -73,7 +73,7 @@ def afjax_step(method: str, mode: str, num_adapters: int, dtype: str, threads: i
 def adapters_step(
     method: str, mode: str, num_adapters: int, dtype: str, threads: int
 ) -> tuple[Callable[[], object], str]:
-    """AdapterHub's library as its users run it: its model, its freezing, and the steps of its trainer."""
+    """Prepares a step of `adapters` with its users' usual settings: its model, its freezing, its trainer's step."""
     import adapters
     import torch
     from adapters.composition import Fuse

@@ -1,8 +1,7 @@
 """Prepares the base folder for hostile cases: a tiny trunk, rows, a store, finished and unfinished runs, an archive.
 
-All paths in it are relative to it, so a copy of the folder works like the original when it is the working directory.
-The trunk is written without afjax, and everything else by afjax's own commands, so other versions of afjax can be
-measured with the same cases.
+All paths in the folder are relative to it, so a copy of the folder works if it is the working directory. The trunk is
+written without afjax, and everything else by afjax's commands, so that the same cases can test other versions of afjax.
 """
 
 import contextlib
@@ -50,23 +49,27 @@ def jsonl(rows: list[dict]) -> bytes:
 
 
 def prepare(folder: Path) -> None:
-    """Fills an empty folder.
+    """Fills an empty folder with the following files and folders.
 
-    ``trunk``; ``data`` (pairs) and ``single`` (single texts); ``rows.jsonl`` to predict; ``tiny.py``, a config;
-    ``store`` with the adapters ``first``, ``second`` and ``alone``, the fusion ``target-fusion`` and their heads;
-    ``run`` and ``alone``, finished runs; ``half``, a run that was stopped after its first step; ``packed.tar``, the
-    adapter ``first`` and its head.
+    - ``trunk``: the trunk.
+    - ``data`` and ``single``: tasks with pairs of texts and with single texts.
+    - ``rows.jsonl``: rows to predict.
+    - ``tiny.py``: a config.
+    - ``store``: the adapters ``first``, ``second`` and ``alone``, the fusion ``target-fusion``, and their heads.
+    - ``run`` and ``alone``: finished runs.
+    - ``half``: a run that was stopped after its first step.
+    - ``packed.tar``: the adapter ``first`` and its head.
 
     Raises:
-      RuntimeError: A command failed; the message has its output.
+      RuntimeError: A command failed. The message contains its output.
     """
     write_trunk(folder / "trunk")
     for name, rows in (("data", pair_rows()), ("single", single_rows())):
         (folder / name).mkdir()
         for split in ("train", "dev", "test"):
-            # The numbers differ between splits, so that no row occurs twice.
-            other = {"train": "", "dev": " red", "test": " good"}[split]
-            changed = [{key: value + other if key != "label" else value for key, value in row.items()} for row in rows]
+            # Texts differ between splits, so that no row occurs twice.
+            suffix = {"train": "", "dev": " red", "test": " good"}[split]
+            changed = [{key: value + suffix if key != "label" else value for key, value in row.items()} for row in rows]
             (folder / name / f"{split}.jsonl").write_bytes(jsonl(changed))
     (folder / "rows.jsonl").write_bytes(jsonl(pair_rows()[:4]))
     (folder / "tiny.py").write_text(CONFIG)
@@ -130,7 +133,7 @@ def write_trunk(folder: Path) -> None:
 
 
 def random_tensors(vocab_size: int) -> dict[str, np.ndarray]:
-    """The tensors of the tiny BERT by Hugging Face's names."""
+    """Returns the tensors of the tiny BERT, by Hugging Face's names."""
     generator = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 # Called with the sandbox: the copy of the base folder, which is also the working directory.
 Damage = Callable[[Path], None]
 
-# refused: exit code 2 with one line, or a UserError. told: refused, or success with a warning. clean: refused or
-# success.
-Wanted = Literal["refused", "told", "clean", "accepted"]
+# refused: exit code 2 with one line, or a UserError. warned: refused, or success with a warning. clean: refused, or
+# success. accepted: success.
+Wanted = Literal["refused", "warned", "clean", "accepted"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Case:
       call: A Python call, without arguments.
       wanted: The expected outcome.
       separate: Whether the case may use up memory or hang, so that it runs in its own process with limits.
-      slow: Whether even a refusal takes seconds, because something must be compiled or imported first.
-      max_file_bytes: The file size at which writing fails, as on a full disk; None for no limit.
-      begins: Whether the run must begin before it can detect the error, so that it may have written files.
+      slow: Whether the case takes seconds, because something must be compiled or imported first.
+      max_file_bytes: The file size at which writing fails, as on a full disk. None for no limit.
+      begins: Whether the run may write files, because it must begin before it can detect the error.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Case:
         return self.id.partition("/")[0]
 
     def needs(self, part: str) -> bool:
-        """Whether the sandbox needs a part of the base folder; large parts only if the command names them."""
+        """Whether the sandbox needs a part of the base folder. It needs large parts only if the command names them."""
         names = set(re.findall(r"\w+", " ".join(self.argv)))
         return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "alone"}))
 
@@ -76,10 +76,10 @@ COMMANDS = {"train": TRAIN, "eval": EVAL, "predict": PREDICT, "resume": RESUME}
 
 
 def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
-    """The command with flags replaced or added; ``--name`` without a value removes the flag."""
+    """Replaces or adds flags of a command. ``--name`` without a value removes the flag."""
     names = {flag.partition("=")[0] for flag in flags}
-    kept = tuple(word for word in argv if word.partition("=")[0] not in names)
-    return (*kept, *(flag for flag in flags if "=" in flag))
+    unchanged = tuple(argument for argument in argv if argument.partition("=")[0] not in names)
+    return (*unchanged, *(flag for flag in flags if "=" in flag))
 
 
 # Damage. Each function returns a change to a sandbox.
@@ -102,7 +102,7 @@ def remove(path: str) -> Damage:
 
 
 def link_loop(path: str) -> Damage:
-    """Creates a symbolic link to itself."""
+    """Creates a symbolic link to itself in place of any existing entry."""
 
     def damage(sandbox: Path) -> None:
         _remove(sandbox / path)
@@ -130,9 +130,9 @@ def make_folder(path: str) -> Damage:
 
 
 def full_device(path: str) -> Damage:
-    """Creates a full device like ``/dev/full`` in the sandbox, so that replacing it does not harm the machine.
+    """Creates a full device like ``/dev/full`` in the sandbox, so that a command cannot replace the machine's device.
 
-    If devices cannot be created, a symbolic link to ``/dev/full`` is created instead, for the same reason.
+    If devices cannot be created, creates a symbolic link to ``/dev/full`` instead.
     """
 
     def damage(sandbox: Path) -> None:
@@ -146,7 +146,7 @@ def full_device(path: str) -> Damage:
 
 
 def cut(path: str, share: float) -> Damage:
-    """Keeps the first part of a file."""
+    """Truncates a file to ``share`` of its size."""
 
     def damage(sandbox: Path) -> None:
         contents = (sandbox / path).read_bytes()
@@ -156,7 +156,7 @@ def cut(path: str, share: float) -> Damage:
 
 
 def flip(path: str, share: float) -> Damage:
-    """Flips a bit of the byte at ``share`` of a file; in a JSON file, of the next letter or digit."""
+    """Flips a bit of the byte at ``share`` of a file. In a JSON file, the next letter or digit is changed."""
 
     def damage(sandbox: Path) -> None:
         contents = bytearray((sandbox / path).read_bytes())
@@ -178,12 +178,13 @@ def append(path: str, contents: bytes) -> Damage:
 
 
 class Drop:
-    """Stands for a value: the key is removed."""
+    """A placeholder for a value: ``edit_json`` removes the key."""
 
 
-# A literal text in place of a value, for values that json.dumps cannot write, such as NaN or a number of many digits.
 @dataclasses.dataclass(frozen=True)
 class Raw:
+    """A literal text for a value that json.dumps cannot write, such as 1e999 or a deeply nested list."""
+
     text: str
 
 
@@ -193,7 +194,7 @@ def edit_json(path: str, change: Mapping[str, Any], *, seal: bool = False) -> Da
     Args:
       path: The file.
       change: ``{dotted path: value}``; a value may be ``Drop`` or a ``Raw`` text.
-      seal: Whether the manifest's checksum is recomputed, so that only the values reveal the change.
+      seal: Whether the manifest's checksum is recomputed, so that it does not reveal the change.
     """
 
     def damage(sandbox: Path) -> None:
@@ -237,14 +238,14 @@ def _remove(path: Path) -> None:
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-# More levels than any afjax file has, but few enough for Python's parser.
+# More levels than in any file of afjax, but few enough for Python's parser.
 NESTED = "[" * 200 + "]" * 200
 DIGITS = "9" * 5000
 LONG = "a" * 300
 # An absolute path outside the sandbox.
 OUTSIDE = "/tmp/afjax-evil"
 
-# Named contents of a JSON file that are not the expected object.
+# Contents of a JSON file that are not the expected object, by name.
 NOT_AN_OBJECT: Mapping[str, bytes] = {
     "empty": b"",
     "only-spaces": b" \n\n",

@@ -19,11 +19,11 @@ SEED = 32
 
 @functools.cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case, bad and good, in a fixed order, each with a unique id."""
+    """Returns all bad and good cases in a fixed order, with unique ids."""
     cases = tuple(case for module in MODULES for case in module.cases())
     ids = [case.id for case in cases]
-    twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
-    assert not twice, f"several cases have the ids {twice}"
+    duplicates = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
+    assert not duplicates, f"duplicate ids of cases: {duplicates}"
     return cases
 
 
@@ -36,9 +36,9 @@ def good_cases() -> tuple[Case, ...]:
 
 
 def sample(count: int) -> tuple[Case, ...]:
-    """Draws ``count`` quick bad cases that need no separate process, in turn from every family.
+    """Draws ``count`` bad cases that are neither slow nor separate, alternating between the families.
 
-    A family's choice depends only on its own ids, so that new cases change little.
+    The order within a family depends only on the family's cases. New cases in one family do not change the others.
     """
     by_family: dict[str, list[Case]] = {}
     for case in bad_cases():
@@ -54,6 +54,6 @@ def sample(count: int) -> tuple[Case, ...]:
     return tuple(chosen)
 
 
-def select(words: Sequence[str]) -> tuple[Case, ...]:
-    """The cases whose ids start with one of the words; without words, all cases."""
-    return tuple(case for case in all_cases() if not words or case.id.startswith(tuple(words)))
+def select(prefixes: Sequence[str]) -> tuple[Case, ...]:
+    """Returns the cases whose ids start with one of the prefixes. Without prefixes, returns all cases."""
+    return tuple(case for case in all_cases() if not prefixes or case.id.startswith(tuple(prefixes)))

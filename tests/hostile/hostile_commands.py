@@ -43,7 +43,7 @@ WRITERS = {
     "table": ("table", "adapterfusion", "--runs=run", "--output=table.txt"),
     "plot": ("plot", "tradeoff", "--runs=run", "--output=figure"),
 }
-# These commands create a folder, so a full device or an existing folder has another meaning for them.
+# This command creates a folder, so an existing folder is not an error.
 MAKES_A_FOLDER = ("adapterhub",)
 ENDINGS = {"pack": ".tar", "report": ".html"}
 
@@ -52,7 +52,7 @@ def outputs() -> Iterator[Case]:
     for command, argv in WRITERS.items():
         ending = ENDINGS.get(command, "")
         kinds: dict[str, tuple[str, Damage | None]] = {
-            "folder": (f"there{ending}", make_folder(f"there{ending}")),
+            "folder": (f"folder{ending}", make_folder(f"folder{ending}")),
             "below-a-file": (f"rows.jsonl/out{ending}", None),
             "link-to-itself": (f"loop{ending}", link_loop(f"loop{ending}")),
             "below-a-link-to-itself": (f"loop/out{ending}", link_loop("loop")),
@@ -68,7 +68,7 @@ def outputs() -> Iterator[Case]:
                 command in MAKES_A_FOLDER and name == "folder"
             ):
                 continue
-            # Some file systems accept any bytes; a folder can be created even if its parent is missing.
+            # Some file systems accept any bytes in names. A URL may be used as a path, whose folders are created.
             wanted = "clean" if name in ("half-a-surrogate", "url") else "refused"
             flag = f"--output={output}"
             slow = command not in ("pack", "adapterhub", "table")
@@ -94,7 +94,7 @@ FOLDERS: Mapping[str, str] = {
     "half-a-surrogate": "\udcff",
     "http": "http://x/y",
     "proc": "/proc/nowhere",
-    "full-of-others": "data",
+    "folder-with-other-files": "data",
 }
 SWEEP = ("sweep", "--config=tiny.py:recipe=single,task=new", "--workdir=new", "--grid.train.learning_rate=1e-3,1e-4")
 
@@ -102,10 +102,10 @@ SWEEP = ("sweep", "--config=tiny.py:recipe=single,task=new", "--workdir=new", "-
 def folders() -> Iterator[Case]:
     damage = (link_loop("loop"), link("hanging", "rows.jsonl/nowhere"))
     for name, folder in FOLDERS.items():
-        wanted = "clean" if name in ("blank", "half-a-surrogate", "http", "full-of-others") else "refused"
+        wanted = "clean" if name in ("blank", "half-a-surrogate", "http", "folder-with-other-files") else "refused"
         slow = wanted == "clean"
         yield Case(f"workdirs/train-{name}", changed(TRAIN, f"--workdir={folder}"), damage, None, wanted, slow=slow)
-        if name != "full-of-others":
+        if name != "folder-with-other-files":
             yield Case(f"workdirs/store-{name}", (*TRAIN, f"--store={folder}"), damage, None, wanted, slow=slow)
         if wanted == "refused":
             yield Case(f"workdirs/sweep-{name}", changed(SWEEP, f"--workdir={folder}"), damage)
@@ -279,7 +279,7 @@ LISTS: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def python_calls() -> Iterator[Case]:
     for name, (arguments, settings) in LISTS.items():
         call = _function("afjax.tasks.load", "rows_from_lists", *arguments, **settings)
-        wanted = "told" if name.endswith("-and-text") else "refused"
+        wanted = "warned" if name.endswith("-and-text") else "refused"
         yield Case(f"python-rows/{name}", call=call, wanted=wanted)
     for name, change in {
         "task-is-a-name": {"task": "rte"},

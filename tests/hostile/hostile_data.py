@@ -29,17 +29,17 @@ from hostile_case import (
 GOOD = jsonl(pair_rows())
 ROW = b'{"text_a": "all of the two", "text_b": "some", "label": "few"}\n'
 
-# Files of rows that no command can use: their contents, or a suffix appended to good rows.
-WHOLE = {
+# Files of rows that no command can read: complete contents, and lines that are appended to good rows.
+CONTENTS = {
     "empty": b"",
     "blank-lines": b"\n\n\n",
     "only-spaces": b"   \n",
     "utf-16": GOOD.decode().encode("utf-16"),
     "utf-16-without-a-mark": GOOD.decode().encode("utf-16-le"),
     "utf-32": GOOD.decode().encode("utf-32"),
-    "gzipped-but-not-named-so": gzip.compress(GOOD, mtime=0),
+    "gzipped-without-the-ending": gzip.compress(GOOD, mtime=0),
     "half-of-the-bytes": GOOD[: len(GOOD) // 2 - 9],
-    "first-byte-lost": GOOD[1:],
+    "first-byte-missing": GOOD[1:],
     "one-json-list": json.dumps(pair_rows()).encode(),
     "one-indented-json-list": json.dumps(pair_rows(), indent=1).encode(),
     "web-page": b"<!DOCTYPE html>\n<html><body>404</body></html>\n",
@@ -79,7 +79,7 @@ APPENDED = {
     "deep-list-as-a-text": b'{"text_a": ' + DEEP.encode() + b', "text_b": "b", "label": "few"}',
     "many-digits-in-another-column": b'{"text_a": "a", "text_b": "b", "label": "few", "x": ' + DIGITS.encode() + b"}",
 }
-# Rows that must be refused only if pairs of texts and labels are needed.
+# Rows that must be refused only by commands that need labels, or that need pairs of texts.
 LABELLED = {
     "no-second-text": b'{"text_a": "a", "label": "few"}',
     "label-missing": b'{"text_a": "a", "text_b": "b"}',
@@ -105,7 +105,7 @@ LABELLED = {
     "label-with-a-space": b'{"text_a": "a", "text_b": "b", "label": "few "}',
     "label-with-zero-width": b'{"text_a": "a", "text_b": "b", "label": "few\\u200b"}',
 }
-# Rows that may be read, but only with a warning.
+# Rows that may be accepted only with a warning.
 DOUBTFUL = {
     "text-empty": b'{"text_a": "", "text_b": "", "label": "few"}',
     "text-blank": b'{"text_a": " \\t", "text_b": " ", "label": "few"}',
@@ -123,13 +123,13 @@ def _split(name: str, contents: bytes, ending: str = "jsonl") -> tuple[Damage, .
     return remove(f"data/{name}.jsonl"), write(f"data/{name}.{ending}", contents)
 
 
-# The file that each command reads.
+# The split that each command reads, or "rows" for rows.jsonl.
 READS = {"train": "dev", "eval": "test", "predict": "rows"}
 
 
 def row_files() -> Iterator[Case]:
-    everything = {**WHOLE, **{name: _with(line) for name, line in APPENDED.items()}}
-    for index, (name, contents) in enumerate(everything.items()):
+    files = {**CONTENTS, **{name: _with(line) for name, line in APPENDED.items()}}
+    for index, (name, contents) in enumerate(files.items()):
         for command in ("train", "predict", *(("eval",) if index % 2 else ())):
             yield Case(f"rows/{command}-{name}", COMMANDS[command], _split(READS[command], contents))
         if not index % 2:
@@ -143,17 +143,17 @@ def row_files() -> Iterator[Case]:
     for name, line in DOUBTFUL.items():
         for command in ("train", "eval", "predict"):
             damage = _split(READS[command], _with(line))
-            yield Case(f"rows/{command}-{name}", COMMANDS[command], damage, wanted="told", slow=True)
+            yield Case(f"rows/{command}-{name}", COMMANDS[command], damage, wanted="warned", slow=True)
     for command in ("train", "eval", "predict"):
         path = "rows.jsonl" if command == "predict" else f"data/{READS[command]}.jsonl"
-        for name, damage in places(path).items():
+        for name, damage in replaced(path).items():
             yield Case(f"rows/{command}-{name}", COMMANDS[command], (damage,))
-    twice = (write("data/dev.csv", b"text_a,text_b,label\na,b,few\n"),)
-    yield Case("rows/train-two-files-of-one-split", TRAIN, twice)
+    second_file = (write("data/dev.csv", b"text_a,text_b,label\na,b,few\n"),)
+    yield Case("rows/train-two-files-of-one-split", TRAIN, second_file)
 
 
-def places(path: str) -> dict[str, Damage]:
-    """Entries that can replace a file."""
+def replaced(path: str) -> dict[str, Damage]:
+    """Removes a file, or replaces it by an entry of another kind."""
     return {
         "missing": remove(path),
         "folder": make_folder(path),
@@ -199,8 +199,8 @@ TSV = {
 
 
 def tables() -> Iterator[Case]:
-    for ending, separator, own in (("csv", ",", CSV), ("tsv", "\t", TSV)):
-        contents = {name: text.format(separator).encode() for name, text in TABLES.items()} | own
+    for ending, separator, specific in (("csv", ",", CSV), ("tsv", "\t", TSV)):
+        contents = {name: text.format(separator).encode() for name, text in TABLES.items()} | specific
         for index, (name, table) in enumerate(contents.items()):
             command = ("train", "eval")[index % 2]
             wanted: Wanted = "clean" if name in ("huge-field", "text-after-a-quote") else "refused"
@@ -271,7 +271,7 @@ def sources() -> Iterator[Case]:
     for name, source in SOURCES.items():
         slow = source.startswith("tfds:")
         yield Case(f"sources/train-{name}", changed(TRAIN, f"--config.task.source={source!r}"), loops, slow=slow)
-        if name == "nul":  # A name that no shell can pass on.
+        if name == "nul":  # A command-line argument cannot contain NUL.
             continue
         yield Case(f"sources/eval-{name}", changed(EVAL, f"--source={source}"), loops, slow=slow)
         yield Case(f"sources/show-{name}", (*SHOW, f"--source={source}"), loops, slow=slow)
@@ -310,7 +310,7 @@ def toml_tasks() -> Iterator[Case]:
             yield Case(f"toml/eval-{name}", changed(EVAL, "--source=task.toml"), damage)
 
 
-# labels.json contents, for data with the labels few and many.
+# Contents of labels.json, for data with the labels few and many.
 LABEL_FILES = {
     **{name: contents for name, contents in NOT_AN_OBJECT.items() if name not in ("list",)},
     "object": b"{}",
@@ -339,16 +339,16 @@ def label_files() -> Iterator[Case]:
         if index % 3 == 0:
             yield Case(f"labels-file/eval-{name}", EVAL, damage)
     for name in ("folder", "link-to-itself"):
-        damage = (places("data/labels.json")[name],)
-        # An entry that is not a file may be treated as missing.
+        damage = (replaced("data/labels.json")[name],)
+        # A folder may be treated as a missing file.
         yield Case(f"labels-file/train-{name}", TRAIN, damage, wanted="refused" if "link" in name else "clean")
 
 
-# Labels that a reader sees as equal.
+# Labels that look equal.
 COLLIDING = {
-    "space-behind": ("few", "few "),
+    "space-after": ("few", "few "),
     "space-before": ("few", " few"),
-    "tab-behind": ("few", "few\t"),
+    "tab-after": ("few", "few\t"),
     "no-break-space": ("few", "few\u00a0"),
     "zero-width-space": ("few", "few\u200b"),
     "zero-width-joiner": ("few", "fe\u200dw"),
@@ -369,22 +369,22 @@ def label_collisions() -> Iterator[Case]:
         only_other = [row for row in rows if row["label"] != one]
         dev = (write("data/dev.jsonl", jsonl(only_one)),)
         both = (write("data/train.jsonl", jsonl(rows)), *dev)
-        yield Case(f"label-names/train-{name}", TRAIN, both, wanted="told", slow=True)
+        yield Case(f"label-names/train-{name}", TRAIN, both, wanted="warned", slow=True)
         apart = (write("data/train.jsonl", jsonl(only_one)), write("data/dev.jsonl", jsonl(only_other)))
-        yield Case(f"label-names/dev-{name}", TRAIN, apart, wanted="told")
+        yield Case(f"label-names/dev-{name}", TRAIN, apart, wanted="warned")
         listed = (write("data/labels.json", json.dumps([one, other, "few", "many"])),)
-        yield Case(f"label-names/file-{name}", TRAIN, listed, wanted="told", slow=True)
+        yield Case(f"label-names/file-{name}", TRAIN, listed, wanted="warned", slow=True)
         call = functools.partial(_from_lists, ["a", "b", "c"], [one, other, "many"])
-        yield Case(f"label-names/lists-{name}", call=call, wanted="told")
+        yield Case(f"label-names/lists-{name}", call=call, wanted="warned")
     numbers = [{"text_a": f"a {n}", "text_b": "b", "label": label} for n in range(3) for label in ("1.0", "2.0", "3.0")]
     shorter = [{**row, "label": row["label"][0]} for row in numbers if row["label"] != "3.0"]
     damage = (write("data/train.jsonl", jsonl(numbers)), write("data/dev.jsonl", jsonl(shorter)))
-    yield Case("label-names/dev-numbers-without-a-fraction", TRAIN, damage, wanted="told")
+    yield Case("label-names/dev-numbers-without-a-fraction", TRAIN, damage, wanted="warned")
     as_numbers = (
         write("data/train.jsonl", jsonl(numbers)),
         write("data/dev.jsonl", jsonl([{**row, "label": int(row["label"])} for row in shorter])),
     )
-    yield Case("label-names/dev-integers-for-1.0", TRAIN, as_numbers, wanted="told")
+    yield Case("label-names/dev-integers-for-1.0", TRAIN, as_numbers, wanted="warned")
 
 
 def _from_lists(*arguments: object, **settings: object) -> object:
@@ -393,7 +393,7 @@ def _from_lists(*arguments: object, **settings: object) -> object:
     return rows_from_lists(*arguments, **settings)  # type: ignore[arg-type]
 
 
-# A head trained on pairs with rows of single texts, and vice versa.
+# Heads trained on pairs get rows with single texts, and vice versa.
 ALONE = ("--adapter=alone", "--head=alone")
 SINGLES, PAIRS = jsonl(single_rows()), GOOD
 

@@ -1,4 +1,4 @@
-"""Runs hostile cases: each in a copy of the base folder, with captured output and compared folder contents."""
+"""Runs a hostile case in a copy of the base folder. Captures output, and detects changed files."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from hostile_case import OUTSIDE, Case
 
-# In the order of the report, worst first.
+# In the order of the report, the worst first.
 OUTCOMES = (
     "impossible",
     "timeout",
@@ -29,10 +29,10 @@ OUTCOMES = (
     "accepted",
     "stray write",
     "refused",
-    "told",
-    "accepted as it should be",
+    "warned",
+    "accepted as expected",
 )
-RIGHT = ("refused", "told", "accepted as it should be")
+PASSED = ("refused", "warned", "accepted as expected")
 TIMEOUT = 60
 # Matches a warning.
 WARNING = r"[Ww]arning: |^afjax: |^Note: |is damaged|cannot be read"
@@ -55,37 +55,37 @@ class Outcome:
     seconds: float
 
     @property
-    def right(self) -> bool:
-        return self.outcome in RIGHT
+    def passed(self) -> bool:
+        return self.outcome in PASSED
 
 
 class _TimeoutError(BaseException):
-    """Not an ``Exception``, so that no handler in between catches it."""
+    """The timeout of a case. It is not an ``Exception``, so that afjax's handlers do not catch it."""
 
 
-def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -> Outcome:
+def run_case(case: Case, base: Path, folder: Path, *, timeout: float = TIMEOUT) -> Outcome:
     """Runs a case in this process.
 
     Args:
       case: The case.
       base: The folder filled by ``hostile_base.prepare``.
-      place: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
-      timeout: Limit in seconds; only Python code is interrupted.
+      folder: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
+      timeout: Limit in seconds. Only Python code is interrupted.
     """
-    sandbox, temporary = place / "outer" / "sandbox", place / "temporary"
+    sandbox, temporary = folder / "outer" / "sandbox", folder / "temporary"
     sandbox.mkdir(parents=True)
     for part in base.iterdir():
         if case.needs(part.name):
             (shutil.copytree if part.is_dir() else shutil.copy2)(part, sandbox / part.name)
     temporary.mkdir()
-    (place / "outer" / "victim").mkdir()
-    (place / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
+    (folder / "outer" / "victim").mkdir()
+    (folder / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
     try:
         for damage in case.damage:
             damage(sandbox)
-    except (OSError, ValueError, KeyError) as error:  # This version writes other files than the damaged ones.
+    except (OSError, ValueError, KeyError) as error:  # Another version of afjax may not write the file.
         return Outcome(case.id, "impossible", f"the damage cannot be done: {type(error).__name__}: {error}", 0.0)
-    before = _snapshot(place)
+    before = _snapshot(folder)
     started = time.monotonic()
     output = io.StringIO()
     code: int | None = 0
@@ -115,7 +115,7 @@ def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -
             else:
                 kind, error = "traceback", _last_lines(raised)
     seconds = time.monotonic() - started
-    changes = _changes(before, _snapshot(place)) + _strays()
+    changes = _changes(before, _snapshot(folder)) + _strays()
     text = output.getvalue() + "".join(f"Warning: {each.message}\n" for each in caught if each.category is UserWarning)
     if case.call:
         text += error
@@ -133,7 +133,7 @@ def _run(case: Case) -> int:
 
 
 def _judge(case: Case, kind: str, code: int | None, text: str, error: str, changes: list[str]) -> tuple[str, str]:
-    """The outcome and its detail."""
+    """Returns the outcome and its detail."""
     shown = f" (and changed: {', '.join(changes[:4])})" if changes else ""
     if kind:
         return kind, (error or text[-400:]) + shown
@@ -141,17 +141,17 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
         return "traceback", text[-600:] + shown
     if code == 0:
         if case.wanted in ("accepted", "clean"):
-            return "accepted as it should be", ""
-        if case.wanted == "told" and re.search(
+            return "accepted as expected", ""
+        if case.wanted == "warned" and re.search(
             r"[Ww]arning: |^afjax: |^Note: |is damaged|cannot be read", text, re.MULTILINE
         ):
-            return "told", text[-400:]
+            return "warned", text[-400:]
         return "accepted", text[-300:] + shown
     lines = text.rstrip("\n").split("\n")
-    says = (
+    has_message = (
         bool(error) if case.call else bool(re.match(r"afjax(: | .*: error: )", lines[-1])) or case.argv[1] == "verify"
     )
-    if code != 2 or not says:
+    if code != 2 or not has_message:
         return "traceback", f"exit code {code} with: {text[-400:]}" + shown
     if case.wanted == "accepted":
         return "traceback", f"refused, though the input is good: {lines[-1]}"
@@ -161,12 +161,12 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
 
 
 def _last_lines(error: BaseException) -> str:
-    """The exception and the innermost afjax frame that it passed through."""
+    """Describes an exception and the innermost frame in afjax."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}afjax{os.sep}" in frame.filename
     ]
-    place = f"{frames[-1].filename.rpartition('/afjax/')[2]}:{frames[-1].lineno}" if frames else "outside of afjax"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{place}]"
+    frame = f"{frames[-1].filename.rpartition('/afjax/')[2]}:{frames[-1].lineno}" if frames else "outside of afjax"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{frame}]"
 
 
 # Changed files
@@ -176,31 +176,31 @@ Snapshot = dict[str, tuple[int, ...]]
 
 
 def _snapshot(folder: Path) -> Snapshot:
-    """Kind, size, time and inode of every file in a folder; for folders only their kind."""
-    found: Snapshot = {}
+    """Returns kind, size, time and inode of all files in a folder, and the kind of its folders."""
+    snapshot: Snapshot = {}
     pending = [str(folder)]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
-                about = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
                 name = os.path.relpath(entry.path, folder)
                 if entry.is_dir(follow_symlinks=False):
-                    found[name] = (about.st_mode,)
+                    snapshot[name] = (status.st_mode,)
                     pending.append(entry.path)
                 else:
-                    found[name] = (about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino, about.st_rdev)
-    return found
+                    snapshot[name] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_rdev)
+    return snapshot
 
 
 def _changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """``+name`` for new, ``-name`` for removed and ``~name`` for changed files."""
+    """Lists ``+name`` for new, ``-name`` for removed and ``~name`` for changed files."""
     names = sorted(before.keys() | after.keys())
     signs = {name: "+" if name not in before else "-" if name not in after else "~" for name in names}
     return [f"{signs[name]}{name}" for name in names if before.get(name) != after.get(name)]
 
 
 def _strays() -> list[str]:
-    """Removes and returns a file that a case wrote to the absolute path in hostile names."""
+    """Removes and reports the file that a case wrote to ``OUTSIDE``, the absolute path in hostile names."""
     outside = Path(OUTSIDE)
     if not os.path.lexists(outside):
         return []
@@ -227,7 +227,7 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_limit(num_bytes: int | None) -> Iterator[None]:
-    """Makes writes beyond this file size fail, as on a full disk (with another error number)."""
+    """Makes writes fail beyond a file size. The error number differs from a full disk's."""
     if num_bytes is None:
         yield
         return
@@ -241,7 +241,7 @@ def _file_limit(num_bytes: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raises in the main thread when the time is over."""
+    """Raises ``_TimeoutError`` in the main thread after the given time."""
 
     def ring(number: int, frame: FrameType | None) -> NoReturn:
         raise _TimeoutError

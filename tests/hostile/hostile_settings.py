@@ -22,7 +22,7 @@ from hostile_case import (
 
 HUGE = "9" * 30
 
-# Invalid values for a setting of each type, as typed on the command line.
+# Names of settings by type, and invalid values for each type as typed on the command line.
 WRONG_INTEGERS = ("word", "1.5", "'3'", "None", "[]", "True", "-5", HUGE)
 INTEGERS = (
     "seed",
@@ -43,7 +43,7 @@ INTEGERS = (
     "mesh.tensor",
 )
 MAY_BE_NONE = ("adapter.size", "adapter.layers", "fusion.subset", "fusion.dropout", "head.dropout", "fusion.kept")
-# For these settings such a large number means "never" or "all".
+# For these settings, a huge number means "never" or "all".
 MAY_BE_HUGE = (
     "train.eval_every",
     "train.patience",
@@ -123,7 +123,7 @@ OVERRIDES = {
     "task-preset-is-a-number": "--config.task.preset=3",
     "unknown-flag": "--confg.seed=3",
     "nan": "--config.train.learning_rate=nan",
-    "name-of-a-number": "--config.train.learning_rate=float('nan')",
+    "python-expression": "--config.train.learning_rate=float('nan')",
     "many-digits": f"--config.seed={DIGITS}",
     "hexadecimal": f"--config.seed=0x{'f' * 5000}",
     "many-brackets": f"--config.seed={'[' * 5000}{']' * 5000}",
@@ -185,14 +185,14 @@ FILES = {
     "exits": b"import sys\nsys.exit(0)\n",
     "recursion": b"def get_config():\n    return get_config()\n",
     "no-get_config": b"config = {}\n",
-    "get_config-is-no-function": b"get_config = 3\n",
+    "get_config-is-not-a-function": b"get_config = 3\n",
     "get_config-raises": b"def get_config():\n    raise KeyError('a')\n",
     "returns-nothing": b"def get_config():\n    pass\n",
     "returns-a-list": b"def get_config():\n    return [1]\n",
     "returns-no-settings": b"def get_config():\n    return {}\n",
     "number-as-a-key": b"def get_config():\n    return {3: 4, 'task': {'name': 'a', 'source': 'data'}}\n",
     "function-as-a-value": b"def get_config():\n    return {'trunk': print, 'task': {'name': 'a', 'source': 'data'}}\n",
-    "imports-what-is-missing": b"import no_such_module\n",
+    "imports-a-missing-module": b"import no_such_module\n",
     "needs-an-argument": b"def get_config(task):\n    return {}\n",
     "deep": b"x = " + DEEP[:5000].encode() + DEEP[-5000:].encode() + b"\n",
 }
@@ -213,7 +213,7 @@ def files() -> Iterator[Case]:
         "unknown-argument": "tiny.py:foo=3",
         "argument-without-a-value": "tiny.py:task",
         "argument-without-a-name": "tiny.py:=3",
-        "argument-is-no-name": "tiny.py:a.b=3",
+        "argument-is-not-a-name": "tiny.py:a.b=3",
         "argument-of-another-type": "tiny.py:task=3",
         "http": "http://x/y.py",
         "device": "/dev/null",
@@ -247,7 +247,7 @@ def files() -> Iterator[Case]:
         yield Case(f"config-file/json-{path}-{plain(value)}", argv, (damage,))
 
 
-# From Python: class, the settings that complete it, and invalid values by field.
+# For settings given from Python: each class with its module, its required settings, and invalid values by field.
 CLASSES: Mapping[str, tuple[str, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
     "TaskConfig": (
         "afjax.config.tasks",

@@ -1,4 +1,4 @@
-"""Hostile stores and archives: manifests, arrays, pairings of adapters and heads, packed files, names."""
+"""Hostile stores and archives: damaged manifests, arrays and archives, mismatched adapters and heads, bad names."""
 
 import gzip
 import io
@@ -63,7 +63,7 @@ def manifests() -> Iterator[Case]:
     readers = {"predict": PREDICT, "verify": VERIFY, "pack": PACK}
     for index, (key, wrong) in enumerate(KEYS.items()):
         for number, value in enumerate((Drop, *wrong)):
-            # Each change with one of the readers, in turn.
+            # Each change is tested with one of the readers.
             command = tuple(readers)[(index + number) % len(readers)]
             damage = edit_json(MANIFEST, {key: value})
             yield Case(f"manifest/{command}-{key}-{plain(value)}", readers[command], (damage,))
@@ -82,7 +82,7 @@ def manifests() -> Iterator[Case]:
         ("folder", make_folder(MANIFEST)),
         ("link-to-itself", link_loop(MANIFEST)),
         ("cut-off", cut(MANIFEST, 0.5)),
-        ("last-line-lost", cut(MANIFEST, 0.99)),
+        ("last-line-missing", cut(MANIFEST, 0.99)),
         ("unknown-key", edit_json(MANIFEST, {"extra": 1})),
         ("deep-config", edit_json(MANIFEST, {"config": Raw(DEEP)})),
         ("deep-metrics", edit_json(MANIFEST, {"metrics": Raw('{"a":' * 5000 + "1" + "}" * 5000)})),
@@ -94,7 +94,7 @@ def manifests() -> Iterator[Case]:
         yield Case(f"manifest/verify-{name}", VERIFY, (damage,))
 
 
-# Carefully forged manifests: the checksum is correct, but the values are not.
+# Forged manifests: the checksum is correct, but a value is not.
 SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "config-kind-misspelled": (ADAPTER, {"config.kind": "bottelneck"}),
     "config-kind-missing": (ADAPTER, {"config.kind": Drop}),
@@ -155,8 +155,8 @@ SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-# Changed manifests that give the same predictions: a default is left out, or a setting does not matter here.
-CHANGES_NOTHING = (
+# Changes that do not affect predictions: a default value is missing, or the setting is not used for predictions.
+HARMLESS = (
     "config-kind-missing",
     "config-empty",
     "fusion-config-subset-huge",
@@ -169,11 +169,11 @@ def sealed_manifests() -> Iterator[Case]:
         argv = FUSED if name.startswith("fusion-") else PREDICT
         damage = edit_json(f"{folder}/manifest.json", change, seal=True)
         huge = name in ("config-size-huge", "head-outputs-huge", "head-max_length-huge")
-        wanted = "clean" if name in CHANGES_NOTHING else "refused"
+        wanted = "clean" if name in HARMLESS else "refused"
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
-# Arrays. Orbax names data files at random, so they are found in the sandbox, largest first.
+# Arrays. Orbax gives data files random names, so the largest file of a folder is damaged.
 
 
 def _data_file(sandbox: Path, folder: str) -> str:
@@ -183,11 +183,12 @@ def _data_file(sandbox: Path, folder: str) -> str:
 
 
 def of_data(folder: str, damage: Callable[[str], Damage]) -> Damage:
+    """Damages the largest file of a folder."""
     return lambda sandbox: damage(_data_file(sandbox, folder))(sandbox)
 
 
 def arrays() -> Iterator[Case]:
-    for place, folder, argv in (
+    for artefact, folder, argv in (
         ("adapter", f"{ADAPTER}/params", PREDICT),
         ("head", f"{HEAD}/params", PREDICT),
         ("fusion", f"{FUSION}/params", FUSED),
@@ -211,7 +212,7 @@ def arrays() -> Iterator[Case]:
             "data-links-to-itself": of_data(folder, link_loop),
         }
         for name, damage in kinds.items():
-            yield Case(f"arrays/{place}-{name}", argv, (damage,))
+            yield Case(f"arrays/{artefact}-{name}", argv, (damage,))
     yield Case("arrays/verify-data-flipped", VERIFY, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
     yield Case("arrays/pack-data-flipped", PACK, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
 
@@ -221,8 +222,8 @@ PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "head-of-another-adapter": ("--adapter=second",),
     "head-of-an-adapter-with-a-fusion": ("--adapter", "--fusion=target-fusion"),
     "head-of-a-fusion-with-an-adapter": ("--head=target-fusion",),
-    "head-of-an-adapter-alone": ("--adapter",),
-    "head-of-a-fusion-alone": ("--adapter", "--head=target-fusion"),
+    "only-the-head-of-an-adapter": ("--adapter",),
+    "only-the-head-of-a-fusion": ("--adapter", "--head=target-fusion"),
     "empty-adapter": ("--adapter=",),
     "empty-fusion": ("--adapter", "--fusion="),
     "blank-adapter": ("--adapter= ",),
@@ -246,8 +247,8 @@ PAIRINGS: Mapping[str, tuple[str, ...]] = {
     "drop-many-digits": (f"--drop_layers={DIGITS}",),
     "drop-a-superscript": ("--drop_layers=²",),
     "drop-nothing-between-commas": ("--drop_layers=0,,1",),
-    "without-of-no-fusion": ("--without=first",),
-    "with-of-no-fusion": ("--with=second",),
+    "without-but-no-fusion": ("--without=first",),
+    "with-but-no-fusion": ("--with=second",),
     "without-unknown": ("--adapter", "--fusion=target-fusion", "--head=target-fusion", "--without=third"),
     "without-all": ("--adapter", "--fusion=target-fusion", "--head=target-fusion", "--without=first,second"),
     "with-unknown": ("--adapter", "--fusion=target-fusion", "--head=target-fusion", "--with=third"),
@@ -276,7 +277,7 @@ def pairings() -> Iterator[Case]:
 
 
 def archive(change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object], tail: bytes | None = None) -> Damage:
-    """Repacks ``packed.tar`` with changed members."""
+    """Repacks ``packed.tar`` with changed members, and appends ``tail``."""
 
     def damage(sandbox: Path) -> None:
         with tarfile.open(sandbox / "packed.tar") as tar:
@@ -307,7 +308,7 @@ def added(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", content
 
 
 def renamed(old: str, new: str) -> Damage:
-    """Replaces a part of all names in the archive."""
+    """Replaces a part of all member names in the archive."""
 
     def change(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         for member, _ in members:
@@ -373,7 +374,7 @@ MEMBER_NAMES = {
     "other-kind": "models/first/params/evil",
     "file-at-the-top": "evil.py",
     "config-of-the-store": ".lock",
-    "file-beside-params": "adapters/first/evil",
+    "file-next-to-params": "adapters/first/evil",
     "artefact-without-a-manifest": "adapters/third/params/evil",
     "file-too-many": "adapters/first/params/evil",
     "colon": "adapters/a:b/params/evil",
@@ -402,7 +403,7 @@ def _cut_in_the_last_member(sandbox: Path) -> None:
 
 
 def _forged_size(sandbox: Path) -> None:
-    """Writes a header that claims 8 GiB."""
+    """Adds a header that claims a file of 8 GiB."""
     member = tarfile.TarInfo("adapters/first/params/evil")
     member.size = 2**33
     contents = (sandbox / "packed.tar").read_bytes()
@@ -427,8 +428,8 @@ ARCHIVES: Mapping[str, Damage] = {
     "card-only": _only(lambda name: name == "README.md"),
     "no-members": _only(lambda name: False),
     "not-utf-8-manifest": _with_manifest(b"\xff\xfe"),
-    "garbage-behind": archive(lambda members: None, tail=b"garbage" * 1000),
-    "another-archive-behind": archive(lambda members: None, tail=bytes(20480) + b"x"),
+    "garbage-at-the-end": archive(lambda members: None, tail=b"garbage" * 1000),
+    "another-archive-at-the-end": archive(lambda members: None, tail=bytes(20480) + b"x"),
     "forged-size": _forged_size,
     **{f"cut-at-{share}": cut("packed.tar", share) for share in (0.0, 0.001, 0.01, 0.1, 0.5)},
     **{f"flipped-at-{share}": flip("packed.tar", share) for share in (0.0, 0.2, 0.4, 0.6)},
@@ -469,7 +470,7 @@ NAMES = {
     "colon": "a:b",
     "comma": "a,b",
     "space-before": " a",
-    "space-behind": "a ",
+    "space-after": "a ",
     "only-spaces": "  ",
     "line-break": "a\nb",
     "nul": "a\0b",
@@ -489,7 +490,7 @@ def names() -> Iterator[Case]:
     for name, given in NAMES.items():
         yield Case(f"names/train-{name}", (*TRAIN, f"--config.name={given!r}"))
         yield Case(f"names/task-{name}", (*TRAIN, f"--config.task.name={given!r}"))
-        if name == "nul":  # A name that no shell can pass on.
+        if name == "nul":  # A command-line argument cannot contain NUL.
             continue
         yield Case(f"names/unpack-{name}", (*UNPACK, f"--name={given}"))
         yield Case(f"names/prune-{name}", (*fused, f"--name={given}"))

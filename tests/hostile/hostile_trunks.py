@@ -1,4 +1,4 @@
-"""Hostile trunks: damaged configs, weights and tokenizers, and trunks other than the store's."""
+"""Hostile trunks: damaged configs, weights and tokenizers, and trunks that do not match the store."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -118,7 +118,7 @@ NAMES = {
 def names() -> Iterator[Case]:
     for name, trunk in NAMES.items():
         damage = (link_loop("loop"),)
-        if name != "nul":  # A name that no shell can pass on.
+        if name != "nul":  # A command-line argument cannot contain NUL.
             yield Case(f"trunk-name/predict-{name}", changed(PREDICT, f"--trunk={trunk}"), damage)
         yield Case(f"trunk-name/train-{name}", (*TRAIN, f"--config.trunk={trunk!r}"), damage)
 
@@ -273,7 +273,7 @@ def tokenizers() -> Iterator[Case]:
 def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     """Edits the tokenizer, and makes transformers use it exactly as written.
 
-    For a BertTokenizer, transformers only reads the vocabulary and derives the other parts itself.
+    For a BertTokenizer, transformers reads only the vocabulary, and ignores the other parts of the file.
     """
 
     def damage(sandbox: Path) -> None:
@@ -283,7 +283,7 @@ def as_written(change: Callable[[dict[str, Any]], object]) -> Damage:
     return damage
 
 
-# Trunks other than the one recorded for a stored adapter or an interrupted run.
+# Changes after which a trunk does not match a stored adapter or an interrupted run.
 OTHERS: Mapping[str, Damage] = {
     "vocabulary-permuted": edit_tokenizer(_permuted),
     "settings-keep-case": edit_json("trunk/tokenizer_config.json", {"do_lower_case": False}),

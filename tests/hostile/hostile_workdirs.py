@@ -70,7 +70,7 @@ def damaged_records() -> Iterator[Case]:
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):
-            # The log is opened after the run has begun.
+            # The log is opened only after the run has begun.
             yield Case(f"workdir/half-{_shown(file)}-{name}", RESUME, (damage,), begins="metrics" in file)
     for file in HALF[:2]:
         yield Case(f"workdir/half-{_shown(file)}-cut-off", RESUME, (cut(f"half/{file}", 0.5),))
@@ -80,12 +80,12 @@ def damaged_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-{name}", REPEAT, (damage, remove("run/target/result.json")))
 
 
-# The record that a fusion run writes at its start, and the record's name in earlier versions.
+# The record that a fusion run writes when it starts, and its name in earlier versions.
 RECORD, OLD_RECORD = "run.json", "fused.json"
 
 
 def _of_record(damage: Damage, old: Damage) -> Damage:
-    """Damages the record of the fusion run, in whichever format exists."""
+    """Damages the record of the fusion run, under its new or its old name."""
     return lambda sandbox: (damage if (sandbox / "run/target" / RECORD).exists() else old)(sandbox)
 
 
@@ -142,13 +142,13 @@ def changed_records() -> Iterator[Case]:
     for name, change in RESULTS.items():
         damage = edit_json("run/target/result.json", change)
         yield Case(f"workdir/run-result-{name}", REPEAT, (damage,))
-        yield Case(f"workdir/table-result-{name}", TABLE, (damage,), wanted="told")
+        yield Case(f"workdir/table-result-{name}", TABLE, (damage,), wanted="warned")
     for name, change in CONFIGS.items():
         yield Case(f"workdir/half-config-{name}", RESUME, (edit_json("half/config.json", change),))
     for name in ("train-null", "task-null", "task-list", "adapter-text", "train-deep", "seed-many-digits"):
         damage = edit_json("run/config.json", CONFIGS[name])
-        yield Case(f"workdir/table-config-{name}", TABLE, (damage,), wanted="told")
-        # A report page lists its missing inputs.
+        yield Case(f"workdir/table-config-{name}", TABLE, (damage,), wanted="warned")
+        # A report is written anyway, and lists its missing inputs.
         yield Case(f"workdir/report-config-{name}", REPORT, (damage,), wanted="clean")
     for name, store in STORES.items():
         yield Case(f"workdir/half-store-is-{name}", RESUME, (edit_json("half/store.json", {"store": store}),))
@@ -169,7 +169,7 @@ def changed_records() -> Iterator[Case]:
         yield Case(f"workdir/run-record-digest-{name}", REPEAT, (digest, remove("run/target/result.json")))
 
 
-# A run that resumes with other settings or rows.
+# Flags with which a run must not be resumed.
 SETTINGS = {
     "learning_rate": "--config.train.learning_rate=0.5",
     "batch_size": "--config.train.batch_size=8",
@@ -199,7 +199,7 @@ def changed_runs() -> Iterator[Case]:
         ("train-labels-swapped", "train", jsonl([{**row, "label": "few"} for row in rows[:1]] + rows[1:])),
         ("dev-rows-fewer", "dev", jsonl(rows[:-1])),
         ("dev-rows-of-single-texts", "dev", jsonl(single_rows())),
-        ("train-rows-gone", "train", b""),
+        ("train-rows-missing", "train", b""),
     ):
         yield Case(f"workdir/half-{name}", RESUME, (write(f"data/{split}.jsonl", contents),))
         yield Case(f"workdir/run-{name}", REPEAT, (write(f"data/{split}.jsonl", contents),))
@@ -231,7 +231,7 @@ def checkpoints() -> Iterator[Case]:
         "progress-numbers": write(f"{STEP}/progress/metadata", b'{"inputs": 3, "progress": 3}'),
         "progress-of-another-run": edit_json(f"{STEP}/progress/metadata", {"inputs.the seed": "7"}),
         "progress-best-text": edit_json(f"{STEP}/progress/metadata", {"progress.best": "high"}),
-        "progress-looks-text": edit_json(f"{STEP}/progress/metadata", {"progress.looks_since_best": "many"}),
+        "progress-evals-text": edit_json(f"{STEP}/progress/metadata", {"progress.looks_since_best": "many"}),
         **{
             f"progress-{name}": write(f"{STEP}/progress/metadata", NOT_AN_OBJECT[name])
             for name in ("null", "list", "string", "open-brace", "deep-object", "many-digits", "empty", "utf-16")
@@ -241,9 +241,9 @@ def checkpoints() -> Iterator[Case]:
         "target-is-a-file": write("half/target", b""),
     }
     for name, damage in kinds.items():
-        # An entry that is not a step is ignored, and the run starts from the beginning.
+        # A file is not a checkpoint, so the run starts from the beginning.
         wanted = "clean" if name in ("state-longer", "step-is-a-file") else "refused"
-        # A run reads its checkpoint after it has begun and has reserved its names in the store.
+        # A run reserves its names in the store before it reads its checkpoint.
         yield Case(f"checkpoint/{name}", RESUME, (damage,), wanted=wanted, begins=True)
 
 

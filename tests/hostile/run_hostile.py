@@ -1,12 +1,13 @@
-"""Runs afjax on bad input of all kinds, and counts the outcomes.
+"""Runs afjax on bad inputs of all kinds, and counts the outcomes.
 
     python tests/hostile/run_hostile.py
     python tests/hostile/run_hostile.py --only=trunk-config,manifest/predict --output=outcomes.jsonl
     PYTHONPATH=OTHER_CHECKOUT python tests/hostile/run_hostile.py --output=before.jsonl
 
-Every case runs in its own folder, which is removed afterwards. A case passes if it is refused: exit code 2 with one
-line, or a UserError in Python, and no file written or changed. Cases that may use up memory or never end run in a
-process with limits. The good inputs (good/...) must be accepted. The exit code is 1 if a case fails.
+Each case runs in a new folder, which is removed afterwards. Most bad inputs must be refused with exit code 2 and a
+one-line message, or with a UserError in Python, without writing or changing files. Good inputs (good/...) must be
+accepted. Cases that may use too much memory or hang run in a separate process with limits. The exit code is 1 if a
+case fails.
 """
 
 import argparse
@@ -37,17 +38,14 @@ SEPARATE_TIMEOUT = 60
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", default="", metavar="ID,...", help="cases whose ids start so: families, or single cases"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="one JSON object per case")
+    parser.add_argument("--only", default="", metavar="ID,...", help="run only cases whose ids start with one of these")
+    parser.add_argument("--output", type=Path, metavar="FILE.jsonl", help="output file, one JSON object per case")
     parser.add_argument("--list", action="store_true", help="print the ids and run nothing")
-    parser.add_argument("--base", type=Path, help="a folder that an earlier run with --keep_base has prepared")
-    parser.add_argument("--keep_base", type=Path, help="prepare the base there, and keep it")
+    parser.add_argument("--base", type=Path, help="base folder from an earlier run with --keep_base")
+    parser.add_argument("--keep_base", type=Path, help="prepare the base folder here, and keep it")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    words = [word for word in arguments.only.split(",") if word]
-    cases = select(words)
+    cases = select([prefix for prefix in arguments.only.split(",") if prefix])
     if not cases:
         parser.error(f"no case has an id that starts with {arguments.only}")
     if arguments.list:
@@ -72,20 +70,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if case.separate:
                     outcome = _in_a_process(case.id, base)
                 else:
-                    place = Path(folder) / "case"
-                    outcome = run_case(case, base, place)
-                    shutil.rmtree(place)
+                    case_folder = Path(folder) / "case"
+                    outcome = run_case(case, base, case_folder)
+                    shutil.rmtree(case_folder)
                 outcomes.append(outcome)
                 write(outcome)
                 if sys.stderr.isatty():
                     print(f"\r{number} of {len(cases)} {case.id[:80]:80}", end="", file=sys.stderr)
         print(f"{len(cases)} cases in {time.monotonic() - started:.0f} s\n", file=sys.stderr)
     print("\n".join(table(outcomes)))
-    return 0 if all(outcome.right for outcome in outcomes) else 1
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Counts by family, then every failed case with its outcome."""
+    """Formats the counts of outcomes by family, then all failed cases."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:
         counts[outcome.id.partition("/")[0]][outcome.outcome] += 1
@@ -96,9 +94,9 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     for family, of_family in counts.items():
         numbers = {**of_family, "cases": sum(of_family.values())}
         lines.append(f"{family:20}" + "".join(f"{numbers.get(name, 0) or '-':>{len(name) + 2}}" for name in shown))
-    wrong = [outcome for outcome in outcomes if not outcome.right]
-    lines += ["", f"Not as it should be: {len(wrong)}"]
-    for outcome in sorted(wrong, key=lambda outcome: OUTCOMES.index(outcome.outcome)):
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    lines += ["", f"Failed: {len(failed)}"]
+    for outcome in sorted(failed, key=lambda outcome: OUTCOMES.index(outcome.outcome)):
         lines.append(f"{outcome.outcome}: {outcome.id}: {' '.join(outcome.detail.split())[-240:]}")
     return lines
 
@@ -111,14 +109,14 @@ def _writer(path: Path | None) -> Iterator:
     with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
 
         def write(outcome: Outcome) -> None:
-            file.write(json.dumps({**dataclasses.asdict(outcome), "right": outcome.right}) + "\n")
+            file.write(json.dumps({**dataclasses.asdict(outcome), "passed": outcome.passed}) + "\n")
             file.flush()
 
         yield write
 
 
 def _in_a_process(name: str, base: Path) -> Outcome:
-    """Runs a case in a process with limits on memory and time."""
+    """Runs a case in a new process with limits on memory and time."""
     command = [sys.executable, __file__, f"--one={name}", f"--base={base}"]
     started = time.monotonic()
     try:
@@ -132,14 +130,14 @@ def _in_a_process(name: str, base: Path) -> Outcome:
 
 
 def _run_one(name: str, base: Path) -> int:
-    """Runs in the separate process: prints the outcome as JSON."""
+    """Runs a case in the separate process, and prints the outcome as JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESSES, MAX_ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case = next(case for case in all_cases() if case.id == name)
     with tempfile.TemporaryDirectory(prefix="afjax-hostile-") as folder:
         outcome = run_case(case, base, Path(folder) / "case", timeout=SEPARATE_TIMEOUT - 15)
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
-    # A normal exit would wait for the threads of a program that is still being compiled.
+    # A normal exit would wait for threads that are still compiling.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A fixed sample of the hostile cases, in one process. ``python tests/hostile/run_hostile.py`` runs all of them."""
+"""A fixed sample of the hostile cases, run in one process. ``python tests/hostile/run_hostile.py`` runs all cases."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from hostile_harness import run_case
 pytestmark = pytest.mark.slow
 
 BAD = sample(100)
-# Good inputs that need little compilation. The script runs all good inputs.
+# Good inputs that need little compilation.
 QUICK = ("lists", "store-", "table", "predict", "predict-single-texts", "predict-with-a-byte-order-mark", "eval-csv")
 GOOD = [case for case in good_cases() if case.id.removeprefix("good/").startswith(QUICK[:3]) or case.id[5:] in QUICK]
 
 
 @pytest.fixture(scope="module")
 def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The base folder; each case damages its own copy."""
+    """Prepares the base folder. Each case damages a copy."""
     folder = tmp_path_factory.mktemp("base")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AFJAX_CACHE", str(cache_folder))
@@ -31,7 +31,7 @@ def base(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(autouse=True)
 def _offline(training: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Misspelled trunks are not looked up on the network."""
+    """Prevents network access for misspelled names of trunks."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
@@ -39,13 +39,13 @@ def _offline(training: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_input_is_refused_in_one_line_and_writes_nothing(case: Case, base: Path, tmp_path: Path) -> None:
     outcome = run_case(case, base, tmp_path / "case")
     shutil.rmtree(tmp_path / "case")
-    assert outcome.right, f"{case.id}: {outcome.outcome}: {outcome.detail}"
+    assert outcome.passed, f"{case.id}: {outcome.outcome}: {outcome.detail}"
 
 
 @pytest.mark.parametrize("case", GOOD, ids=[case.id for case in GOOD])
 def test_good_input_is_accepted(case: Case, base: Path, tmp_path: Path) -> None:
     outcome = run_case(case, base, tmp_path / "case")
-    assert outcome.right, f"{case.id}: {outcome.outcome}: {outcome.detail}"
+    assert outcome.passed, f"{case.id}: {outcome.outcome}: {outcome.detail}"
 
 
 def test_there_are_500_bad_inputs_and_the_sample_covers_every_family() -> None:

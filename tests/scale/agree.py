@@ -1,4 +1,7 @@
-"""One of two processes that compare what each was given; what tests start: ``agree.py ADDRESS NUMBER DIGEST FAILS``."""
+"""One of two hosts that check that they have the same config. Tests run ``agree.py ADDRESS NUMBER DIGEST FAILS``.
+
+NUMBER is the process id of this host, DIGEST represents its config, and FAILS is the host on which an error is raised.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the tests of several devices and hosts share."""
+"""Fixtures for tests that need several devices or hosts."""
 
 import sys
 from pathlib import Path
@@ -10,5 +10,5 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where workers keep their compiled programs, for those that come after them."""
+    """Makes a compilation cache that all workers share, because they compile the same programs."""
     return tmp_path_factory.mktemp("compiled")

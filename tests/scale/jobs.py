@@ -1,4 +1,4 @@
-"""Starting workers: one process of eight fake devices, or two of four that form a multi-host job."""
+"""Starts workers: by default one process with eight fake devices, or a multi-host job of several processes."""
 
 import os
 import socket
@@ -15,22 +15,22 @@ from fork_server import fork_server
 
 
 class Job:
-    """Worker processes that run one command; a context, at whose end they are killed.
+    """Worker processes that run one command. At the end of a ``with`` block they are killed.
 
     Args:
       trunk: The trunk's folder.
-      folder: Where workdirs, results and logs go.
-      words: The worker's further arguments.
-      processes: How many.
-      devices: Of all of them together.
-      cache: A folder for compiled programs.
+      folder: The folder for workdirs, results and logs.
+      arguments: The worker's other command-line arguments.
+      processes: Number of processes.
+      devices: Total number of fake devices in all processes.
+      cache: The folder of the compilation cache, or None for no cache.
     """
 
     def __init__(
         self,
         trunk: Path,
         folder: Path,
-        words: Sequence[str],
+        arguments: Sequence[str],
         *,
         processes: int = 1,
         devices: int = 8,
@@ -38,20 +38,20 @@ class Job:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
-        several = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
+        multi_host = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
         self.logs = [folder / f"log{number}" for number in range(processes)]
         self.processes: list[BaseProcess] = []
         self._cats: list[subprocess.Popen[bytes]] = []
         for number, log in enumerate(self.logs):
-            own = [*several, f"--process_id={number}"] if processes > 1 else []
-            words_of_worker = [f"--trunk={trunk}", f"--folder={folder}", *words, *own]
-            # Through a pipe, as a worker's limit on the size of its files is not one on what it prints.
+            host = [*multi_host, f"--process_id={number}"] if processes > 1 else []
+            argv = [f"--trunk={trunk}", f"--folder={folder}", *arguments, *host]
+            # A worker prints to a pipe, because some tests limit the size of the files that a worker may write.
             with log.open("w") as file:
                 cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
             assert cat.stdin is not None
             self._cats.append(cat)
             with Connection(os.dup(cat.stdin.fileno()), readable=False) as output:
-                process = fork_server().Process(target=run_worker, args=(words_of_worker, flags, cache, output))
+                process = fork_server().Process(target=run_worker, args=(argv, flags, cache, output))
                 process.start()
             cat.stdin.close()
             self.processes.append(process)
@@ -63,7 +63,7 @@ class Job:
         self.kill()
 
     def wait(self, seconds: float = 600) -> list[int | None]:
-        """Returns the processes' exit codes; kills processes that take longer, so their code is ``-SIGKILL``."""
+        """Returns the exit code of each process. Processes that take longer are killed: ``-SIGKILL``."""
         end = time.monotonic() + seconds
         try:
             for process in self.processes:
@@ -79,17 +79,17 @@ class Job:
         for cat in self._cats:
             cat.wait()
 
-    def said(self) -> str:
-        """What all processes have printed, for a test that fails."""
+    def output(self) -> str:
+        """Returns the end of each process's output, to show when a test fails."""
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
 
 
-def run_worker(words: list[str], flags: str, cache: Path | None, output: Connection) -> None:
-    """Runs ``worker.py`` in this new process, which prints to ``output``."""
+def run_worker(argv: list[str], flags: str, cache: Path | None, output: Connection) -> None:
+    """Runs ``worker.py`` in this new process, and redirects stdout and stderr to ``output``."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
-    # XLA reads it when it makes its devices, which no import does.
+    # XLA reads this when it creates the devices. The imports of the fork server do not create them.
     os.environ["XLA_FLAGS"] = flags
     import jax
     import worker
@@ -97,23 +97,23 @@ def run_worker(words: list[str], flags: str, cache: Path | None, output: Connect
     if cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    sys.exit(worker.main(words))
+    sys.exit(worker.main(argv))
 
 
 def checkpoint_steps(workdir: Path) -> list[int]:
-    """The steps of the complete checkpoints of a run."""
+    """Returns the steps of a run's complete checkpoints, in ascending order."""
     folder = workdir / "checkpoints"
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
 
 
 def result(folder: Path, name: str) -> dict[str, np.ndarray]:
-    """What a worker wrote."""
+    """Reads the arrays that a worker wrote for a run."""
     with np.load(folder / f"{name}.npz") as file:
         return dict(file)
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens to."""
+    """Returns an unused port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

@@ -1,10 +1,12 @@
-"""Kills a job of two processes again and again, and looks at what is left of it. A script, as it takes minutes::
+"""Kills and resumes a job of two processes many times, and checks its checkpoints and its result.
+
+This is a script and not a test because it takes minutes::
 
     python tests/scale/kills.py --trunk=FOLDER --folder=FOLDER --moments=20 --seed=0
 
-At a random moment each process, or one of them, gets SIGTERM or SIGKILL. After SIGTERM the newest checkpoint must be
-that of the last step that was logged; after SIGKILL it may be as old as the checkpoints' interval and one that was
-being written. The run that goes on must end with the bits of one that was never stopped.
+At a random moment one or both processes get SIGTERM or SIGKILL. After SIGTERM, the newest checkpoint must be at the
+last logged step. After SIGKILL, it may be up to two intervals older, because the latest checkpoint may be incomplete.
+In the end, the resumed run's result must be bit-identical to the result of an uninterrupted run.
 """
 
 import argparse
@@ -26,10 +28,11 @@ EVERY = 10
 
 
 def last_logged(workdir: Path) -> int:
+    """Returns the last logged step, or 0. A line that is still being written does not count."""
     path = workdir / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    whole = [line for line in lines if line.endswith("}")]
-    return max((json.loads(line)["step"] for line in whole), default=0)
+    complete = [line for line in lines if line.endswith("}")]
+    return max((json.loads(line)["step"] for line in complete), default=0)
 
 
 def main() -> int:
@@ -39,18 +42,18 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1500)
-    arguments = parser.parse_args()
-    words = ["--runs=adapter:2,4,1", f"--steps={arguments.steps}", f"--checkpoint_every={EVERY}"]
-    folder, cache, name = arguments.folder, arguments.folder / "cache", "adapter-2x4x1"
+    options = parser.parse_args()
+    arguments = ["--runs=adapter:2,4,1", f"--steps={options.steps}", f"--checkpoint_every={EVERY}"]
+    folder, cache, name = options.folder, options.folder / "cache", "adapter-2x4x1"
 
-    whole = Job(arguments.trunk, folder / "whole", words, processes=2, cache=cache)
-    assert whole.wait(1200) == [0, 0], whole.said()
-    expected = result(folder / "whole", name)
+    uninterrupted = Job(options.trunk, folder / "uninterrupted", arguments, processes=2, cache=cache)
+    assert uninterrupted.wait(1200) == [0, 0], uninterrupted.output()
+    expected = result(folder / "uninterrupted", name)
 
-    random_, workdir = random.Random(arguments.seed), folder / "killed" / name
+    random_, workdir = random.Random(options.seed), folder / "killed" / name
     done = moments = 0
-    while moments < arguments.moments:
-        job = Job(arguments.trunk, folder / "killed", words, processes=2, cache=cache)
+    while moments < options.moments:
+        job = Job(options.trunk, folder / "killed", arguments, processes=2, cache=cache)
         started = last_logged(workdir)
         while last_logged(workdir) <= started and all(process.exitcode is None for process in job.processes):
             time.sleep(0.02)
@@ -62,7 +65,7 @@ def main() -> int:
         codes = job.wait(120)
         took = time.monotonic() - begin
         if codes == [0, 0]:
-            print("the run came to its end; starting another")
+            print("the run finished before it was killed")
             done += 1
             break
         moments += 1
@@ -73,18 +76,18 @@ def main() -> int:
             flush=True,
         )
         if sign == signal.SIGTERM:
-            assert codes == [75, 75], job.said()
+            assert codes == [75, 75], job.output()
             assert newest == logged, "SIGTERM lost a step"
         else:
-            assert took < 60, "a process outlived another by more than a minute"
-            # The newest may have been in the making.
-            assert newest >= logged - logged % EVERY - EVERY, "SIGKILL lost more than an interval"
+            assert took < 60, "a process ran for more than a minute after the other was killed"
+            # The latest checkpoint may have been incomplete.
+            assert newest >= logged - logged % EVERY - EVERY, "SIGKILL lost more than the latest checkpoint"
     if not done:
-        job = Job(arguments.trunk, folder / "killed", words, processes=2, cache=cache)
-        assert job.wait(1200) == [0, 0], job.said()
-    found = result(folder / "killed", name)
-    assert all(np.array_equal(expected[path], found[path]) for path in expected), "other bits"
-    print(f"{moments} moments; the same bits as the run that was never stopped")
+        job = Job(options.trunk, folder / "killed", arguments, processes=2, cache=cache)
+        assert job.wait(1200) == [0, 0], job.output()
+    resumed = result(folder / "killed", name)
+    assert all(np.array_equal(expected[path], resumed[path]) for path in expected), "the results differ"
+    print(f"killed {moments} times; the result is bit-identical to the uninterrupted run's")
     return 0
 
 

@@ -1,12 +1,11 @@
-"""Runs tests again and again, also on a busy machine, to find those that fail now and then. A script::
+"""Runs tests many times, optionally on a busy machine, to find tests that fail occasionally::
 
     python tests/scale/repeat.py --results=/tmp/results.jsonl --times=200 --busy_loops=2 -- \\
         "tests/scale/test_hosts.py::test_hosts_agree_before_anything_is_spent[given2-expected2]"
 
-Each run appends one line to the results file: its number, the tests, the busy loops, the exit code of pytest (or
-``null`` if the run took longer than ``--timeout``), the seconds it took, and what pytest printed last if it failed. The
-same command resumes: it counts the runs that the file has, and makes those that are missing. It ends with 1 if a run
-failed.
+Each run appends one line to the results file: its number, the tests, the number of busy loops, pytest's exit code (or
+``null`` if the run took longer than ``--timeout``), the seconds and, if it failed, the end of pytest's output. The same
+command resumes: the file's runs count towards ``--times``. The exit code is 1 if any run failed.
 """
 
 import argparse
@@ -23,13 +22,13 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))"
-# Characters of what pytest printed that a failed run's line keeps.
+# Number of characters of pytest's output that are recorded for a failed run.
 TAIL = 20_000
 
 
 @contextlib.contextmanager
 def busy_loops(number: int) -> Iterator[None]:
-    """Keeps so many processors busy during the block. The loops end when this process does, however it ends."""
+    """Keeps ``number`` cores busy during the block. If this process is killed, the loops end too."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
     try:
         yield
@@ -40,10 +39,10 @@ def busy_loops(number: int) -> Iterator[None]:
 
 
 def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
-    """Runs the tests once: exit code, seconds, and the end of the log if they failed."""
+    """Runs the tests once. Returns the exit code, the seconds, and the end of the output if they failed."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
-    # A group of its own, so that a run that takes too long ends with all processes that its tests started.
+    # A new session, so that after a timeout all processes that the tests started can be killed.
     process = subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -57,37 +56,37 @@ def run_once(tests: list[str], timeout: float) -> dict[str, Any]:
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    found = {"code": code, "seconds": round(time.monotonic() - begin, 1)}
-    return found if code == 0 else {**found, "log": output[-TAIL:]}
+    outcome = {"code": code, "seconds": round(time.monotonic() - begin, 1)}
+    return outcome if code == 0 else {**outcome, "log": output[-TAIL:]}
 
 
 def earlier_runs(results: Path) -> list[dict[str, Any]]:
-    """The runs that a results file has, without a line that a killed script left unfinished."""
+    """Returns the runs in a results file. An incomplete last line, from a killed script, is ignored."""
     lines = results.read_text().splitlines(keepends=True) if results.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, required=True, help="file with one JSON line per run")
-    parser.add_argument("--times", type=int, default=20, help="number of runs, those of the file included")
-    parser.add_argument("--busy_loops", type=int, default=0, help="processes that compute while the tests run")
+    parser.add_argument("--results", type=Path, required=True, help="output file, one JSON line per run")
+    parser.add_argument("--times", type=int, default=20, help="total number of runs, including the file's")
+    parser.add_argument("--busy_loops", type=int, default=0, help="number of cores to keep busy meanwhile")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a run is killed")
-    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of loops and tests")
-    parser.add_argument("tests", nargs="+", help="what pytest is to run")
+    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of tests and busy loops")
+    parser.add_argument("tests", nargs="+", help="arguments for pytest")
     arguments = parser.parse_args()
-    what = {"tests": arguments.tests, "busy_loops": arguments.busy_loops}
+    settings = {"tests": arguments.tests, "busy_loops": arguments.busy_loops}
     runs = earlier_runs(arguments.results)
-    if any({name: run[name] for name in what} != what for run in runs):
-        parser.error(f"{arguments.results} has runs of other tests or with other busy loops; give another --results.")
+    if any({name: run[name] for name in settings} != settings for run in runs):
+        parser.error(f"{arguments.results} contains runs with other tests or --busy_loops; give another --results.")
     os.nice(arguments.nice)
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     arguments.results.write_text("".join(json.dumps(run) + "\n" for run in runs))
-    # Also at SIGTERM the busy loops and the tests are ended.
+    # Without a handler, SIGTERM would end this process before it has killed the tests.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with busy_loops(arguments.busy_loops):
         for number in range(len(runs) + 1, arguments.times + 1):
-            run = {"run": number, **what, **run_once(arguments.tests, arguments.timeout)}
+            run = {"run": number, **settings, **run_once(arguments.tests, arguments.timeout)}
             runs.append(run)
             with arguments.results.open("a") as file:
                 file.write(json.dumps(run) + "\n")

@@ -1,4 +1,4 @@
-"""Where leaves and batches live, and that what is computed does not depend on it."""
+"""How leaves and batches are sharded, and that results do not depend on the mesh."""
 
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,20 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("own/adapters/drawn/top/layer/ffn/output/kernel", (8, 3072, 768), (None, "tensor", "fsdp")),
         ("bank/layers/0/ffn/down/kernel", (768, 768), ("fsdp", None)),
         ("bank/layers/ffn/up/kernel", (12, 768, 768), (None, None, "fsdp")),
-        # A name that is also a root's.
+        # The adapter's name is also the name of a root.
         ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
         ("heads/rte/output/kernel", (768, 2), ("fsdp", None)),
-        # What the mesh's axis does not divide is whole.
+        # Leaves that are not divisible by the size of the mesh axis are replicated.
         ("trunk/layers/attention/query/kernel", (12, 30, 31), (None, None, None)),
         ("step", (), ()),
     ],
 )
-def test_where_a_leaf_lives(path: str, shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
+def test_how_a_leaf_is_sharded(path: str, shape: tuple[int, ...], expected: tuple[str | None, ...]) -> None:
     assert leaf_sharding(path, shape, abstract(1, 4, 2)).spec == PartitionSpec(*expected)
 
 
-def test_a_state_lives_where_what_it_belongs_to_does() -> None:
+def test_the_optimizer_state_is_sharded_like_its_parameters() -> None:
     shape = jax.ShapeDtypeStruct((12, 768, 3072), "float32")
     trained = {"trunk": {"layers": {"ffn": {"intermediate": {"kernel": shape}}}}}
     import optax
@@ -61,7 +61,7 @@ def test_a_state_lives_where_what_it_belongs_to_does() -> None:
     assert specs == {PartitionSpec(), PartitionSpec(None, "fsdp", "tensor")}
 
 
-def test_meshes_that_do_not_fit() -> None:
+def test_meshes_and_batches_that_do_not_fit_the_devices_are_refused() -> None:
     devices = list(range(8))
     assert make_mesh(MeshConfig(fsdp=2), devices).shape == {"data": 4, "fsdp": 2, "tensor": 1}
     assert make_mesh(MeshConfig(data=2, fsdp=-1, tensor=2), devices).shape == {"data": 2, "fsdp": 2, "tensor": 2}
@@ -91,12 +91,12 @@ def test_hosts_build_their_parts_of_the_same_batches() -> None:
         lambda **part: eval_batches(data, batching, **part),
     ):
         parts = [list(make(part=slice(first, first + 4))) for first in (0, 4)]
-        for whole, *of_hosts in zip(make(), *parts, strict=True):
-            for name in whole:
+        for batch, *host_parts in zip(make(), *parts, strict=True):
+            for name in batch:
                 if name == "rows":
-                    assert all(np.array_equal(part[name], whole[name]) for part in of_hosts)
+                    assert all(np.array_equal(part[name], batch[name]) for part in host_parts)
                 else:
-                    assert np.array_equal(np.concatenate([part[name] for part in of_hosts]), whole[name])
+                    assert np.array_equal(np.concatenate([part[name] for part in host_parts]), batch[name])
 
 
 def test_the_config_has_a_mesh() -> None:
@@ -105,7 +105,7 @@ def test_the_config_has_a_mesh() -> None:
     assert config.remat == "none"
 
 
-# The most that a mesh may change of losses and parameters; sums are made in another order.
+# Relative tolerance of losses and parameters: on another mesh, sums have another order.
 TOLERANCE = 1e-5
 RUNS = {
     "adapter:1,1,1": "adapter:8,1,1",
@@ -122,21 +122,22 @@ def trained(tiny_trunk_folder: Path, compiled: Path, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("meshes")
     runs = " ".join(run for pair in RUNS.items() for run in pair)
     job = Job(tiny_trunk_folder, folder, [f"--runs={runs}", "--steps=20"], cache=compiled)
-    assert job.wait(600) == [0], job.said()
-    assert "Involuntary full rematerialization" not in job.said()
+    assert job.wait(600) == [0], job.output()
+    assert "Involuntary full rematerialization" not in job.output()
     return folder
 
 
-@pytest.mark.parametrize(("alone", "shared"), RUNS.items())
-def test_a_mesh_changes_no_result(trained: Path, alone: str, shared: str) -> None:
-    expected, found = (result(trained, run.replace(":", "-").replace(",", "x")) for run in (alone, shared))
+@pytest.mark.parametrize(("one_device", "mesh"), RUNS.items())
+def test_results_do_not_depend_on_the_mesh(trained: Path, one_device: str, mesh: str) -> None:
+    expected, actual = (result(trained, run.replace(":", "-").replace(",", "x")) for run in (one_device, mesh))
     assert len(expected["losses"]) == 20
-    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=TOLERANCE)
+    np.testing.assert_allclose(actual["losses"], expected["losses"], rtol=TOLERANCE)
     for path, leaf in expected.items():
         if path.endswith("key/bias"):
-            continue  # Attention does not depend on it: its gradient is rounding alone, which Adam makes steps of.
+            # Attention does not depend on this bias. Its gradient is only rounding error, which Adam amplifies.
+            continue
         scale = max(float(np.abs(leaf).max()), 1e-3)
-        np.testing.assert_allclose(found[path], leaf, rtol=0, atol=10 * TOLERANCE * scale, err_msg=path)
+        np.testing.assert_allclose(actual[path], leaf, rtol=0, atol=10 * TOLERANCE * scale, err_msg=path)
         if path.startswith("metrics/"):
-            # 69 dev rows, which no number of devices divides.
-            assert found[path] == leaf
+            # The 69 dev rows are not divisible by the number of devices.
+            assert actual[path] == leaf

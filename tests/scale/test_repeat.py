@@ -1,4 +1,4 @@
-"""The script that repeats tests."""
+"""Tests of ``repeat.py``."""
 
 import json
 import subprocess
@@ -12,11 +12,11 @@ SCRIPT = Path(__file__).with_name("repeat.py")
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A results file of one run, and of one that was killed while its line was written."""
+    """Writes a results file with one run and the incomplete line of a second, killed run."""
     (tmp_path / "test_now_and_then.py").write_text(
         "import pathlib\n"
         "def test_it():\n"
-        "    path = pathlib.Path(__file__).with_name('again')\n"
+        "    path = pathlib.Path(__file__).with_name('pass')\n"
         "    assert path.exists(), 'not this time'\n"
     )
     path = tmp_path / "results.jsonl"
@@ -26,24 +26,24 @@ def results(tmp_path: Path) -> Path:
 
 
 def repeat(results: Path, times: int, busy_loops: int = 1) -> subprocess.CompletedProcess[str]:
-    words = [f"--results={results}", f"--times={times}", f"--busy_loops={busy_loops}", "--", str(results.parent)]
-    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+    arguments = [f"--results={results}", f"--times={times}", f"--busy_loops={busy_loops}", "--", str(results.parent)]
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_runs_are_counted_and_resumed(results: Path) -> None:
     failed = repeat(results, times=2)
     assert failed.returncode == 1, failed.stderr
     assert failed.stdout.splitlines()[-1] == "2 runs, 1 failed ([2])."
-    (results.parent / "again").touch()
+    (results.parent / "pass").touch()
     repeat(results, times=3)
     runs = [json.loads(line) for line in results.read_text().splitlines()]
     assert [(run["run"], run["code"]) for run in runs] == [(1, 0), (2, 1), (3, 0)]
     assert ["not this time" in run.get("log", "") for run in runs] == [False, True, False]
-    # Nothing is left to do.
+    # All three runs are done.
     assert repeat(results, times=3).stdout.splitlines() == ["3 runs, 1 failed ([2])."]
 
 
-def test_results_of_another_kind_are_refused(results: Path) -> None:
+def test_results_with_other_settings_are_refused(results: Path) -> None:
     before = results.read_text()
     assert repeat(results, times=2, busy_loops=0).returncode == 2
     assert results.read_text() == before

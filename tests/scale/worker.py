@@ -1,6 +1,6 @@
-"""Trains one case on a mesh of fake devices, alone or as one of several processes; what tests start.
+"""Trains one or more cases on a mesh of fake devices, as a single process or as one host of a job. Tests start it.
 
-The result is written as ``NAME.npz``: losses, dev metrics and every trained leaf by path.
+Each case's result is written to ``NAME.npz``: losses, dev metrics and all trained leaves by path.
 """
 
 import argparse
@@ -40,7 +40,7 @@ WORDS = ("all", "most", "some", "none")
 
 
 def rows(first: int, last: int) -> Any:
-    """Whether a sentence speaks of many or of few; a number of rows that no device count divides is the caller's."""
+    """Makes the rows ``first`` to ``last - 1`` of a task: does a sentence's first word mean many or few?"""
     texts = [
         (f"{word} of the {number} and the {other}", word) for number in NUMBERS for other in NUMBERS for word in WORDS
     ]
@@ -52,9 +52,9 @@ DATA = {"train": rows(0, 160), "dev": rows(160, 229)}
 
 
 def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: Any) -> dict[str, Any]:
-    """Trains a case and gives its trained leaves and metrics."""
+    """Trains a case. Returns its trained leaves and its metrics by path."""
     if case in ("full", "multitask"):
-        # The sum of the rows' class weights is over all devices.
+        # With class weights, the loss is divided by a sum of weights over the rows of all devices.
         config = dataclasses.replace(config, class_weights={"many": 3.0}, label_smoothing=0.1)
     task, given = TaskConfig(name="quantity"), {"workdir": workdir, "config": config, **shared}
     if case == "multitask":
@@ -84,14 +84,14 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
 
 
 def deeper(trunk: Trunk) -> Trunk:
-    """The trunk's layers twice, so that a loop, in which the last one is not, has several."""
+    """Doubles the trunk's layers. A scan leaves out the last layer, so two layers would be a scan over one layer."""
     params = {**trunk.params, "layers": jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), trunk.params["layers"])}
     config = dataclasses.replace(trunk.config, num_layers=2 * trunk.config.num_layers)
     return dataclasses.replace(trunk, config=config, params=params, sha256=tree_digest(params))
 
 
 def make_sources(trunk: Any, folder: Path) -> None:
-    """Two adapters for fusion, in ``folder/store``."""
+    """Trains two adapters for the fusion case, and saves them in ``folder/store``."""
     config = TrainConfig(learning_rate=1e-2, max_steps=2, batch_size=8, max_length=12, buckets=(12,))
     for seed, name in enumerate(("first", "second")):
         adapter = dataclasses.replace(ADAPTER_PRESETS["pfeiffer"], size=4)
@@ -108,13 +108,13 @@ def make_sources(trunk: Any, folder: Path) -> None:
 
 
 def inject(fault: str, process_id: int | None) -> None:
-    """Prepares something that goes wrong on one host.
+    """Prepares a fault on one host.
 
     Args:
-      fault: ``KIND:HOST:NUMBER``, or empty for none. After its step NUMBER that host raises UserError (``refuse``) or
-        RuntimeError (``crash``), or gets a signal (``interrupt``, ``term``, ``kill``). With ``full`` its files can have
-        no more than NUMBER bytes. With ``stop`` it gets SIGTERM before it trains.
-      process_id: This host.
+      fault: ``KIND:HOST:NUMBER``, or empty for no fault. After step NUMBER the host raises UserError (``refuse``) or
+        RuntimeError (``crash``), or gets a signal (``interrupt``, ``term``, ``kill``). With ``full``, the host's files
+        cannot have more than NUMBER bytes. With ``stop``, the host gets SIGTERM before it trains.
+      process_id: The number of this host.
     """
     kind, host, number = (fault or "none:-1:0").split(":")
     if int(host) != process_id:
@@ -139,12 +139,12 @@ def inject(fault: str, process_id: int | None) -> None:
     SingleRun.extra_metrics = extra_metrics  # type: ignore[method-assign]
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trunk", required=True)
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--runs", required=True, help="CASE:DATA,FSDP,TENSOR[:scan] ...")
-    parser.add_argument("--name", default="", help="the run's own, where it goes on with another mesh")
+    parser.add_argument("--name", default="", help="the run's name, to resume it with another mesh")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--checkpoint_every", type=int, default=0)
     parser.add_argument("--prng", default="threefry2x32")
@@ -153,12 +153,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--process_id", type=int)
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--fault", default="", help="KIND:HOST:NUMBER, see inject")
-    arguments = parser.parse_args(words)
-    # A shell that starts a job in the background makes it ignore SIGINT.
+    arguments = parser.parse_args(argv)
+    # SIGINT is ignored if a shell started the tests in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    multi_host = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     try:
-        with hosts.Job(*several, explain=explain) as job, stopping_between_runs(job.leave):
+        with hosts.Job(*multi_host, explain=explain) as job, stopping_between_runs(job.leave):
             train_all(arguments)
     except PreemptionError as error:
         print(f"afjax: {error}", file=sys.stderr)
@@ -167,7 +167,7 @@ def main(words: list[str]) -> int:
 
 
 def train_all(arguments: argparse.Namespace) -> None:
-    """Trains every case, and writes its result."""
+    """Trains all cases, and writes their results."""
     trunk = load_trunk(arguments.trunk)
     if "fusion" in arguments.runs:
         make_sources(trunk, arguments.folder)
