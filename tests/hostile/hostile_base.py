@@ -68,8 +68,8 @@ def prepare(folder: Path) -> None:
         (folder / name).mkdir()
         for split in ("train", "dev", "test"):
             # Texts differ between splits, so that no row occurs twice.
-            suffix = {"train": "", "dev": " red", "test": " good"}[split]
-            changed = [{key: value + suffix if key != "label" else value for key, value in row.items()} for row in rows]
+            other = {"train": "", "dev": " red", "test": " good"}[split]
+            changed = [{key: value + other if key != "label" else value for key, value in row.items()} for row in rows]
             (folder / name / f"{split}.jsonl").write_bytes(jsonl(changed))
     (folder / "rows.jsonl").write_bytes(jsonl(pair_rows()[:4]))
     (folder / "tiny.py").write_text(CONFIG)

@@ -78,8 +78,8 @@ COMMANDS = {"train": TRAIN, "eval": EVAL, "predict": PREDICT, "resume": RESUME}
 def changed(argv: tuple[str, ...], *flags: str) -> tuple[str, ...]:
     """Replaces or adds flags of a command. ``--name`` without a value removes the flag."""
     names = {flag.partition("=")[0] for flag in flags}
-    unchanged = tuple(argument for argument in argv if argument.partition("=")[0] not in names)
-    return (*unchanged, *(flag for flag in flags if "=" in flag))
+    kept = tuple(word for word in argv if word.partition("=")[0] not in names)
+    return (*kept, *(flag for flag in flags if "=" in flag))
 
 
 # Damage. Each function returns a change to a sandbox.

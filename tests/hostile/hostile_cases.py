@@ -22,8 +22,8 @@ def all_cases() -> tuple[Case, ...]:
     """Returns all bad and good cases in a fixed order, with unique ids."""
     cases = tuple(case for module in MODULES for case in module.cases())
     ids = [case.id for case in cases]
-    duplicates = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
-    assert not duplicates, f"duplicate ids of cases: {duplicates}"
+    twice = sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
+    assert not twice, f"duplicate ids of cases: {twice}"
     return cases
 
 
@@ -54,6 +54,6 @@ def sample(count: int) -> tuple[Case, ...]:
     return tuple(chosen)
 
 
-def select(prefixes: Sequence[str]) -> tuple[Case, ...]:
-    """Returns the cases whose ids start with one of the prefixes. Without prefixes, returns all cases."""
-    return tuple(case for case in all_cases() if not prefixes or case.id.startswith(tuple(prefixes)))
+def select(words: Sequence[str]) -> tuple[Case, ...]:
+    """Returns the cases whose ids start with one of the words. Without words, returns all cases."""
+    return tuple(case for case in all_cases() if not words or case.id.startswith(tuple(words)))

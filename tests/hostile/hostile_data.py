@@ -30,7 +30,7 @@ GOOD = jsonl(pair_rows())
 ROW = b'{"text_a": "all of the two", "text_b": "some", "label": "few"}\n'
 
 # Files of rows that no command can read: complete contents, and lines that are appended to good rows.
-CONTENTS = {
+WHOLE = {
     "empty": b"",
     "blank-lines": b"\n\n\n",
     "only-spaces": b"   \n",
@@ -128,8 +128,8 @@ READS = {"train": "dev", "eval": "test", "predict": "rows"}
 
 
 def row_files() -> Iterator[Case]:
-    files = {**CONTENTS, **{name: _with(line) for name, line in APPENDED.items()}}
-    for index, (name, contents) in enumerate(files.items()):
+    everything = {**WHOLE, **{name: _with(line) for name, line in APPENDED.items()}}
+    for index, (name, contents) in enumerate(everything.items()):
         for command in ("train", "predict", *(("eval",) if index % 2 else ())):
             yield Case(f"rows/{command}-{name}", COMMANDS[command], _split(READS[command], contents))
         if not index % 2:
@@ -146,13 +146,13 @@ def row_files() -> Iterator[Case]:
             yield Case(f"rows/{command}-{name}", COMMANDS[command], damage, wanted="warned", slow=True)
     for command in ("train", "eval", "predict"):
         path = "rows.jsonl" if command == "predict" else f"data/{READS[command]}.jsonl"
-        for name, damage in replaced(path).items():
+        for name, damage in places(path).items():
             yield Case(f"rows/{command}-{name}", COMMANDS[command], (damage,))
-    second_file = (write("data/dev.csv", b"text_a,text_b,label\na,b,few\n"),)
-    yield Case("rows/train-two-files-of-one-split", TRAIN, second_file)
+    twice = (write("data/dev.csv", b"text_a,text_b,label\na,b,few\n"),)
+    yield Case("rows/train-two-files-of-one-split", TRAIN, twice)
 
 
-def replaced(path: str) -> dict[str, Damage]:
+def places(path: str) -> dict[str, Damage]:
     """Removes a file, or replaces it by an entry of another kind."""
     return {
         "missing": remove(path),
@@ -199,8 +199,8 @@ TSV = {
 
 
 def tables() -> Iterator[Case]:
-    for ending, separator, specific in (("csv", ",", CSV), ("tsv", "\t", TSV)):
-        contents = {name: text.format(separator).encode() for name, text in TABLES.items()} | specific
+    for ending, separator, own in (("csv", ",", CSV), ("tsv", "\t", TSV)):
+        contents = {name: text.format(separator).encode() for name, text in TABLES.items()} | own
         for index, (name, table) in enumerate(contents.items()):
             command = ("train", "eval")[index % 2]
             wanted: Wanted = "clean" if name in ("huge-field", "text-after-a-quote") else "refused"
@@ -339,7 +339,7 @@ def label_files() -> Iterator[Case]:
         if index % 3 == 0:
             yield Case(f"labels-file/eval-{name}", EVAL, damage)
     for name in ("folder", "link-to-itself"):
-        damage = (replaced("data/labels.json")[name],)
+        damage = (places("data/labels.json")[name],)
         # A folder may be treated as a missing file.
         yield Case(f"labels-file/train-{name}", TRAIN, damage, wanted="refused" if "link" in name else "clean")
 

@@ -63,29 +63,29 @@ class _TimeoutError(BaseException):
     """The timeout of a case. It is not an ``Exception``, so that afjax's handlers do not catch it."""
 
 
-def run_case(case: Case, base: Path, folder: Path, *, timeout: float = TIMEOUT) -> Outcome:
+def run_case(case: Case, base: Path, place: Path, *, timeout: float = TIMEOUT) -> Outcome:
     """Runs a case in this process.
 
     Args:
       case: The case.
       base: The folder filled by ``hostile_base.prepare``.
-      folder: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
+      place: An empty folder. The sandbox is two levels below it, so that paths out of the sandbox stay within it.
       timeout: Limit in seconds. Only Python code is interrupted.
     """
-    sandbox, temporary = folder / "outer" / "sandbox", folder / "temporary"
+    sandbox, temporary = place / "outer" / "sandbox", place / "temporary"
     sandbox.mkdir(parents=True)
     for part in base.iterdir():
         if case.needs(part.name):
             (shutil.copytree if part.is_dir() else shutil.copy2)(part, sandbox / part.name)
     temporary.mkdir()
-    (folder / "outer" / "victim").mkdir()
-    (folder / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
+    (place / "outer" / "victim").mkdir()
+    (place / "outer" / "victim" / "letter.txt").write_text("not afjax's\n")
     try:
         for damage in case.damage:
             damage(sandbox)
     except (OSError, ValueError, KeyError) as error:  # Another version of afjax may not write the file.
         return Outcome(case.id, "impossible", f"the damage cannot be done: {type(error).__name__}: {error}", 0.0)
-    before = _snapshot(folder)
+    before = _snapshot(place)
     started = time.monotonic()
     output = io.StringIO()
     code: int | None = 0
@@ -115,7 +115,7 @@ def run_case(case: Case, base: Path, folder: Path, *, timeout: float = TIMEOUT) 
             else:
                 kind, error = "traceback", _last_lines(raised)
     seconds = time.monotonic() - started
-    changes = _changes(before, _snapshot(folder)) + _strays()
+    changes = _changes(before, _snapshot(place)) + _strays()
     text = output.getvalue() + "".join(f"Warning: {each.message}\n" for each in caught if each.category is UserWarning)
     if case.call:
         text += error
@@ -148,10 +148,10 @@ def _judge(case: Case, kind: str, code: int | None, text: str, error: str, chang
             return "warned", text[-400:]
         return "accepted", text[-300:] + shown
     lines = text.rstrip("\n").split("\n")
-    has_message = (
+    says = (
         bool(error) if case.call else bool(re.match(r"afjax(: | .*: error: )", lines[-1])) or case.argv[1] == "verify"
     )
-    if code != 2 or not has_message:
+    if code != 2 or not says:
         return "traceback", f"exit code {code} with: {text[-400:]}" + shown
     if case.wanted == "accepted":
         return "traceback", f"refused, though the input is good: {lines[-1]}"
@@ -165,8 +165,8 @@ def _last_lines(error: BaseException) -> str:
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}afjax{os.sep}" in frame.filename
     ]
-    frame = f"{frames[-1].filename.rpartition('/afjax/')[2]}:{frames[-1].lineno}" if frames else "outside of afjax"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{frame}]"
+    place = f"{frames[-1].filename.rpartition('/afjax/')[2]}:{frames[-1].lineno}" if frames else "outside of afjax"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} [{place}]"
 
 
 # Changed files
@@ -177,19 +177,19 @@ Snapshot = dict[str, tuple[int, ...]]
 
 def _snapshot(folder: Path) -> Snapshot:
     """Returns kind, size, time and inode of all files in a folder, and the kind of its folders."""
-    snapshot: Snapshot = {}
+    found: Snapshot = {}
     pending = [str(folder)]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
-                status = entry.stat(follow_symlinks=False)
+                about = entry.stat(follow_symlinks=False)
                 name = os.path.relpath(entry.path, folder)
                 if entry.is_dir(follow_symlinks=False):
-                    snapshot[name] = (status.st_mode,)
+                    found[name] = (about.st_mode,)
                     pending.append(entry.path)
                 else:
-                    snapshot[name] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, status.st_rdev)
-    return snapshot
+                    found[name] = (about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino, about.st_rdev)
+    return found
 
 
 def _changes(before: Snapshot, after: Snapshot) -> list[str]:

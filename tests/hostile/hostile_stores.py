@@ -156,7 +156,7 @@ SEALED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 # Changes that do not affect predictions: a default value is missing, or the setting is not used for predictions.
-HARMLESS = (
+CHANGES_NOTHING = (
     "config-kind-missing",
     "config-empty",
     "fusion-config-subset-huge",
@@ -169,7 +169,7 @@ def sealed_manifests() -> Iterator[Case]:
         argv = FUSED if name.startswith("fusion-") else PREDICT
         damage = edit_json(f"{folder}/manifest.json", change, seal=True)
         huge = name in ("config-size-huge", "head-outputs-huge", "head-max_length-huge")
-        wanted = "clean" if name in HARMLESS else "refused"
+        wanted = "clean" if name in CHANGES_NOTHING else "refused"
         yield Case(f"sealed-manifest/{name}", argv, (damage,), separate=huge, wanted=wanted)
 
 
@@ -188,7 +188,7 @@ def of_data(folder: str, damage: Callable[[str], Damage]) -> Damage:
 
 
 def arrays() -> Iterator[Case]:
-    for artefact, folder, argv in (
+    for place, folder, argv in (
         ("adapter", f"{ADAPTER}/params", PREDICT),
         ("head", f"{HEAD}/params", PREDICT),
         ("fusion", f"{FUSION}/params", FUSED),
@@ -212,7 +212,7 @@ def arrays() -> Iterator[Case]:
             "data-links-to-itself": of_data(folder, link_loop),
         }
         for name, damage in kinds.items():
-            yield Case(f"arrays/{artefact}-{name}", argv, (damage,))
+            yield Case(f"arrays/{place}-{name}", argv, (damage,))
     yield Case("arrays/verify-data-flipped", VERIFY, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
     yield Case("arrays/pack-data-flipped", PACK, (of_data(ADAPTER, lambda path: flip(path, 0.6)),))
 

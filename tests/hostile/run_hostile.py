@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep_base", type=Path, help="prepare the base folder here, and keep it")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    cases = select([prefix for prefix in arguments.only.split(",") if prefix])
+    words = [word for word in arguments.only.split(",") if word]
+    cases = select(words)
     if not cases:
         parser.error(f"no case has an id that starts with {arguments.only}")
     if arguments.list:
@@ -70,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if case.separate:
                     outcome = _in_a_process(case.id, base)
                 else:
-                    case_folder = Path(folder) / "case"
-                    outcome = run_case(case, base, case_folder)
-                    shutil.rmtree(case_folder)
+                    place = Path(folder) / "case"
+                    outcome = run_case(case, base, place)
+                    shutil.rmtree(place)
                 outcomes.append(outcome)
                 write(outcome)
                 if sys.stderr.isatty():
@@ -94,9 +95,9 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     for family, of_family in counts.items():
         numbers = {**of_family, "cases": sum(of_family.values())}
         lines.append(f"{family:20}" + "".join(f"{numbers.get(name, 0) or '-':>{len(name) + 2}}" for name in shown))
-    failed = [outcome for outcome in outcomes if not outcome.passed]
-    lines += ["", f"Failed: {len(failed)}"]
-    for outcome in sorted(failed, key=lambda outcome: OUTCOMES.index(outcome.outcome)):
+    wrong = [outcome for outcome in outcomes if not outcome.passed]
+    lines += ["", f"Failed: {len(wrong)}"]
+    for outcome in sorted(wrong, key=lambda outcome: OUTCOMES.index(outcome.outcome)):
         lines.append(f"{outcome.outcome}: {outcome.id}: {' '.join(outcome.detail.split())[-240:]}")
     return lines
 
