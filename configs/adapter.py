@@ -4,10 +4,10 @@ afjax train --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte
 afjax sweep --config=configs/adapter.py:task=rte,data=DATA --workdir=runs/st-rte-sweep --seeds=0,1,2
 
 DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The adapter
-is stored under its task's name, where configs/fusion.py looks for it. Do one such run for each task to fuse. The sweep
-is over the paper's reduction factors. A run makes at most 30 passes over the train split.
+is stored under its task's name, where configs/fusion.py looks for it. Train one adapter for each task to fuse. The
+sweep has the paper's reduction factors. A run makes at most 30 passes over the train split.
 
-This is table 3 of the paper, dev accuracy with reduction factors 2, 16 and 64 (16 is also column ST-A of its table 1):
+The paper's table 3, dev accuracy with reduction factors 2, 16 and 64 (16 is also column ST-A of its table 1):
 
       MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
  2   84.60  90.57  92.66  94.20    94.44     76.83  77.14  86.13  87.50  70.68  87.85
@@ -40,7 +40,7 @@ def get_config(
     config.train = {
         "learning_rate": learning_rate,
         "epochs": epochs,
-        # The paper does not state the rest.
+        # The paper does not state the following settings.
         "warmup": 0.0,
         "batch_size": 32,
         "max_length": max_length,

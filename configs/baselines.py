@@ -5,9 +5,10 @@ afjax train --config=configs/baselines.py:method=top_k,top_k=3,task=rte,data=DAT
 afjax train --config=configs/baselines.py:method=houlsby,size=64,task=rte,data=DATA/rte --workdir=runs/rte-houlsby
 afjax train --config=configs/baselines.py:method=pfeiffer,factor=16,task=rte,data=DATA/rte --workdir=runs/rte-pfeiffer
 
-Houlsby 2019, section 3.4 and figure 4: adapters of every size, only the top layers, and only the LayerNorms, on MNLI
-and CoLA with BERT-base, each with the learning rates of section 3.2. (Their dev accuracies on MNLI: 83.7 with size 64,
-about 2 M trained parameters; 77.8 with the top layer, about 9 M; 84.4 with all layers.) For CoLA, metric=matthews.
+The sweeps of Houlsby 2019, section 3.4 and figure 4, train adapters of all sizes, only the top layers, and only the
+LayerNorms. The paper uses MNLI and CoLA (metric=matthews) with BERT-base, and the learning rates of section 3.2. Its
+dev accuracies on MNLI are 83.7 with size 64 (about 2 M trained parameters), 77.8 with the top layer (about 9 M) and
+84.4 with all layers.
 
 afjax sweep --config=configs/baselines.py:method=houlsby,task=mnli,data=DATA/mnli --workdir=runs/mnli-sizes \\
     --grid.adapter.size=1,2,4,8,16,32,64,128,256,512 --seeds=0,1,2
@@ -15,7 +16,7 @@ afjax sweep --config=configs/baselines.py:method=top_k,task=mnli,data=DATA/mnli 
     --grid.top_k=1,2,3,4,5,6,7,8,9,10,11,12 --seeds=0,1,2
 afjax sweep --config=configs/baselines.py:method=layernorm,task=mnli,data=DATA/mnli --workdir=runs/mnli-norms
 
-AdapterFusion, table 1: dev accuracy on BERT-base of head, full and houlsby; for pfeiffer see configs/adapter.py.
+AdapterFusion's table 1, dev accuracy with BERT-base; for pfeiffer see configs/adapter.py:
 
             MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 head       54.59  76.79  85.17  85.05    85.30     70.61  63.07  71.91  76.30  61.37  68.93
@@ -53,7 +54,11 @@ def get_config(
     max_length: int = 128,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """factor (2, 8, 16, 64) is for pfeiffer, size (2 to 256) for houlsby, top_k for top_k. 0 is the method's value."""
+    """Returns the config of a method.
+
+    factor (2, 8, 16 or 64) is used by pfeiffer, size (2 to 256) by houlsby, and top_k by top_k. A learning rate or
+    number of epochs of 0 selects the method's default.
+    """
     if method not in METHODS:
         raise ValueError(f"method is {method}, not one of {', '.join(METHODS)}")
     partition, preset, own_rate, own_epochs = METHODS[method]
@@ -62,7 +67,7 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-{method}"
-    # A benchmark's task is found by its name in the folder of the downloads. Its kind and metric are known.
+    # With data_dir, the task is a benchmark's, found by its name. Its kind and metric are known.
     own = {"source": data, "kind": kind, "metric": metric}
     config.task = {"name": task, **({"data_dir": data_dir} if data_dir else own)}
     config.partition = partition
@@ -77,12 +82,12 @@ def get_config(
         "batch_size": 32,
         "max_length": max_length,
         "warmup": 0.1,
-        # The best evaluation on dev is kept. A run stops after three evaluations without an improvement.
+        # The run stops after three evaluations without an improvement. The best evaluation is kept.
         "patience": 3,
     }
     return config
 
 
 def get_sweep() -> dict:
-    """Houlsby's learning rates for every method; sizes, factors and layers are added on the command line."""
+    """Returns Houlsby's learning rates, for all methods. Add sizes, factors or layers on the command line."""
     return {"train.learning_rate": [3e-5, 3e-4, 3e-3]}

@@ -5,8 +5,8 @@ afjax train --config=configs/fusion.py:target=mine,source=mine.csv,sources=rte+c
 
 The second command fuses adapters from the store, so it only needs the target's data.
 
-This is column "F. w/ ST-A" of table 1 of the paper, dev accuracy on BERT-base, of fusions of 16 tasks' adapters (five
-of them are multiple choice); for the single-task adapters see configs/adapter.py:
+The paper's table 1, column "F. w/ ST-A": dev accuracy with BERT-base of fusions of 16 tasks' adapters. Five of the
+tasks are multiple choice and not shown. For the adapters of single tasks see configs/adapter.py.
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 84.28  90.71  92.20  93.82    94.04     77.65  76.25  90.29  87.28  76.82  92.14
@@ -14,8 +14,8 @@ of them are multiple choice); for the single-task adapters see configs/adapter.p
 
 import ml_collections
 
-# Passes over each source's train split; the pass with the best dev score is kept. The learning
-# rates were chosen on dev for minilm; the epochs were limited by two CPU cores (docs/results.md).
+# Passes over each source's train split. The pass with the best dev score is kept. The learning rates were chosen on dev
+# with minilm. The numbers of epochs were limited by the time on two CPU cores (docs/results.md).
 SOURCE_EPOCHS = {
     "cb": 15.0,
     "rte": 5.0,
@@ -26,7 +26,7 @@ SOURCE_EPOCHS = {
     "boolq": 2.0,
     "qqp": 1.0,
 }
-# Passes over the target's train split; three for other targets.
+# Passes over the target's train split. For other targets there are three.
 TARGET_EPOCHS = {"cb": 6.0, "rte": 2.0}
 
 
@@ -37,7 +37,10 @@ def get_config(
     sources: str = "+".join(SOURCE_EPOCHS),
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """source is the target's data source, if it is not in data. sources are the adapters to fuse."""
+    """Returns the config of a fusion.
+
+    source is the target's data source, if the target is not in data. sources are the adapters to fuse.
+    """
     config = ml_collections.ConfigDict()
     config.recipe = "fusion"
     config.trunk = "minilm"

@@ -1,10 +1,12 @@
-"""AdapterFusion of the MT-A adapters that configs/mt_adapter.py stored, on the trunk trained with them.
+"""AdapterFusion of the adapters that configs/mt_adapter.py trained (MT-A), on the trunk that was trained with them.
 
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-At most 10 passes over the target's train split (AdapterFusion, section 4.1). This is column "F. w/ MT-A" of table 1 of
-the paper, dev accuracy on BERT-base, of fusions of all 16 tasks' adapters (five of them are multiple choice):
+A run makes at most 10 passes over the target's train split (AdapterFusion, section 4.1).
+
+The paper's table 1, column "F. w/ MT-A": dev accuracy with BERT-base of fusions of all 16 tasks' adapters. Five of the
+tasks are multiple choice and not shown.
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 83.05  90.58  93.00  92.66    94.79     76.08  79.18  84.68  90.43  79.96  89.81

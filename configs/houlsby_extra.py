@@ -4,21 +4,23 @@ afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,text=mess
 afjax train --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k,top_k=3 --workdir=runs/spam-top
 afjax train --config=configs/houlsby_extra.py:task=sms_spam,data_dir=DATA --workdir=runs/sms-spam
 
-DATA/spam is a folder with train and dev, as .csv, .tsv or .jsonl. text and label name its columns, if they have other
-names than these. With data_dir the task is one of the paper's 17, by its name (afjax data list), in the files that its
-authors published; 80 % of the rows are train, 10 % dev and 10 % test, by a hash of their text. The paper's grids, with
-the same learning rates and epochs for every method:
+DATA/spam is a folder with train and dev, as .csv, .tsv or .jsonl. If its columns are not called text and label, give
+their names as text=... and label=... With data_dir, the task is one of the paper's 17 tasks (afjax data list), in the
+files that its authors published. A hash of the text then assigns 80 % of the rows to train, 10 % to dev and 10 % to
+test.
+
+The paper's grids have the same learning rates and epochs for all methods:
 
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam --workdir=runs/spam-sweep --seeds=0,1,2
 afjax sweep --config=configs/houlsby_extra.py:task=spam,data=DATA/spam,method=top_k --workdir=runs/spam-top-sweep \\
     --grid.adapter.size=64 --grid.top_k=1,2,3,5,7,9,11,12
 
-(top_k and full ignore the size; a single value keeps it from being swept.) The first grid is 72 runs per seed, the
-second 96.
-The paper chose the epochs of each task by hand, from learning curves (its table 4), rather than on the grid.
+The first grid has 72 runs per seed, the second 96. top_k and full ignore the size, so it gets only one value in the
+second grid. The paper chose the epochs of each task by hand, from learning curves (its table 4), rather than by the
+grid.
 
-This is table 2 of the paper, test accuracy: a mean over 17 tasks of 73.3 with adapters, 73.7 with full fine-tuning and
-74.0 with the top layers; on SMS spam 95.1, 99.3 and 99.3.
+The paper's table 2, test accuracy: the mean over 17 tasks is 73.3 with adapters, 73.7 with full fine-tuning and 74.0
+with the top layers. On SMS spam it is 95.1, 99.3 and 99.3.
 """
 
 import ml_collections
@@ -71,7 +73,7 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """The paper's grid for adapters."""
+    """Returns the paper's grid for adapters."""
     return {
         "train.learning_rate": [1e-5, 3e-5, 1e-4, 3e-3],
         "train.epochs": [20.0, 50.0, 100.0],

@@ -4,13 +4,13 @@ afjax train --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/
 afjax sweep --config=configs/houlsby_glue.py:task=mrpc,data=DATA --workdir=runs/houlsby-sweep --seeds=0,1,2,3,4
 
 DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The sweep
-is the paper's: 18 settings by 5 seeds, 90 runs per task; the best on dev counts. (The paper's runs had four Cloud TPUs
-each.)
+is the paper's: 18 settings with 5 seeds, so 90 runs per task. The run with the best dev score counts. (Each of the
+paper's runs used four Cloud TPUs.)
 
-This is table 1 of the paper, scored on GLUE's test sets by its server: with each task's best size CoLA 59.5, SST 94.0,
-MRPC 89.5, STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5, mean 80.0; with size 64
-throughout a mean of 79.6; full fine-tuning 80.4. The authors' code states 85.78 (accuracy, plus or minus 2) as MRPC's
-dev score with a learning rate of 3e-4, 5 epochs and size 64, on BERT-base.
+The paper's table 1, scores on GLUE's test sets from its server. With each task's best size: CoLA 59.5, SST 94.0, MRPC
+89.5, STS-B 86.9, QQP 71.8, MNLI 84.9 and 85.1 (mismatched), QNLI 90.7, RTE 71.5; mean 80.0. With size 64 for all tasks
+the mean is 79.6, and with full fine-tuning 80.4. For BERT-base, the authors' code states a dev accuracy of 85.78 (plus
+or minus 2) on MRPC, with a learning rate of 3e-4, 5 epochs and size 64.
 """
 
 import ml_collections
@@ -46,7 +46,7 @@ def get_config(
     config.task = {"name": task, "data_dir": data, **TASKS.get(task, {})}
     config.partition = "adapter"
     config.adapter = {"preset": "houlsby", "size": size}
-    # The pooler is used and stays frozen. For a trunk without one: --config.head.pooler=head.
+    # The trunk's pooler is used and stays frozen. For a trunk without a pooler: --config.head.pooler=head.
     config.head = {"pooling": "first", "pooler": "trunk"}
     config.train = {
         "learning_rate": learning_rate,
@@ -63,7 +63,7 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """The paper's grid."""
+    """Returns the paper's grid."""
     return {
         "train.learning_rate": [3e-5, 3e-4, 3e-3],
         "train.epochs": [3.0, 20.0],

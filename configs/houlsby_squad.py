@@ -5,13 +5,13 @@ afjax train --config=configs/houlsby_squad.py:data=DATA,method=full --workdir=ru
 afjax train --config=configs/houlsby_squad.py:data=DATA,task=squad_v2 --workdir=runs/squad-v2
 afjax sweep --config=configs/houlsby_squad.py:data=DATA --workdir=runs/squad-sizes --grid.adapter.size=2,8,64,256
 
-DATA holds the folder squad with train-v1.1.json and dev-v1.1.json (squad_v2: train-v2.0.json and dev-v2.0.json).
-Windows are BERT's: 384 tokens, one every 128, questions of at most 64, answers of at most 30. An epoch is about 2,800
-steps of 32 windows.
+DATA contains the folder squad with train-v1.1.json and dev-v1.1.json (for squad_v2: train-v2.0.json and dev-v2.0.json).
+Windows are BERT's: 384 tokens with a stride of 128, questions of at most 64 tokens, and answers of at most 30. An epoch
+has about 2,800 steps of 32 windows.
 
-The paper's figure 5: F1 on dev 90.4 with adapters of size 64, 89.9 with size 2, 90.7 with full fine-tuning. Its
-learning rates and epochs are not known to us. Those below are BERT's for full fine-tuning, and the same as in
-configs/houlsby_glue.py for adapters.
+The paper's figure 5: F1 on dev is 90.4 with adapters of size 64, 89.9 with size 2, and 90.7 with full fine-tuning. We
+do not know its learning rates and epochs. For full fine-tuning we use BERT's, and for adapters the same as in
+configs/houlsby_glue.py.
 """
 
 import ml_collections
@@ -32,7 +32,7 @@ def get_config(
     train_rows: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """A learning rate or epochs of 0 selects the method's default."""
+    """Returns the config of a method. A learning rate or number of epochs of 0 selects the method's default."""
     own_rate, own_epochs = METHODS[method]
     config = ml_collections.ConfigDict()
     config.recipe = "single"
@@ -58,5 +58,5 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """Sizes of the paper's figure 5, and learning rates to choose from."""
+    """Returns the sizes of the paper's figure 5, and learning rates to choose from."""
     return {"train.learning_rate": [1e-4, 3e-4, 1e-3], "adapter.size": [2, 8, 64, 256]}

@@ -1,4 +1,4 @@
-"""AdapterFusion's table 1, scaled down for two CPU cores: eight tasks, every method, minilm, few rows of large tasks.
+"""AdapterFusion's table 1, scaled down for two CPU cores: eight tasks, all methods, minilm, parts of the large tasks.
 
 afjax train --config=configs/minilm_table.py:method=adapter,task=rte,data=DATA,seed=0 \\
     --workdir=runs/0/rte-adapter --store=runs/0/store
@@ -15,14 +15,14 @@ trained first. The results are in docs/findings.md.
 import ml_collections
 
 TASKS = ("mnli", "qqp", "sst2", "sick", "scitail", "mrpc", "rte", "cb")
-# Number of train rows to use, evenly spaced. mnli uses all its rows, because other tasks profit from it.
+# Maximum number of train rows, evenly spaced. mnli uses all its rows, because other tasks profit from it.
 ROWS = 2500
-# Passes over the train split. cb has a tenth of the others' rows.
+# Passes over the train split. cb has more, because it has only a tenth of the rows.
 EPOCHS = {"head": 2.0, "adapter": 3.0, "houlsby": 3.0, "layernorm": 3.0, "top_k": 3.0, "full": 3.0}
 EPOCHS |= {"mt": 2.0, "fusion": 2.0, "fusion_mt": 2.0}
 EPOCHS_OF_CB = {"head": 8.0, "adapter": 10.0, "houlsby": 10.0, "layernorm": 10.0, "top_k": 8.0, "full": 8.0}
 EPOCHS_OF_CB |= {"fusion": 6.0, "fusion_mt": 6.0}
-# Learning rates of the methods that train the trunk; 1e-3 for the others.
+# Learning rates of the methods that train the trunk. The other methods use 1e-3.
 TRUNK_LEARNING_RATES = {"full": 1e-4, "top_k": 1e-4, "mt": 1e-4}
 # One pass over the rows of all tasks, including mnli's 8468.
 MULTI_TASK_STEPS = 728
@@ -37,7 +37,10 @@ def get_config(
     top_k: int = 0,
     seed: int = 0,
 ) -> ml_collections.ConfigDict:
-    """size is for houlsby. top_k is the number of trained upper layers. fusion_mt takes the trunk that mt saved."""
+    """Returns the config of a method on a task.
+
+    size is used by houlsby. top_k is the number of trained upper layers. fusion_mt needs the trunk that mt saved.
+    """
     if method not in EPOCHS:
         raise ValueError(f"method is {method}, not one of {', '.join(EPOCHS)}")
 
@@ -51,7 +54,7 @@ def get_config(
             "batch_size": 32,
             "max_length": 128,
             "warmup": 0.1,
-            # dev is evaluated after each pass, and the best result is kept. There is no early stopping.
+            # No early stopping. Dev is evaluated after each pass, and the best pass is kept.
             "patience": 0,
         }
 

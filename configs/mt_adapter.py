@@ -4,11 +4,11 @@ afjax train --config=configs/mt_adapter.py:data=DATA,tasks=mnli+qqp+rte --workdi
 afjax train --config=configs/fusion_mt.py:data=DATA,target=rte,tasks=mnli+qqp+rte,trunk=runs/mt/trunk \\
     --workdir=runs/fusion-mt-rte --store=runs/mt/store
 
-The adapters in the store belong to the trunk that is trained with them, runs/mt/trunk; the second command fuses them
-on it. With adapter=pals or low_rank the modules are from Stickland & Murray 2019, whose settings and modules the paper
-uses: adapter=pals,epochs=25 (25 epochs of 2400 steps of 32 rows, on all 16 tasks at once).
+The first command also trains the trunk, and saves it as runs/mt/trunk. The second command fuses the adapters on that
+trunk. adapter=pals and adapter=low_rank select the modules of Stickland & Murray 2019. AdapterFusion uses their modules
+and settings: adapter=pals,epochs=25 is 25 epochs of 2400 steps of 32 rows, on all 16 tasks together.
 
-This is column MT-A of table 1 of the paper, dev accuracy on BERT-base (five of its tasks are multiple choice):
+The paper's table 1, column MT-A: dev accuracy with BERT-base. Five of the tasks are multiple choice and not shown.
 
  MNLI    QQP    SST   IMDB  SciTail  Argument  BoolQ   MRPC   SICK    RTE     CB
 82.49  89.47  92.27  92.56    94.53     75.70  78.76  81.86  88.61  77.61  89.09

@@ -3,17 +3,17 @@
 afjax train --config=configs/pals_glue.py:method=pals,data=DATA --workdir=runs/pals --store=runs/store
 afjax train --config=configs/pals_glue.py:method=shared,tasks=rte+mrpc,data=DATA --workdir=runs/shared
 
-The paper's settings on BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in all. DATA is the folder of the
-tasks: the benchmarks' downloads, or one folder per task. For other trunks and shorter runs, set the learning rate. The
-authors' code clips each tensor's gradient separately, as --config.train.clip_by=tensor does.
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task. The settings are the paper's for
+BERT-base: 25 epochs of 2400 steps of 32 rows, 60 000 steps in total. For other trunks and shorter runs, set the
+learning rate. The authors' code clips each tensor's gradient separately, like --config.train.clip_by=tensor.
 
-The paper's average GLUE scores on BERT-base, test sets: 79.6 with one model per task; 79.9 shared; 79.6 top_attention;
-80.4 pals. On the dev sets pals reach 81.7 with annealed sampling.
+The paper's mean scores on GLUE's test sets with BERT-base: 79.6 with one model per task, 79.9 for shared, 79.6 for
+top_attention, and 80.4 for pals. On the dev sets, pals reaches 81.7 with annealed sampling.
 """
 
 import ml_collections
 
-# STS-B's labels, 0 to 5, are learnt divided by 5.
+# STS-B's labels are from 0 to 5. For training they are divided by 5.
 TASKS = {
     "cola": {"metric": "matthews"},
     "sst2": {},
@@ -25,7 +25,7 @@ TASKS = {
     "rte": {},
 }
 
-# The paper's modules. Sizes are for BERT-base; size=... and layers are arguments or overrides.
+# The paper's modules, with the sizes for BERT-base. Override them with --config.adapter.size=... and so on.
 METHODS = ("shared", "pals", "pals_unshared", "low_rank", "projected_ffn", "lhuc", "top_attention", "top_ffn")
 METHODS += ("top_ffn_2", "top_layer", "pfeiffer")
 
@@ -49,11 +49,10 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = method
-    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train and dev (and
-    # labels.json). A task that is not from a benchmark is a classification task,
-    # scored by accuracy.
+    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train, dev and perhaps
+    # labels.json. Tasks that are not from a benchmark are classification tasks, scored by accuracy.
     config.tasks = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
-    # In "shared", only the output layer is task-specific. Every method uses the trunk's pooler.
+    # With "shared", only the output layers are task-specific. All methods use the trunk's pooler.
     config.partition = "full" if method == "shared" else "adapter+trunk"
     config.adapter = {"preset": "pals" if method == "shared" else method}
     config.head = {"pooling": "first", "pooler": "trunk", "dropout": 0.1}

@@ -3,17 +3,17 @@
 afjax train --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-one
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search
 
-DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The whole
-grid is 1152 runs per seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) show it in three steps, each with the
-best setting of the previous one: (a) positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a), with all
-other settings at their final values, is 3 runs:
+DATA is the folder of the tasks: the benchmarks' downloads, or one folder per task, each with train and dev. The full
+grid has 1152 runs per seed. The paper's figures 7 to 9 (SST-2, Argument and CSQA) show it in three steps, each with the
+best setting of the previous step: (a) positions, (b) the pretrained LayerNorm, (c) new LayerNorms. Step (a) with the
+final values of all other settings has 3 runs:
 
 afjax sweep --config=configs/pfeiffer_search.py:task=sst2,data=DATA --workdir=runs/search-a \\
     --grid.adapter.pretrained_layer_norm=both --grid.adapter.new_layer_norm=none \\
     --grid.adapter.residual_from=sublayer --grid.adapter.reduction_factor=16 --grid.adapter.activation=relu
 
-The same setting was best on all three tasks, and is the default here: one adapter after the feed-forward layer, the
-pretrained LayerNorm before and after it, and no new LayerNorm.
+The same setting was best on all three tasks. It is afjax's default: one adapter after the feed-forward layer, the
+pretrained LayerNorm before and after the adapter, and no new LayerNorm.
 """
 
 import ml_collections
@@ -49,7 +49,7 @@ def get_config(
 
 
 def get_sweep() -> dict:
-    """The paper's components, factors and activations.
+    """Returns the paper's grid: positions, LayerNorms, residuals, reduction factors and activations.
 
     residual_from="sum" is left out, because it needs the pretrained LayerNorm before the adapter, and every
     combination in a sweep's grid must be a valid adapter. Add it with

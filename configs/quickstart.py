@@ -1,9 +1,9 @@
-"""Both stages on built-in tasks: an adapter for each of two sources, then their fusion for a target of 200 rows.
+"""Both stages on built-in tasks: adapters for two source tasks, and their fusion for a target task with 200 rows.
 
 afjax train --config=configs/quickstart.py --workdir=runs/quickstart
 
-The target's own adapter is trained for comparison. It is not fused: it has memorized its 200 rows, so the fusion would
-attend to nothing else.
+The target's own adapter is trained for comparison only. If it were fused too, the fusion would attend only to it,
+because it has memorized the 200 rows.
 """
 
 import ml_collections

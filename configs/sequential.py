@@ -1,8 +1,8 @@
-"""Sequential fine-tuning of the trunk on one task after another, with the forgetting of earlier tasks.
+"""Sequential fine-tuning: trains the trunk on one task after another, and measures how much it forgets.
 
 afjax train --config=configs/sequential.py:tasks=mnli+mrpc+rte,data=DATA --workdir=runs/sequential --store=runs/store
 
-The scores of all tasks after each task are printed, and written to runs/sequential/forgetting.csv.
+After each task, the scores of all tasks are printed and written to runs/sequential/forgetting.csv.
 """
 
 import ml_collections

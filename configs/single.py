@@ -6,9 +6,9 @@ afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,t
 
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 
-data is the source of one task. data_dir is the folder of the benchmarks' downloads, where the task is found by its
-name. Without either, the task must be a built-in one (entail, paraphrase or target). A TOML file can describe a task of
-your own.
+data is the source of the task: a file, or a folder with train and dev. data_dir is the folder of the benchmarks'
+downloads, in which the task is found by its name. Without data and data_dir, the task must be built in (entail,
+paraphrase or target). A TOML file can describe your own task.
 """
 
 import pathlib
@@ -43,6 +43,6 @@ def get_config(
     config.partition = partition
     config.top_k = top_k
     config.adapter = {"reduction_factor": 16.0}
-    # Everything else has its default, including the learning rate, which depends on the partition (docs/defaults.md).
+    # All other settings have their defaults. The default learning rate depends on the partition (docs/defaults.md).
     config.train = {"epochs": epochs, "max_length": max_length}
     return config

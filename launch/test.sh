@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the linter, the formatter, the type checker and the tests. --fast, if given, must come first: it skips the type
-# checker and the slow tests, and takes about a minute. All other arguments go to pytest.
+# Runs the linter, the formatter, the type checker and the tests. --fast skips the type checker and the slow tests, and
+# takes about a minute. It must be the first argument. All other arguments are passed to pytest.
 #
 #     ./launch/test.sh --fast
 #     ./launch/test.sh tests/data -k labels
@@ -20,10 +20,10 @@ if [ ${#fast[@]} = 0 ]; then
   types=$!
 fi
 failed=0
-# All tests of a file run in one process, so that their shared fixtures are made once.
+# All tests of a file run in the same process, so that its shared fixtures are made only once.
 python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder ${fast[@]+"${fast[@]}"} "$@" || failed=$?
 if [ -n "$types" ] && ! wait "$types"; then
-  echo "mypy failed; see above, where the tests begin." >&2
+  echo "mypy failed; its errors are above, near the beginning of the tests' output." >&2
   exit 1
 fi
 exit "$failed"

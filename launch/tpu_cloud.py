@@ -1,4 +1,4 @@
-"""One Cloud TPU slice, managed with `gcloud`: its state, creation, deletion and workers."""
+"""Creates, describes and deletes a Cloud TPU slice with `gcloud`, and runs functions on its workers."""
 
 import argparse
 import dataclasses
@@ -26,7 +26,7 @@ RUNTIME_VERSIONS = {
 }
 TRIES = 4
 TAIL_LINES = 40
-# The maximum number of attempts to delete a slice.
+# Maximum number of attempts to delete a slice.
 PATIENCE = 20
 
 # gcloud's error messages and what to do about them. The first match counts.
@@ -42,7 +42,8 @@ ADVICE = (
     ),
     (
         r"PERMISSION_DENIED|not have permission",
-        "this account may not use TPUs in this project; ask its owner for the role roles/tpu.admin, or give --project.",
+        "this account may not use TPUs in this project; ask an administrator of the project for the role "
+        "roles/tpu.admin, or give another --project.",
     ),
     (
         r"[Qq]uota",
@@ -51,11 +52,11 @@ ADVICE = (
     ),
     (
         r"RESOURCE_EXHAUSTED|no more capacity|[Ii]nsufficient.*capacity|[Ss]tockout",
-        "the zone has no such slice free; give another --zone or a smaller slice, or try again later.",
+        "no such slice is available in this zone; give another --zone or a smaller slice, or try again later.",
     ),
     (
         r"ALREADY_EXISTS|already exists",
-        "the name is taken; give another, or delete the slice that has it with `delete`.",
+        "a slice of this name exists; give another name, or delete that slice with `delete`.",
     ),
     (
         r"INVALID_ARGUMENT|[Ii]nvalid (value|choice)|unrecognized arguments|Must be specified",
@@ -69,11 +70,11 @@ class LaunchError(Exception):
 
 
 class UnreachableError(LaunchError):
-    """gcloud or a worker did not answer in several tries, for a reason that may pass."""
+    """gcloud or a worker did not answer in several tries. The cause may be temporary."""
 
 
 class WaitedEnoughError(LaunchError):
-    """The slice was not given within the user's time."""
+    """The slice was not granted within ``--timeout``."""
 
 
 class Job(NamedTuple):
@@ -93,7 +94,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """The state of a slice, in the cloud's own terms. A state is empty if its resource does not exist."""
+    """The state of a slice, in Google Cloud's terms. A state is empty if its resource does not exist."""
 
     request: str = ""
     node: str = ""
@@ -113,7 +114,7 @@ class Slice:
             return "lost"
         if self.request not in ("", "ACTIVE"):
             return "waiting"
-        # A node that was made without a queued resource is accepted.
+        # A node that was created without a queued resource can be used too.
         if self.node == "READY":
             return "ready"
         return "waiting" if self.request and self.node else "lost"
@@ -125,15 +126,15 @@ class Slice:
 
 
 class Cloud:
-    """One slice. With ``dry_run`` the commands are only printed, and treated as successful.
+    """A slice. A dry run only prints the gcloud commands, and assumes that they succeed.
 
     Args:
       name: The slice's name.
-      zone: Its zone. If empty, gcloud's setting is used.
-      project: Its project. If empty, gcloud's setting is used.
-      poll_seconds: Seconds between checks of its state.
+      zone: The slice's zone. If empty, gcloud's setting is used.
+      project: The slice's project. If empty, gcloud's setting is used.
+      poll_seconds: Seconds between checks of the slice's state.
       dry_run: Whether to only print the commands.
-      pretended: The state of the slice that a dry run assumes.
+      pretended: The slice's state that a dry run assumes.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Cloud:
     # gcloud
 
     def check(self) -> None:
-        """Raises before anything is created if gcloud, its login, the project or the zone is missing."""
+        """Raises if gcloud, its login, the project or the zone is missing. It is called before a slice is created."""
         if self.dry_run:
             return
         if not shutil.which("gcloud"):
@@ -168,7 +169,7 @@ class Cloud:
         if self.dry_run:
             print(shlex.join(["gcloud", *words]))
             return subprocess.CompletedProcess(words, 0, "{}", "")
-        # On Windows it is gcloud.cmd, which is only found under its full name.
+        # On Windows the command is gcloud.cmd, which subprocess only finds under its full name.
         command = [shutil.which("gcloud") or "gcloud", *words]
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=capture, check=False, encoding="utf-8", errors="replace"
@@ -178,7 +179,7 @@ class Cloud:
         return self._gcloud("compute", "tpus", group, verb, *words, *self._flags, "--quiet", capture=capture)
 
     def _explained(self, done: subprocess.CompletedProcess[str]) -> LaunchError:
-        """Returns the error for a failed command, with advice."""
+        """Returns the error for a failed command. Its message contains advice."""
         for pattern, advice in ADVICE:
             if re.search(pattern, done.stderr):
                 return LaunchError(f"{self.name}: {advice} ({_said(done)})")
@@ -193,7 +194,7 @@ class Cloud:
 
     def describe(self) -> Slice:
         """Returns the current state of the slice."""
-        # In this order, because the node of an active request already exists.
+        # The request is checked first: if it is active, its node already exists.
         request, node = self._described("queued-resources"), self._described("tpu-vm")
         if self.dry_run:
             return self._pretended
@@ -239,7 +240,7 @@ class Cloud:
     def wait(self, timeout_minutes: float) -> Slice:
         """Waits until the slice is ready.
 
-        A request that is not granted in time is canceled. It could be granted later, and cost money unnoticed.
+        A request that is not granted in time is canceled. Otherwise it could be granted later and cost money unnoticed.
         """
         begin = time.monotonic()
         shown, shown_at = "", begin
@@ -264,11 +265,11 @@ class Cloud:
             time.sleep(self.poll_seconds)
 
     def delete(self, found: Slice) -> None:
-        """Deletes the slice, even if it is incomplete, and waits until it is gone."""
+        """Deletes the slice, even if it is incomplete, and waits until it no longer exists."""
         for _ in range(PATIENCE):
             done = None
             if found.request and found.request != "DELETING":
-                # --force also deletes its node, whatever the node's state.
+                # --force also deletes the node, whatever its state.
                 done = self._tpus("queued-resources", "delete", self.name, "--force")
             elif not found.request and found.node != "DELETING":
                 done = self._tpus("tpu-vm", "delete", self.name)
@@ -289,13 +290,13 @@ class Cloud:
         """Calls a function of ``tpu_vm_worker.sh`` on all workers.
 
         Args:
-          found: The slice.
-          function: The function.
-          *values: Its arguments.
-          pretended: The assumed answer of a worker in a dry run.
+          found: The slice's state.
+          function: The name of the function.
+          *values: The function's arguments.
+          pretended: The answer of a worker that a dry run assumes.
 
         Returns:
-          ``{worker: words of its answer}`` for all workers, in order.
+          The answer of each worker, split into words, by the worker's number.
         """
         script = re.sub(r"^ *#.*\n", "", WORKER_SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE)
         command = shlex.join(["bash", "-c", script, "worker", function, *values])
@@ -310,7 +311,7 @@ class Cloud:
             if failed := [worker for worker in told if told[worker] == ["failed"]]:
                 print(*(done.stdout + done.stderr).splitlines()[-TAIL_LINES:], sep="\n", file=sys.stderr)
                 raise LaunchError(
-                    f"{self.name}: {function} failed on worker {failed[0]}, see above; it can be repeated."
+                    f"{self.name}: {function} failed on worker {failed[0]}, see above; run the command again."
                 )
             if len(told) >= found.workers:
                 return dict(sorted(told.items()))
@@ -339,7 +340,7 @@ class Cloud:
         return jobs
 
     def show_log(self, worker: int, lines: int, *, follow: bool = False) -> None:
-        """Prints the end of a worker's log; with ``follow`` also new lines, until interrupted."""
+        """Prints the end of a worker's log. With ``follow``, also prints new lines until interrupted."""
         tail = f"tail -n {lines} {'-F ' if follow else ''}afjax-job/log"
         words = ("ssh", self.name, f"--worker={worker}", f"--command={tail}")
         done = self._tpus("tpu-vm", *words, capture=False)
@@ -350,7 +351,7 @@ class Cloud:
 def slice_flags(arguments: argparse.Namespace) -> list[str]:
     """Returns gcloud's flags for the requested slice."""
     given, topology = arguments.accelerator_type, arguments.topology
-    # The cloud's documentation says v5e, its commands say v5litepod.
+    # Google Cloud's documentation says v5e, but its commands say v5litepod.
     kind = re.sub(r"^v5e\b", "v5litepod", given)
     generation, _, size = kind.partition("-")
     if bool(size) == bool(topology):
@@ -362,14 +363,14 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
     if not runtime:
         raise LaunchError(
             f"--accelerator_type is {given}; known are {', '.join(RUNTIME_VERSIONS)} with a size, as in v5e-16; for "
-            "others give --runtime_version too."
+            "another type, also give --runtime_version."
         )
     flags = [f"--accelerator-type={kind}"] if size else [f"--type={kind}", f"--topology={topology}"]
     flags.append(f"--runtime-version={runtime}")
     if arguments.capacity != "on_demand":
         flags.append(f"--{arguments.capacity}")
-    # If nobody waits for the request, as when this machine is off, it must expire instead of causing costs. Normally
-    # `wait` deletes it earlier.
+    # `wait` cancels the request after --timeout. If this machine is switched off while it waits, the request expires a
+    # little later, so that no slice is granted and costs money unnoticed.
     flags.append(f"--valid-until-duration={math.ceil(arguments.timeout) + 10}m")
     if arguments.service_account:
         flags.append(f"--service-account={arguments.service_account}")
@@ -377,7 +378,7 @@ def slice_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Prints one line for the user."""
+    """Prints a message to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -390,8 +391,8 @@ def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     if not isinstance(answer, dict):
         command = shlex.join(["gcloud", *done.args[1:]])
         raise LaunchError(
-            f"gcloud answered {done.stdout[:100]!r}, which is not a JSON object; make sure that `{command}` prints one "
-            "and nothing else."
+            f"gcloud answered {done.stdout[:100]!r}, which is not a JSON object; make sure that `{command}` prints "
+            "only a JSON object."
         )
     return answer
 

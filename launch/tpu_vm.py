@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains on a Cloud TPU slice from a laptop: creates the slice, sets it up and runs `afjax train` on all workers.
 
-It needs only Python 3.10 or newer and `gcloud`. It keeps no state: the state of a slice is read from the cloud, and the
-state of a job from files on the workers. So any command can be interrupted and repeated.
+It needs only Python 3.10 or newer and `gcloud`. It stores no state on the laptop. The state of a slice is read from
+Google Cloud, and the state of a job from files on the workers. Any command can therefore be interrupted and repeated.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from typing import Any
 
 from tpu_cloud import TAIL_LINES, Cloud, Job, LaunchError, Slice, UnreachableError, WaitedEnoughError, say, slice_flags
 
-# Exit codes of `afjax train`. LOST also stands for the missing exit code of a lost job.
+# Exit codes of `afjax train`. LOST is used for a lost job, which has no exit code.
 DONE, LOST, MISTAKE, PREEMPTED, OTHER_HOST_DIED = 0, 1, 2, 75, 76
-# How many consecutive times babysit may fail to check or recreate the slice, and how many consecutive checks may find
-# that some workers failed while others are still running.
+# MAX_FAILURES: how often in a row babysit may fail to check or recreate the slice. MAX_STRAGGLING: the number of
+# consecutive checks that find failed workers and running workers, after which the running ones are stopped.
 MAX_FAILURES, MAX_STRAGGLING = 20, 10
 
 CREATE_EXAMPLE = """\
@@ -39,21 +39,21 @@ examples:
   launch/tpu_vm.py setup my-slice --zone=us-west4-a
   launch/tpu_vm.py setup my-slice --zone=us-west4-a --source=https://github.com/me/afjax.git --git_revision=main
 
-The files of a checkout that git tracks are sent, including uncommitted changes. Commands run in the checkout, so
-configs/... is found."""
+Only files that git tracks are copied, including uncommitted changes. Commands run in the copied checkout, so paths like
+configs/quickstart.py work."""
 
 RUN_EXAMPLE = """\
 example:
   launch/tpu_vm.py run my-slice --zone=us-west4-a -- \\
       afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart --config.seed=1
 
-Everything after -- is the command. It keeps running when this machine is off."""
+Everything after -- is the command. It keeps running if this machine is switched off."""
 
 STOP_EXAMPLE = """\
 example:
   launch/tpu_vm.py stop my-slice --zone=us-west4-a
 
-First stop any babysit of the slice, which would restart the command. The slice stays, and costs money."""
+First stop babysit if it is running, because it would restart the command. The slice is kept, and costs money."""
 
 LOGS_EXAMPLE = """\
 examples:
@@ -73,11 +73,11 @@ example:
   launch/tpu_vm.py babysit my-slice --zone=us-west4-a --accelerator_type=v5e-16 --spot --delete_at_end -- \\
       afjax train --config=configs/quickstart.py --workdir=gs://my-bucket/quickstart
 
-To resume a babysit that was stopped, run the same command again. It exits with the exit code of afjax."""
+If babysit is stopped, run the same command again to resume. The exit code is the exit code of afjax."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command. Returns 0, or 2 with a message on stderr, or for babysit afjax's exit code."""
+    """Runs one command. Returns its exit code: 0, 2 after an error, or for babysit the exit code of afjax."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = make_parser().parse_args(argv[:cut])
     arguments.words = list(argv[cut + 1 :])
@@ -127,14 +127,14 @@ def create(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def setup(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Installs Python and afjax on all workers; run again, it reinstalls afjax."""
+    """Installs Python and afjax on all workers, or updates afjax there."""
     set_up(arguments, cloud, cloud.ready())
     say(f"{cloud.name} is set up.")
     return 0
 
 
 def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Starts a command on all workers, unless one is running."""
+    """Starts a command on all workers. Refuses if a command is running."""
     found = cloud.ready()
     refuse_running(cloud, cloud.jobs(found))
     start(arguments, cloud, found)
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def stop(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Stops the command on all workers: first with SIGTERM, which makes afjax save a checkpoint, then with SIGKILL."""
+    """Stops the command on all workers with SIGTERM, on which afjax saves a checkpoint, and later with SIGKILL."""
     cloud.ask_workers(cloud.ready(), "stop", str(arguments.grace_seconds), pretended="stopped")
     say(f"Nothing runs on {cloud.name}; it costs money until `delete {cloud.name}`.")
     return 0
@@ -169,7 +169,7 @@ def status(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Deletes the slice: its queued resource and its node, as far as they exist."""
+    """Deletes the slice (its queued resource and its node)."""
     found = cloud.describe()
     if found.condition == "missing":
         say(f"{cloud.name} does not exist; there is nothing to delete.")
@@ -184,15 +184,15 @@ def delete(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def babysit(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Runs a command to its end, on as many slices as it takes; returns its exit code."""
+    """Runs a command until it finishes, and recreates the slice when it is preempted."""
     flags = slice_flags(arguments)
-    # After an error the slice stays even with --delete_at_end, because the error is best investigated there.
+    # After an error the slice is kept even with --delete_at_end, so that the error can be investigated on it.
     with telling_what_stays(cloud):
         return see_through(arguments, cloud, flags)
 
 
 def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str]) -> int:
-    """Runs babysit until the command ends or an error is raised."""
+    """Runs babysit until the command ends. Returns the command's exit code."""
     watch = Watch(arguments, cloud)
     failures = 0
     while True:
@@ -201,8 +201,8 @@ def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str
             code = watch.step(found)
             failures = 0
         except LaunchError as error:
-            # An error before the job ever ran must be fixed by the user. A later error may be temporary: preempting the
-            # slice gives the same error.
+            # Before the job has run, an error must be fixed by the user. Later, the same error may only mean that the
+            # slice was preempted.
             may_pass = watch.seen or isinstance(error, UnreachableError)
             failures += 1
             if failures > MAX_FAILURES or not may_pass or isinstance(error, WaitedEnoughError):
@@ -217,7 +217,7 @@ def see_through(arguments: argparse.Namespace, cloud: Cloud, flags: Sequence[str
         cloud.delete(found)
         say(f"{cloud.name} is deleted.")
     else:
-        say(f"{cloud.name} stays; it costs money until `delete {cloud.name}`.")
+        say(f"{cloud.name} still exists; it costs money until `delete {cloud.name}`.")
     return code
 
 
@@ -228,9 +228,10 @@ class Watch:
     Attributes:
       arguments: The user's arguments.
       cloud: The slice.
-      seen: Whether this process saw the command run. Only then does its end count: an earlier failure may be fixed.
-      crashes: How often it has crashed since.
-      stragglers: Number of consecutive checks that found some workers failed and others still running.
+      seen: Whether the command has run while this process watched. Earlier failures are ignored, because the user may
+        have fixed their cause.
+      crashes: Number of crashes while this process watched.
+      stragglers: Number of consecutive checks that found both failed and running workers.
     """
 
     arguments: argparse.Namespace
@@ -251,7 +252,7 @@ class Watch:
                 self.stragglers + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
             )
             if self.stragglers == MAX_STRAGGLING:
-                say(f"{cloud.name}: some workers failed and others do not end; they are stopped.")
+                say(f"{cloud.name}: some workers failed and others are still running; stopping the others.")
                 cloud.ask_workers(found, "stop", "60", pretended="stopped")
             time.sleep(cloud.poll_seconds)
             return None
@@ -266,7 +267,7 @@ class Watch:
                 return code
             seconds = cloud.poll_seconds * 2 ** min(self.crashes, 5)
             crash = f"crash {self.crashes}; at most {self.arguments.max_restarts} are retried"
-            why = "stopped by a notice" if code == PREEMPTED else crash
+            why = "stopped by SIGTERM" if code == PREEMPTED else crash
             say(f"{cloud.name}: worker {worker} ended with exit code {code} ({why}); restarting it in {seconds:.0f} s.")
             time.sleep(seconds)
         else:
@@ -276,16 +277,16 @@ class Watch:
         return DONE if cloud.dry_run else None
 
 
-# Their parts
+# Parts of the commands
 
 
 def obtain(cloud: Cloud, flags: Sequence[str], timeout_minutes: float) -> Slice:
-    """Returns a ready slice, the existing one or a new one. Deletes the remains of a lost one."""
+    """Returns a ready slice. Creates it if it does not exist, and recreates it if it is lost."""
     found = cloud.describe()
     if found.condition == "ready":
         return found
     if found.condition in ("lost", "deleting"):
-        say(f"{cloud.name} is lost ({found}); it is deleted and created again.")
+        say(f"{cloud.name} is lost ({found}); deleting it and creating it again.")
         cloud.delete(found)
     if found.condition != "waiting":
         cloud.create(*flags)
@@ -300,14 +301,14 @@ def set_up(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
             archive = Path(folder) / "afjax-source.tar.gz"
             pack(Path(arguments.source), archive, dry_run=cloud.dry_run)
             cloud.copy(archive)
-    say(f"{cloud.name}: setting up all workers, which takes a few minutes the first time.")
+    say(f"{cloud.name}: setting up all workers. The first time, this takes a few minutes.")
     values = (arguments.extras, *((arguments.source, arguments.git_revision) if from_git else ()))
     told = cloud.ask_workers(found, "setup", *values, pretended="ready")
     refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
 
 
 def is_url(source: str) -> bool:
-    """Whether the workers clone the source themselves."""
+    """Whether the source is the URL of a git repository, which the workers clone."""
     return bool(re.match(r"(https?|ssh|git)://|git@", source))
 
 
@@ -338,10 +339,12 @@ def pack(source: Path, archive: Path, *, dry_run: bool) -> None:
 
 def start(arguments: argparse.Namespace, cloud: Cloud, found: Slice) -> None:
     """Starts the command on all workers."""
-    # The start's unique id lets a worker recognize a retry of the same start.
+    # With a unique id, a worker recognizes a retry of the same start.
     told = cloud.ask_workers(found, "start", str(time.time_ns()), shlex.join(arguments.words), pretended="started")
     if missing := [worker for worker, words in told.items() if words == ["missing"]]:
-        raise LaunchError(f"Worker {missing[0]} of {cloud.name} has no afjax yet; run `setup {cloud.name}` first.")
+        raise LaunchError(
+            f"afjax is not installed on worker {missing[0]} of {cloud.name}; run `setup {cloud.name}` first."
+        )
     refuse_running(cloud, {worker: Job("running") for worker, words in told.items() if words == ["busy"]})
 
 
@@ -355,14 +358,14 @@ def refuse_running(cloud: Cloud, jobs: Mapping[int, Job]) -> None:
 
 @contextlib.contextmanager
 def telling_what_stays(cloud: Cloud) -> Iterator[None]:
-    """If the block raises, warns that the slice costs money, unless there is none."""
+    """If the block raises and the slice still exists, warns that the slice costs money."""
     try:
         yield
     except Exception:
         try:
-            stays = "" if cloud.describe().condition == "missing" else "stays"
+            stays = "" if cloud.describe().condition == "missing" else "still exists"
         except LaunchError:
-            stays = "may stay"
+            stays = "may still exist"
         if stays:
             say(f"{cloud.name} {stays}; it costs money until `delete {cloud.name}`.")
         raise
@@ -396,13 +399,13 @@ def check_words(arguments: argparse.Namespace) -> None:
         folder = value_of(words, flag)
         if not folder.startswith("gs://") and (folder or flag == "--workdir"):
             raise LaunchError(
-                f"{flag} is {folder or 'not given'}; give {flag}=gs://BUCKET/FOLDER, as the hosts of a slice share no "
-                "disk and a preempted slice loses its disks."
+                f"{flag} is {folder or 'not given'}; give {flag}=gs://BUCKET/FOLDER, because the hosts of a slice "
+                "share no disk, and a preempted slice loses its disks."
             )
 
 
 def check_source(arguments: argparse.Namespace) -> None:
-    """Raises if the checkout cannot be sent, before a slice is created and costs money."""
+    """Raises if the source is not a checkout. It is called before a slice is created and costs money."""
     if arguments.action in (setup, babysit) and not is_url(arguments.source):
         tracked_files(Path(arguments.source))
 
@@ -422,7 +425,7 @@ def value_of(words: Sequence[str], flag: str) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands. It sets ``action`` to the function of the chosen command."""
+    """Makes the parser of all commands. ``action`` becomes the function of the given command."""
     parser = argparse.ArgumentParser(prog="tpu_vm.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -435,31 +438,35 @@ def make_parser() -> argparse.ArgumentParser:
 
     stopping = _command(commands, stop, STOP_EXAMPLE)
     stopping.add_argument(
-        "--grace_seconds", type=whole_number, default=120, help="how long a checkpoint may take (120)"
+        "--grace_seconds", type=whole_number, default=120, help="seconds from SIGTERM to SIGKILL (120)"
     )
 
     showing = _command(commands, logs, LOGS_EXAMPLE)
-    showing.add_argument("--worker", type=int, default=0, help="the worker whose log to show (0)")
-    showing.add_argument("--lines", type=whole_number, default=200, help="how many lines from the end to show (200)")
+    showing.add_argument("--worker", type=int, default=0, help="number of the worker (0)")
+    showing.add_argument("--lines", type=whole_number, default=200, help="number of lines from the end (200)")
     showing.add_argument("--follow", action="store_true", help="also show new lines, until Ctrl-C")
 
     _command(commands, status, STATUS_EXAMPLE)
-    _command(commands, delete, DELETE_EXAMPLE).add_argument("--yes", action="store_true", help="do not ask")
+    _command(commands, delete, DELETE_EXAMPLE).add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation"
+    )
 
     sitting = _command(commands, babysit, BABYSIT_EXAMPLE)
     _add_slice_flags(sitting)
     _add_source_flags(sitting)
-    sitting.add_argument("--max_restarts", type=whole_number, default=5, help="how many crashes are retried (5)")
-    deletion = "delete the slice when the command has ended (not if babysit fails before that)"
+    sitting.add_argument(
+        "--max_restarts", type=whole_number, default=5, help="maximum number of restarts after crashes (5)"
+    )
+    deletion = "delete the slice when the command has ended (but not after an error of babysit itself)"
     sitting.add_argument("--delete_at_end", action="store_true", help=deletion)
     return parser
 
 
-# argparse uses the names of these functions in its message about an invalid number.
+# argparse prints the names of these functions in its messages about invalid values.
 
 
 def number(text: str) -> float:
-    """A flag's number, at least 0."""
+    """Parses a number that is at least 0."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} was given; give a number that is at least 0.")
@@ -467,7 +474,7 @@ def number(text: str) -> float:
 
 
 def whole_number(text: str) -> int:
-    """A flag's whole number, at least 0."""
+    """Parses a whole number that is at least 0."""
     number(text)
     return int(text)
 
@@ -483,11 +490,11 @@ def _command(commands: Any, action: Callable[..., int], example: str) -> argpars
         allow_abbrev=False,
     )
     parser.set_defaults(action=action)
-    parser.add_argument("name", metavar="NAME", help="the slice's name")
-    parser.add_argument("--zone", default="", help="its zone (gcloud's compute/zone)")
-    parser.add_argument("--project", default="", help="its project (gcloud's core/project)")
+    parser.add_argument("name", metavar="NAME", help="name of the slice")
+    parser.add_argument("--zone", default="", help="zone of the slice (gcloud's compute/zone)")
+    parser.add_argument("--project", default="", help="project of the slice (gcloud's core/project)")
     parser.add_argument("--poll_seconds", type=number, default=30, help="seconds between checks (30)")
-    parser.add_argument("--dry_run", action="store_true", help="print the commands without running them")
+    parser.add_argument("--dry_run", action="store_true", help="print the gcloud commands without running them")
     return parser
 
 
@@ -495,27 +502,27 @@ def _add_slice_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerator_type", required=True, metavar="TYPE", help="for example v4-32, v5e-16, v5p-8 or v6e-16"
     )
-    parser.add_argument("--topology", default="", help="for example 2x2x4, with a type without a size")
-    parser.add_argument("--runtime_version", default="", help="the VM image (the one for JAX on this type)")
+    parser.add_argument("--topology", default="", help="for example 2x2x4, if the type has no size")
+    parser.add_argument("--runtime_version", default="", help="the VM image (by default JAX's image for the type)")
     capacity = parser.add_mutually_exclusive_group(required=True)
     kinds = {"spot": "cheap, can be preempted", "on_demand": "full price", "reserved": "from a reservation"}
     for kind, what in kinds.items():
         capacity.add_argument(f"--{kind}", dest="capacity", action="store_const", const=kind, help=what)
     parser.add_argument(
-        "--service_account", default="", metavar="EMAIL", help="the slice's service account (the project's default)"
+        "--service_account", default="", metavar="EMAIL", help="service account of the slice (the project's default)"
     )
     parser.add_argument(
-        "--timeout", type=number, default=1440, metavar="MINUTES", help="how long to wait for the slice (1440)"
+        "--timeout", type=number, default=1440, metavar="MINUTES", help="maximum time to wait for the slice (1440)"
     )
 
 
 def _add_source_flags(parser: argparse.ArgumentParser) -> None:
     here = str(Path(__file__).resolve().parents[1])
-    parser.add_argument("--source", default=here, help="a git checkout, or the URL of a git repository (this checkout)")
+    parser.add_argument("--source", default=here, help="git checkout, or URL of a git repository (this checkout)")
     parser.add_argument(
-        "--git_revision", default="", help="the branch, tag or commit of the URL to use (its default branch)"
+        "--git_revision", default="", help="branch, tag or commit of the repository (its default branch)"
     )
-    parser.add_argument("--extras", default="tpu,gcs", help="afjax's extras to install (tpu,gcs)")
+    parser.add_argument("--extras", default="tpu,gcs", help="extras of afjax to install (tpu,gcs)")
 
 
 if __name__ == "__main__":

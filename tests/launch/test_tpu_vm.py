@@ -1,4 +1,4 @@
-"""``launch/tpu_vm.py``, run as users run it, against a fake gcloud that runs the workers' commands locally."""
+"""Runs the commands of ``launch/tpu_vm.py`` with a fake gcloud, which runs the workers' commands locally."""
 
 import contextlib
 import json
@@ -31,8 +31,8 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = ("--accelerator_type=v5e-16", "--spot")
 TRAIN = ("afjax", "train", "--config=configs/quickstart.py", "--workdir=gs://bucket/run")
 
-# The workers' commands. The fake uv creates a fake Python and a fake afjax; the fake afjax records its arguments and
-# exits with the worker's next exit code, or waits for a signal.
+# The fake commands of the workers. uv creates a fake Python and a fake afjax. afjax records its arguments, and exits
+# with the worker's next exit code or waits for a signal.
 STAND_INS = {
     "curl": """#!/bin/bash
 case "$*" in
@@ -42,7 +42,7 @@ esac
 """,
     "uv": """#!/bin/bash
 echo "$*" >>"$HOME/uv-calls"
-[ ! -f "$FAKE_CLOUD/no-index" ] || { echo "no index to be reached" >&2; exit 1; }
+[ ! -f "$FAKE_CLOUD/no-index" ] || { echo "the index is unreachable" >&2; exit 1; }
 if [ "$1" = venv ]; then
   mkdir -p venv/bin && ln -s "$FAKE_CLOUD/bin/python" venv/bin/python
 else
@@ -63,7 +63,7 @@ plan = pathlib.Path(os.environ["FAKE_CLOUD"]) / f"codes-{{os.environ['FAKE_WORKE
 codes = plan.read_text().split() if plan.exists() else ["0"]
 plan.write_text(" ".join(codes[1:] or codes))
 print("training in", os.path.basename(os.getcwd()), flush=True)
-print("afjax: the sentence of worker", os.environ["FAKE_WORKER"], file=sys.stderr)
+print("afjax: the message of worker", os.environ["FAKE_WORKER"], file=sys.stderr)
 if codes[0] != "wait":
     sys.exit(int(codes[0]))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -76,7 +76,7 @@ while time.monotonic() < end:
 
 
 class Cloud:
-    """The fake cloud and the user's machine."""
+    """The fake cloud, and the environment of the user's machine."""
 
     def __init__(self, folder: Path, machine: Path) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class Cloud:
         return json.loads((self.folder / "cloud.json").read_text())[name]
 
     def codes(self, *codes: str) -> None:
-        """Sets the exit codes of afjax, one text per worker."""
+        """Sets the exit codes of afjax, one string per worker."""
         for worker, text in enumerate(codes):
             (self.folder / f"codes-{worker}").write_text(text)
 
@@ -134,7 +134,7 @@ class Cloud:
         return done
 
     def refused(self, *words: str) -> str:
-        """The message of a command that must be refused."""
+        """Runs a command that must be refused, and returns its message."""
         done = self.run(*words, code=2)
         lines = done.stderr.splitlines()
         assert lines[-1].startswith("tpu_vm: ")
@@ -143,7 +143,7 @@ class Cloud:
 
     @property
     def calls(self) -> list[str]:
-        """The gcloud calls that change something: ``queued-resources create``, ``tpu-vm ssh start``, ..."""
+        """The gcloud calls that are not queries, such as ``queued-resources create`` or ``tpu-vm ssh start``."""
         found = []
         for words in self._called():
             command = next((word.split("=", 1)[1] for word in words if word.startswith("--command=")), "")
@@ -153,7 +153,7 @@ class Cloud:
         return [call for call in found if "describe" not in call and call != "--format=json"]
 
     def arguments(self, call: str) -> list[str]:
-        """The arguments of the last such call."""
+        """Returns the arguments of the last such call."""
         return [words for words in self._called() if " ".join(words[2:4]) == call][-1]
 
     def _called(self) -> list[list[str]]:
@@ -161,31 +161,31 @@ class Cloud:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def runs(self, worker: int) -> list[list[str]]:
-        """The arguments of every afjax run on a worker since the worker was created."""
+        """Returns the arguments of all afjax commands on a worker since the worker was created."""
         path = self.folder / f"worker-{worker}" / "runs.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def wait_for(self, what: Callable[[], bool]) -> None:
         end = time.monotonic() + 300
         while not what():
-            assert time.monotonic() < end, "it did not come"
+            assert time.monotonic() < end, "timeout"
             time.sleep(0.02)
 
     def wait_for_end(self) -> None:
-        """Waits until every worker's job has ended."""
+        """Waits until the jobs of all workers have ended."""
         homes = [self.folder / f"worker-{worker}" for worker in range(self.get("workers"))]
         self.wait_for(lambda: all((home / "afjax-job" / "exit_code").exists() for home in homes))
 
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tools of the user's machine and of the workers: gcloud, a checkout, and the workers' commands."""
+    """Makes the fake gcloud and a checkout for the user's machine, and the fake commands of the workers."""
     folder = tmp_path_factory.mktemp("machine")
     for name in ("bin", "laptop", "checkout"):
         (folder / name).mkdir()
     for name, text in STAND_INS.items():
         (folder / "bin" / name).write_text(text)
-    # Without site-packages, to start faster.
+    # Without site-packages, Python starts faster.
     gcloud = Path(__file__).with_name("fake_gcloud.py").read_text()
     (folder / "laptop" / "gcloud").write_text(f"#!{sys.executable} -SE\n{gcloud}")
     for path in (*folder.glob("bin/*"), *folder.glob("laptop/*")):
@@ -201,7 +201,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
-    """A cloud without a slice."""
+    """Makes a cloud without a slice."""
     made = Cloud(tmp_path, machine)
     yield made
     for pid in tmp_path.glob("worker-*/afjax-job/pid"):
@@ -211,14 +211,14 @@ def cloud(machine: Path, tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture
 def slice_(cloud: Cloud) -> Cloud:
-    """A cloud with a slice of two workers."""
+    """Makes a cloud with a slice of two workers."""
     cloud.set(request=["ACTIVE"], node="READY")
     return cloud
 
 
 @pytest.fixture
 def set_up(slice_: Cloud) -> Cloud:
-    """A cloud with a slice after setup."""
+    """Makes a cloud with a slice on which setup has run."""
     for worker in (0, 1):
         job = slice_.folder / f"worker-{worker}" / "afjax-job"
         for name in ("source", "venv/bin"):
@@ -227,7 +227,7 @@ def set_up(slice_: Cloud) -> Cloud:
     return slice_
 
 
-# A slice's life
+# Creating, describing and deleting
 
 
 def test_slice_life_cycle(cloud: Cloud) -> None:
@@ -257,7 +257,7 @@ def test_slice_life_cycle(cloud: Cloud) -> None:
         "worker 1: finished, exit code 3",
     ]
     log = cloud.run("logs", "--worker=1").stdout.splitlines()
-    assert log == [f"$ {' '.join(TRAIN)}", "training in source", "afjax: the sentence of worker 1"]
+    assert log == [f"$ {' '.join(TRAIN)}", "training in source", "afjax: the message of worker 1"]
     cloud.run("delete", "--yes")
     assert cloud.get("request") == []
     assert cloud.get("node") == ""
@@ -344,7 +344,7 @@ def test_manifest_distinguishes_user_errors_from_preemption() -> None:
     assert mistake["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2]}
     assert notice["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [75]}
     assert taken["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    # JobSet refers to the rules above only by number.
+    # JobSet refers to these rules only by index.
     fails, restarts = spec["failurePolicy"]["rules"]
     assert fails["action"] == "FailJobSet"
     assert fails["onJobFailureMessagePatterns"] == ["matching FailJob rule at index 0$"]
@@ -393,7 +393,7 @@ def test_missing_settings_are_refused(cloud: Cloud, settings: dict, sentence: st
         (("status", "--", "afjax"), "only run and babysit take a command"),
         (
             ("babysit", *SPOT, "--", *TRAIN[:3]),
-            "--workdir is not given; give --workdir=gs://BUCKET/FOLDER, as the hosts",
+            "--workdir is not given; give --workdir=gs://BUCKET/FOLDER, because the hosts",
         ),
         (("babysit", *SPOT, "--", *TRAIN[:3], "--workdir", "runs/x"), "--workdir is runs/x; give --workdir=gs://"),
         (("babysit", *SPOT, "--", *TRAIN, "--store=store"), "--store is store; give --store=gs://BUCKET/FOLDER"),
@@ -457,7 +457,7 @@ def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: 
     ("error", "sentence"),
     [
         ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0 in zone us-west4-a.", "there is no quota left"),
-        ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "the zone has no such slice free"),
+        ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "no such slice is available in this zone"),
         ("PERMISSION_DENIED: The caller does not have permission", "roles/tpu.admin"),
         ("Permission denied on 'locations/mars-a' (or it may not exist).", "give another --zone"),
         (
@@ -477,8 +477,8 @@ def test_babysit_stops_if_the_first_request_is_refused(cloud: Cloud) -> None:
     cloud.set(errors={"queued-resources create": ["Quota limit exceeded"]})
     done = cloud.run("babysit", *SPOT, "--", *TRAIN, code=2)
     assert "there is no quota left" in done.stderr
-    # No slice exists that could stay.
-    assert "stay" not in done.stderr
+    # No slice was created.
+    assert "still exist" not in done.stderr
     assert cloud.calls == ["queued-resources create"]
 
 
@@ -564,10 +564,11 @@ def test_setup_failures_are_reported(slice_: Cloud, tmp_path: Path) -> None:
     assert "give a git checkout of afjax" in slice_.refused("setup", f"--source={tmp_path}")
     (slice_.folder / "no-index").touch()
     done = slice_.run("setup", code=2)
-    assert "no index to be reached" in done.stderr
+    assert "the index is unreachable" in done.stderr
     assert "setup failed on worker 0, see above" in done.stderr
     assert slice_.calls == ["tpu-vm scp", "tpu-vm ssh setup"]
-    assert "Worker 0 of slice has no afjax yet; run `setup slice` first." in slice_.refused("run", "--", *TRAIN)
+    sentence = "afjax is not installed on worker 0 of slice; run `setup slice` first."
+    assert sentence in slice_.refused("run", "--", *TRAIN)
 
 
 # Running
@@ -645,8 +646,8 @@ def test_logs_are_printed_and_followed(set_up: Cloud) -> None:
     assert "--worker is 2; slice has the workers 0 to 1." in set_up.refused("logs", "--worker=2")
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
-    assert set_up.run("logs", "--lines=1").stdout == "afjax: the sentence of worker 0\n"
-    # A shell starts background processes with SIGINT ignored, which child processes inherit.
+    assert set_up.run("logs", "--lines=1").stdout == "afjax: the message of worker 0\n"
+    # SIGINT is ignored if a shell started the tests in the background, and child processes inherit this.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(set_up.command("logs", "--follow"), env=set_up.environment, stdout=subprocess.PIPE)
@@ -679,8 +680,10 @@ def test_babysit_recreates_a_preempted_slice(cloud: Cloud) -> None:
     cloud.codes("wait 0", "wait 0")
     cloud.set(preemptions=1)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    assert "slice is lost (queued resource SUSPENDED, node PREEMPTED); it is deleted and created again." in done.stderr
-    assert "slice stays; it costs money until `delete slice`." in done.stderr
+    assert (
+        "slice is lost (queued resource SUSPENDED, node PREEMPTED); deleting it and creating it again." in done.stderr
+    )
+    assert "slice still exists; it costs money until `delete slice`." in done.stderr
     assert [call for call in cloud.calls if call != "tpu-vm ssh status"] == [
         "queued-resources create",
         "tpu-vm scp",
@@ -705,15 +708,15 @@ def test_babysit_recreates_a_preempted_slice(cloud: Cloud) -> None:
         (("134", "76"), 134, 2),
         (("75", "9"), 9, 2),
     ],
-    ids=["notices", "crash", "mistake", "mistake-of-another", "crashes", "crash-beside-a-notice"],
+    ids=["preemptions", "crash", "mistake", "mistake-on-worker-1", "crashes", "crash-and-preemption"],
 )
 def test_babysit_restarts_depending_on_exit_codes(set_up: Cloud, codes: tuple[str, str], code: int, runs: int) -> None:
     set_up.codes(*codes)
     done = set_up.run("babysit", *SPOT, "--max_restarts=1", "--", *TRAIN, code=code)
     assert len(set_up.runs(0)) == len(set_up.runs(1)) == runs
-    # The end of the log is shown, from the worker that caused the exit.
+    # The end of the log of the worker that caused the exit is shown.
     guilty = {2: codes.index("2") if "2" in codes else 0, 134: 0, 9: 1}.get(code)
-    assert done.stdout.splitlines()[-1:] == ([] if guilty is None else [f"afjax: the sentence of worker {guilty}"])
+    assert done.stdout.splitlines()[-1:] == ([] if guilty is None else [f"afjax: the message of worker {guilty}"])
 
 
 def test_babysit_attaches_to_a_running_command(set_up: Cloud) -> None:
@@ -748,7 +751,7 @@ def test_babysit_repeats_a_command_that_failed_unattended(set_up: Cloud) -> None
 def test_babysit_deletes_a_partially_existing_slice(cloud: Cloud, request_: str, node: str) -> None:
     cloud.set(request=[request_] if request_ else [], node=node)
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    assert "it is deleted and created again" in done.stderr
+    assert "deleting it and creating it again" in done.stderr
 
 
 def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
@@ -756,7 +759,7 @@ def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
     cloud.set(preemptions=1, given=[["ACTIVE"], ["FAILED"], ["ACTIVE"]])
     cloud.set(errors={"queued-resources create": [None, "Quota limit exceeded", None, "no more capacity in the zone"]})
     done = cloud.run("babysit", *SPOT, "--", *TRAIN)
-    for words in ("there is no quota left", "the zone has no such slice free", "queued resource FAILED"):
+    for words in ("there is no quota left", "no such slice is available in this zone", "queued resource FAILED"):
         assert words in done.stderr
     assert cloud.runs(0) == [list(TRAIN[1:])]
 
@@ -764,15 +767,15 @@ def test_babysit_retries_after_temporary_errors(cloud: Cloud) -> None:
 def test_babysit_stops_the_remaining_workers_after_a_failure(set_up: Cloud) -> None:
     set_up.codes("1 0", "wait 0")
     done = set_up.run("babysit", *SPOT, "--", *TRAIN)
-    assert "some workers failed and others do not end; they are stopped" in done.stderr
+    assert "some workers failed and others are still running; stopping the others" in done.stderr
     assert len(set_up.runs(1)) == 2
 
 
-STAYS = "slice stays; it costs money until `delete slice`."
+STAYS = "slice still exists; it costs money until `delete slice`."
 
 
 @pytest.mark.parametrize("flags", [(), ("--delete_at_end",)], ids=["", "delete_at_end"])
-def test_babysit_warns_that_an_unreachable_slice_stays(cloud: Cloud, flags: tuple[str, ...]) -> None:
+def test_babysit_warns_that_an_unreachable_slice_still_exists(cloud: Cloud, flags: tuple[str, ...]) -> None:
     cloud.set(errors={"tpu-vm ssh": ["Connection refused"] * 99})
     done = cloud.run("babysit", *SPOT, *flags, "--", *TRAIN, code=2)
     *_, stays, sentence = done.stderr.splitlines()
@@ -782,13 +785,13 @@ def test_babysit_warns_that_an_unreachable_slice_stays(cloud: Cloud, flags: tupl
     assert "queued-resources delete" not in cloud.calls
 
 
-def test_babysit_warns_that_a_slice_stays_after_failed_setup(cloud: Cloud) -> None:
+def test_babysit_warns_that_a_slice_still_exists_after_failed_setup(cloud: Cloud) -> None:
     (cloud.folder / "no-index").touch()
     done = cloud.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
     assert STAYS in done.stderr
 
 
-def test_babysit_warns_that_a_slice_stays_after_an_unexpected_error(set_up: Cloud) -> None:
+def test_babysit_warns_that_a_slice_still_exists_after_an_unexpected_error(set_up: Cloud) -> None:
     job = set_up.folder / "worker-0" / "afjax-job"
     (job / "command").touch()
     (job / "exit_code").touch()
@@ -796,7 +799,7 @@ def test_babysit_warns_that_a_slice_stays_after_an_unexpected_error(set_up: Clou
     assert STAYS in done.stderr
 
 
-def test_babysit_warns_that_a_slice_may_stay_if_its_state_is_unknown(set_up: Cloud) -> None:
+def test_babysit_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(set_up: Cloud) -> None:
     set_up.run("run", "--", *TRAIN)
     set_up.wait_for_end()
     login = "Reauthentication failed. Please run: $ gcloud auth login"
@@ -804,17 +807,17 @@ def test_babysit_warns_that_a_slice_may_stay_if_its_state_is_unknown(set_up: Clo
     set_up.set(errors={"tpu-vm describe": [None, login, login]})
     done = set_up.run("babysit", *SPOT, "--delete_at_end", "--", *TRAIN, code=2)
     *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may stay; it costs money until `delete slice`."
+    assert stays == "slice may still exist; it costs money until `delete slice`."
     assert "gcloud is not logged in" in sentence
 
 
-def test_create_warns_that_a_slice_may_stay_if_its_state_is_unknown(cloud: Cloud) -> None:
+def test_create_warns_that_a_slice_may_still_exist_if_its_state_is_unknown(cloud: Cloud) -> None:
     login = "Reauthentication failed. Please run: $ gcloud auth login"
     # The first describe call checks whether the slice already exists.
     cloud.set(errors={"tpu-vm describe": [None, *[login] * 9]})
     done = cloud.run("create", *SPOT, code=2)
     *_, stays, sentence = done.stderr.splitlines()
-    assert stays == "slice may stay; it costs money until `delete slice`."
+    assert stays == "slice may still exist; it costs money until `delete slice`."
     assert "gcloud is not logged in" in sentence
 
 
@@ -822,5 +825,5 @@ def test_babysit_ends_after_the_timeout(cloud: Cloud) -> None:
     cloud.set(given=[["WAITING_FOR_RESOURCES"]])
     done = cloud.run("babysit", *SPOT, "--timeout=0", "--", *TRAIN, code=2)
     assert "was not granted within 0 minutes" in done.stderr
-    assert "stay" not in done.stderr
+    assert "still exist" not in done.stderr
     assert cloud.get("request") == []
