@@ -54,7 +54,7 @@ setup(
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.6",
             "hypothesis>=6.100",
-            # Tests compile for TPUs where their compiler can be had.
+            # Tests compile for TPUs. The compiler is only available on this platform.
             "jax[tpu]>=0.10; sys_platform == 'linux' and platform_machine == 'x86_64'",
             "mypy>=1.18",
             "pytest>=8.3",

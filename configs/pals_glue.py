@@ -49,7 +49,7 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = method
-    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train, dev and perhaps
+    # data is the folder of the tasks: the benchmarks' downloads, or one folder per task with train, dev and optionally
     # labels.json. Tasks that are not from a benchmark are classification tasks, scored by accuracy.
     config.tasks = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
     # With "shared", only the output layers are task-specific. All methods use the trunk's pooler.
