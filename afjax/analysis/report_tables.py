@@ -104,7 +104,7 @@ def _settings_table(experiments: Sequence[ExperimentRecord]) -> Markup:
     varying = differing_settings(sides, IGNORED_SETTINGS)
 
     def telling(name: str) -> tuple[bool, bool, int]:
-        """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then those with most values."""
+        """Sort key: settings of all runs first, then top-level ones such as ``recipe``, then by number of values."""
         return not all(name in side for side in sides), "." in name, -len(set(map(str, varying[name])))
 
     shown_settings = sorted(varying, key=telling)[:_SETTINGS]

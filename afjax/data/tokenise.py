@@ -100,7 +100,7 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> TokenisedRows:
     room = max_length - template.num_special
     if room < 1:
         raise UserError(
-            f"max_length is {max_length}, but special tokens alone take {template.num_special}; give a larger one."
+            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
         )
     texts, numbers = number_texts(*columns)
     pieces = encode_texts(backend, texts)

@@ -26,7 +26,7 @@ def peak_host_memory() -> int:
 def return_freed_memory() -> None:
     """Trims the C library's heap, so that freed memory is returned to the system.
 
-    XLA's compiler frees several hundred megabytes that the C library keeps. On a CPU, they would count towards the peak
+    XLA's compiler frees several hundred megabytes that the C library keeps. On a CPU, they would increase the peak
     memory of a run. Does nothing if the C library is not glibc.
     """
     if sys.platform == "linux":

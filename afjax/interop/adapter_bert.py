@@ -150,6 +150,6 @@ def _check_frozen(variables: Tensors, table: Table, trunk: Trunk, where: str) ->
     )
     if different:
         raise UserError(
-            f"The frozen weights in {where} are not those of the trunk {trunk.name}: {shortened(different)} differ; "
-            "give --trunk the BERT that it was trained from (afjax import bert converts Google's checkpoints)."
+            f"Frozen weights in {where} are not equal to the trunk {trunk.name}'s: {shortened(different)} differ; "
+            "give --trunk the BERT that training started from (afjax import bert converts Google's checkpoints)."
         )

@@ -133,12 +133,13 @@ def load_task_model(
 
 
 def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bool) -> TaskModel:
-    """Adds the head's record to the model; raises if they contradict each other, unless that is allowed."""
+    """Adds the head's record to the model. Raises if they contradict each other, unless a mismatch is allowed."""
     head = model.model.head_name
     if not record:
         if is_first_host():
             print(
-                f'The head "{head}" does not record what it was trained with, so this is not checked.', file=sys.stderr
+                f'The head "{head}" does not record the model that it was trained with, so this is not checked.',
+                file=sys.stderr,
             )
         return dataclasses.replace(model, head_record={})
     actual = beneath_head(model)
@@ -147,15 +148,15 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
         return model
     if not allow_mismatch:
         raise UserError(
-            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}; load what it '
-            "was trained with, or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
+            f'The head "{head}" was trained with {_described(record)}, not with {_described(actual)}; load the former, '
+            "or allow the mismatch (allow_mismatch=True, --allow_mismatch)."
         )
     return dataclasses.replace(model, head_record=dict(record))
 
 
 def _described(record: Mapping[str, str]) -> str:
     if record["kind"] == "trunk":
-        return "the trunk alone"
+        return "only the trunk"
     kind = {"adapters": "adapter", "fusion": "fusion"}.get(record["kind"], record["kind"])
     return f'the {kind} "{record["name"]}" (SHA-256 {record["sha256"][:12]})'
 

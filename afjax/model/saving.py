@@ -106,5 +106,5 @@ def _check_members(members: Sequence[Mapping[str, str]], store_folder: str | Pat
         if name in stored_names and store.read_manifest(store_folder, "adapters", name).digest != digest:
             raise UserError(
                 f'The adapter "{name}" in the store {store_folder} differs from the fusion\'s (for example, some '
-                "layers were dropped); a stored fusion uses adapters as they are in the store."
+                "layers were dropped); a stored fusion uses the store's adapters."
             )

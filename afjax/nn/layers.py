@@ -98,13 +98,13 @@ def check_dense(params: Tree, name: str, inputs: int) -> None:
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
         raise UserError(
-            f'The parameters hold {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; give those of one '
-            "layer and slot, as afjax.layer_params takes them out of a tree."
+            f'The parameters hold {", ".join(sorted(params)) or "nothing"}, but no "{name}/kernel"; take the '
+            "parameters of one layer and slot out of the tree with afjax.layer_params."
         )
     if kernel.ndim != 2:
         raise UserError(
-            f'The leaf "{name}/kernel" has the shape {kernel.shape}, those of one layer have two axes; take one layer '
-            "out of the tree with afjax.layer_params."
+            f'The leaf "{name}/kernel" has the shape {kernel.shape}, but the kernel of one layer has two axes; take '
+            "one layer out of the tree with afjax.layer_params."
         )
     if kernel.shape[0] != inputs:
         raise UserError(

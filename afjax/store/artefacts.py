@@ -506,7 +506,7 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
         warnings.warn(
             f"Artefacts in the store {store} do not record {' and '.join(unchecked)} of the trunk "
             f"{manifest.trunk.get('name')}, because an earlier version of afjax saved them, so this was not checked; "
-            "make sure that the trunk's config.json and tokenizer are those of the training run.",
+            "make sure that the trunk's config.json and tokenizer are the same as in the training run.",
             stacklevel=2,
         )
 

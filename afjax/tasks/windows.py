@@ -105,7 +105,7 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     longest_question = min(config.max_question_length, (max_length - template.num_special) // 2)
     if longest_question < 1:
         raise UserError(
-            f"max_length is {max_length}, but special tokens alone take {template.num_special}; give a larger one."
+            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
         )
     texts, (contexts,) = number_texts(rows.contexts)
     pieces = encode_texts(backend, texts, characters=True)

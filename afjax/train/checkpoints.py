@@ -127,7 +127,7 @@ class RunCheckpoints:
         if changed or not recorded:
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} belongs to another run "
-                f"({'; '.join(changed) or 'it does not say of which'}). Restore the checkpoints of this run, or "
+                f"({'; '.join(changed) or 'it does not record which'}). Restore the checkpoints of this run, or "
                 "choose another workdir."
             )
         arrays = self._read(

@@ -312,7 +312,7 @@ def _minilm_folder() -> Path:
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != MINILM_SHA256:
-        raise UserError(f"{weights} has SHA-256 {digest}, not that of the published model; reinstall the package.")
+        raise UserError(f"{weights} has SHA-256 {digest}, which is not the published model's; reinstall the package.")
     return folder
 
 

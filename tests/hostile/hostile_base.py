@@ -55,8 +55,8 @@ def prepare(folder: Path) -> None:
     - ``data`` and ``single``: tasks with pairs of texts and with single texts.
     - ``rows.jsonl``: rows to predict.
     - ``tiny.py``: a config.
-    - ``store``: the adapters ``first``, ``second`` and ``alone``, the fusion ``target-fusion``, and their heads.
-    - ``run`` and ``alone``: finished runs.
+    - ``store``: the adapters ``first``, ``second`` and ``solo``, the fusion ``target-fusion``, and their heads.
+    - ``run`` and ``solo``: finished runs.
     - ``half``: a run that was stopped after its first step.
     - ``packed.tar``: the adapter ``first`` and its head.
 
@@ -75,8 +75,8 @@ def prepare(folder: Path) -> None:
     (folder / "tiny.py").write_text(CONFIG)
     with contextlib.chdir(folder):
         command("train", "--config=tiny.py", "--workdir=run", "--store=store")
-        alone = "tiny.py:recipe=single,task=alone,source=single"
-        command("train", f"--config={alone}", "--workdir=alone", "--store=store")
+        solo = "tiny.py:recipe=single,task=solo,source=single"
+        command("train", f"--config={solo}", "--workdir=solo", "--store=store")
         half = "tiny.py:recipe=single,task=half,max_steps=2"
         command("train", f"--config={half}", "--workdir=half", "--config.train.eval_every=1")
         command("store", "pack", "first", "--store=store", "--output=packed.tar")

@@ -52,11 +52,11 @@ class Case:
     def needs(self, part: str) -> bool:
         """Whether the sandbox needs a part of the base folder. It needs large parts only if the command names them."""
         names = set(re.findall(r"\w+", " ".join(self.argv)))
-        return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "alone"}))
+        return part not in LARGE or part in names or (part == "store" and bool(names & {"run", "solo"}))
 
 
 # Parts of the base folder with many files.
-LARGE = ("store", "run", "alone", "half")
+LARGE = ("store", "run", "solo", "half")
 
 # Commands on the base folder. A later flag overrides an earlier one only if the flag may be repeated, so a case that
 # changes a flag builds its command with `changed`.

@@ -394,7 +394,7 @@ def _from_lists(*arguments: object, **settings: object) -> object:
 
 
 # Heads trained on pairs get rows with single texts, and vice versa.
-ALONE = ("--adapter=alone", "--head=alone")
+ALONE = ("--adapter=solo", "--head=solo")
 SINGLES, PAIRS = jsonl(single_rows()), GOOD
 
 

@@ -242,8 +242,8 @@ def files() -> Iterator[Case]:
         ("seed", 0.5),
         ("unknown", 1),
     ):
-        damage = edit_json("alone/config.json", {path: value})
-        argv = ("train", "--config=alone/config.json", "--workdir=new")
+        damage = edit_json("solo/config.json", {path: value})
+        argv = ("train", "--config=solo/config.json", "--workdir=new")
         yield Case(f"config-file/json-{path}-{plain(value)}", argv, (damage,))
 
 

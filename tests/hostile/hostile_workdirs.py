@@ -30,7 +30,7 @@ from hostile_stores import of_data
 
 REPORT = ("report", "--workdir=run", "--store=store", "--output=report.html")
 TABLE = ("table", "adapterfusion", "--runs=run")
-COMPARE = ("compare", "alone", "alone", "--trunk=trunk", "--store=store")
+COMPARE = ("compare", "solo", "solo", "--trunk=trunk", "--store=store")
 READERS = {"report": REPORT, "table": TABLE}
 
 # The records that each run needs when it is restarted.
@@ -66,7 +66,7 @@ def damaged_records() -> Iterator[Case]:
                 yield Case(f"workdir/{command}-{_shown(file)}-{name}", argv, (damage,), wanted=wanted)
     for file in ("config.json", "target/result.json"):
         for name in ("null", "open-brace", "deep-list"):
-            damage = write(f"alone/{file}", NOT_AN_OBJECT[name])
+            damage = write(f"solo/{file}", NOT_AN_OBJECT[name])
             yield Case(f"workdir/compare-{_shown(file)}-{name}", COMPARE, (damage,))
     for file in (*HALF, "target/metrics.jsonl"):
         for name, damage in (("folder", make_folder(f"half/{file}")), ("link-to-itself", link_loop(f"half/{file}"))):

@@ -70,11 +70,11 @@ def test_matching_parts_load_without_a_message(load: Load, capsys: pytest.Captur
     ("head", "parts", "trained", "given"),
     [
         ("a", {"adapter": "b"}, 'the adapter "a"', 'the adapter "b"'),
-        ("a", {}, 'the adapter "a"', "the trunk alone"),
+        ("a", {}, 'the adapter "a"', "only the trunk"),
         ("a", {"fusion": "mix"}, 'the adapter "a"', 'the fusion "mix"'),
         ("mix", {"adapter": "a"}, 'the fusion "mix"', 'the adapter "a"'),
-        ("mix", {}, 'the fusion "mix"', "the trunk alone"),
-        ("bare", {"adapter": "a"}, "the trunk alone", 'the adapter "a"'),
+        ("mix", {}, 'the fusion "mix"', "only the trunk"),
+        ("bare", {"adapter": "a"}, "only the trunk", 'the adapter "a"'),
     ],
 )
 def test_mismatch_is_refused_unless_allowed(

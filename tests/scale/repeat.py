@@ -5,7 +5,7 @@
 
 Each run appends one line to the results file: its number, the tests, the number of busy loops, pytest's exit code (or
 ``null`` if the run took longer than ``--timeout``), the seconds and, if it failed, the end of pytest's output. The same
-command resumes: the file's runs count towards ``--times``. The exit code is 1 if any run failed.
+command resumes: ``--times`` includes the file's runs. The exit code is 1 if any run failed.
 """
 
 import argparse

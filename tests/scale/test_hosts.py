@@ -1,4 +1,4 @@
-"""Multi-host jobs of two processes with two devices each, some of which are stopped, killed or fail."""
+"""Multi-host jobs, also when hosts are stopped, are killed or fail. A job is two processes with two devices each."""
 
 import json
 import os
