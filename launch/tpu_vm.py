@@ -134,7 +134,7 @@ def setup(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Starts a command on all workers. Refuses if a command is running."""
+    """Starts a command on all workers, unless one is already running."""
     found = cloud.ready()
     refuse_running(cloud, cloud.jobs(found))
     start(arguments, cloud, found)
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace, cloud: Cloud) -> int:
 
 
 def stop(arguments: argparse.Namespace, cloud: Cloud) -> int:
-    """Stops the command on all workers with SIGTERM, on which afjax saves a checkpoint, and later with SIGKILL."""
+    """Stops the command on all workers: with SIGTERM, so that afjax saves a checkpoint, and later with SIGKILL."""
     cloud.ask_workers(cloud.ready(), "stop", str(arguments.grace_seconds), pretended="stopped")
     say(f"Nothing runs on {cloud.name}; it costs money until `delete {cloud.name}`.")
     return 0
