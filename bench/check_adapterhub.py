@@ -45,21 +45,21 @@ FROM_ADAPTERHUB = {
 }
 # Adapter, head and kind of task of each adapter that afjax trains, by name.
 TO_ADAPTERHUB = {
-    "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(), "classification"),
+    "pfeiffer": (afjax.AdapterConfig(reduction_factor=8.0), afjax.HeadConfig(pooling="first"), "classification"),
     "houlsby": (
         dataclasses.replace(afjax.ADAPTER_PRESETS["houlsby"], layer_norms=False),
-        afjax.HeadConfig(pooler="none", hidden_layers=1, activation="relu"),
+        afjax.HeadConfig(pooling="first", pooler="none", hidden_layers=1, activation="relu"),
         "classification",
     ),
     "norms": (
         afjax.AdapterConfig(new_layer_norm="both", residual_from="sum", size=50, activation="tanh", scaling=0.5),
-        afjax.HeadConfig(hidden_layers=1),
+        afjax.HeadConfig(pooling="first", hidden_layers=1),
         "classification",
     ),
-    "top": (afjax.AdapterConfig(layers=(1, 2)), afjax.HeadConfig(pooler="none"), "classification"),
-    "regression": (afjax.AdapterConfig(), afjax.HeadConfig(), "regression"),
-    "choices": (afjax.AdapterConfig(), afjax.HeadConfig(), "multiple_choice"),
-    "span": (afjax.AdapterConfig(), afjax.HeadConfig(), "span"),
+    "top": (afjax.AdapterConfig(layers=(1, 2)), afjax.HeadConfig(pooling="first", pooler="none"), "classification"),
+    "regression": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "regression"),
+    "choices": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "multiple_choice"),
+    "span": (afjax.AdapterConfig(), afjax.HeadConfig(pooling="first"), "span"),
 }
 # Reduction factors of the adapters that `adapters` fuses, and names of the adapters that afjax fuses.
 FUSED_FROM_ADAPTERHUB = {"a": 4, "b": 16, "c": 64}

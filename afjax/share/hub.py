@@ -84,8 +84,8 @@ def pull(
       The manifests in the store. The main artefact's manifest is the last.
 
     Raises:
-      UserError: As for :func:`afjax.share.unpack`. Also if the repository or the revision does not exist, or if there
-        is no network connection.
+      UserError: As for :func:`afjax.share.unpack`. Also without a network connection, or if the repository or the
+        revision does not exist.
 
     Example:
       >>> from afjax import share

@@ -111,14 +111,14 @@ def run_experiment(
     """
     workdir = open_path(workdir)
     with all_hosts_or_raise():
-        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
-        config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         mesh = make_mesh(config.mesh)
         check_batches(config, mesh)
         options = RunOptions(
             seed=config.seed, mesh=mesh, scan_layers=config.scan_layers, remat=config.remat, cache_dir=cache_dir
         )
         check_place(workdir, "workdir")
+        trunk = load_trunk(config.trunk, dtype=config.trunk_dtype)
+        config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
         check_place(store_folder, "store")

@@ -22,6 +22,7 @@ from afjax.cli import sweep_plan, sweep_runs
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
+from afjax.train.defaults import choose_defaults
 from afjax.train.workdir import claim_workdir
 
 pytestmark = pytest.mark.slow
@@ -320,7 +321,8 @@ def test_resuming_after_the_config_file_changed_is_refused(
 ) -> None:
     assert main([*words, RATES]) == 0
     folder = tmp_path / "sweep" / "runs" / "train.learning_rate=0.0003,seed=0"
-    claim_workdir(folder, load_experiment(str(config), ["train.learning_rate=3e-4"]), {}, folder / "store")
+    experiment = choose_defaults(load_experiment(str(config), ["train.learning_rate=3e-4"]), lambda: "mean", {})
+    claim_workdir(folder, experiment, {}, folder / "store")
     assert main([*words, RATES]) == 0
     config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
     found = refused(*words, RATES)

@@ -288,10 +288,10 @@ def python_calls() -> Iterator[Case]:
         "data-of-lists": {"data": {"train": ["a"], "dev": ["a"]}},
         "dev-of-other-labels": {"data": "other labels"},
         "dev-of-single-texts": {"data": "single dev"},
-        "partition-misspelled": {"partition_name": "adaptor"},
-        "partition-none": {"partition_name": None},
-        "top_k-negative": {"partition_name": "top_k", "top_k": -1},
-        "top_k-beyond": {"partition_name": "top_k", "top_k": 99},
+        "partition-misspelled": {"partition": "adaptor"},
+        "partition-none": {"partition": None},
+        "top_k-negative": {"partition": "top_k", "top_k": -1},
+        "top_k-beyond": {"partition": "top_k", "top_k": 99},
         "adapter-is-a-name": {"adapter": "pfeiffer"},
         "head-is-a-name": {"head": "head"},
         "config-is-a-mapping": {"config": {"learning_rate": 1e-3}},
@@ -341,7 +341,7 @@ def _train_single(change: Mapping[str, Any]) -> object:
     if isinstance(arguments["data"], str):
         arguments["data"] = other_data(arguments["data"])
     options = {name: arguments.pop(name) for name in ("seed", "remat", "name") if name in arguments}
-    method = {name: arguments.pop(name) for name in ("partition", "adapter", "head") if name in arguments}
+    method = {name: arguments.pop(name) for name in ("partition", "top_k", "adapter", "head") if name in arguments}
     return train_single(**arguments, method=Method(**method), options=RunOptions(**options))
 
 

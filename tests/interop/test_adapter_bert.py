@@ -119,7 +119,7 @@ def test_imported_model_has_the_authors_logits(
     model = load_task_model(store, trunk, head="mrpc", adapter="mrpc")
     assert (model.task.name, model.task.kind) == ("mrpc", "classification")
     assert model.task.labels == model.labels == ("not_equivalent", "equivalent")
-    assert model.model.head == HeadConfig(pooler="trunk", dropout=0.1)
+    assert model.model.head == HeadConfig(pooling="first", pooler="trunk", dropout=0.1)
     logits = model.predict(["the dog ran ."]).logits
     np.testing.assert_allclose(logits, their_logits(variables, text_batch("the dog ran .")), atol=2e-5)
 

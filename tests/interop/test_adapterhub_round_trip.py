@@ -77,6 +77,7 @@ FUSIONS = st.builds(
 )
 HEADS = st.builds(
     HeadConfig,
+    pooling=st.just("first"),
     pooler=st.sampled_from(["head", "trunk", "none"]),
     hidden_layers=st.integers(0, 2),
     activation=ACTIVATIONS,
@@ -202,9 +203,9 @@ def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     assert again.temperature == 1.0
     np.testing.assert_array_equal(params["ffn"]["query"]["kernel"], tree["ffn"]["query"]["kernel"] / np.float32(4))
     task = TaskConfig(name="t", kind="regression", scale=5.0)
-    head = head_tree(HeadConfig(), False, 1, 1)
-    settings, tensors = write_head(HeadConfig(), head, "h", task, (), None)
-    part = through_files(HEAD, settings, tensors, "h", own_head(HeadConfig(), task, 16, {}, 0))
+    head = head_tree(HeadConfig(pooling="first"), False, 1, 1)
+    settings, tensors = write_head(HeadConfig(pooling="first"), head, "h", task, (), None)
+    part = through_files(HEAD, settings, tensors, "h", own_head(HeadConfig(pooling="first"), task, 16, {}, 0))
     assert read_head(part, "h", TRUNK).text_columns is None
     read = read_head(part, "h", TRUNK)
     assert read.task.scale == 1.0
@@ -245,7 +246,7 @@ def test_artefacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
     with pytest.raises(UserError, match=r"pruned.*fusion\.kept"):
         fusion_settings(FusionConfig(kept=(((0,), (0,)),)), "a,b")
     task = dataclasses.asdict(TaskConfig(name="t", kind="multiple_choice"))
-    head = {**dataclasses.asdict(HeadConfig()), "num_outputs": 1, "max_length": 8}
+    head = {**dataclasses.asdict(HeadConfig(pooling="first")), "num_outputs": 1, "max_length": 8}
     refused("--num_choices", "heads", head, task=json.loads(json.dumps(task)))
     head = {**head, "hidden_layers": 1, "activation": "relu"}
     refused("one activation", "heads", head, task=json.loads(json.dumps(dataclasses.asdict(TaskConfig(name="t")))))

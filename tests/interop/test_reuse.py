@@ -118,7 +118,7 @@ def test_encoder_written_by_hand(tiny_trunk: Trunk) -> None:
         hidden = jax.jit(names["encode"], static_argnums=(3, 4))(*BATCH.values(), 2, 4)
     model = load_task_model("store", tiny_trunk, head="entail", adapter="entail")
     head = model.params["heads"]["entail"]
-    config = HeadConfig(dropout=0.0)
+    config = HeadConfig(pooling="first", dropout=0.0)
     logits = apply_head(head, config, tiny_trunk.params, hidden, BATCH["mask"], reads="pooled", key=None)
     check_close(logits, own_logits(model))
 
