@@ -461,7 +461,7 @@ def test_remote_paths_are_refused_if_they_must_be_local(config: Path, refused: C
 def test_missing_gcsfs_is_reported(config: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     sentence = refused("train", f"--config={config}", "--workdir=gs://bucket/other")
-    assert has_facts(sentence, "gs://bucket/other ", "gcsfs", "pip install 'afjax[gcs]'")
+    assert has_facts(sentence, "gs://bucket/other", "gcsfs", "pip install 'afjax[gcs]'")
     assert "pip install 'afjax[gcs]'" in refused("store", "ls", "--store=gs://bucket/store")
 
 
