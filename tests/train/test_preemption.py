@@ -60,7 +60,7 @@ def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(SingleRun, "extra_metrics", extra_metrics)
     given: dict[str, Any] = {"workdir": tmp_path / "stopped", "config": tiny}
-    with pytest.raises(PreemptionError, match=f"has saved its state after step {stops_at} of 16"):
+    with pytest.raises(PreemptionError, match=f"saved.*step {stops_at} of 16"):
         train_single(tiny_trunk, task, rows, **given)
     assert signal.getsignal(signal.SIGTERM) is before
     steps = [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir() if path.name.isdecimal()]
@@ -75,6 +75,6 @@ def test_run_stopped_by_sigterm_saves_and_resumes_bit_identically(
 
 def test_sigterm_between_runs_ends_the_command() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(PreemptionError, match="run the same command again to resume"), stopping_between_runs():
+    with pytest.raises(PreemptionError, match=r"stop.*resume"), stopping_between_runs():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before

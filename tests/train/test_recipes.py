@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from facts import has_facts
 from jax.experimental.compilation_cache import compilation_cache
 from recipe_arguments import recipe_arguments
 
@@ -109,7 +110,7 @@ def test_trained_trunk_is_restored_from_its_folder(
     task_model.save(tmp_path / "store")
     again = load_task_model(tmp_path / "store", loaded, head="quantity")
     np.testing.assert_array_equal(again.predict(TEXTS).logits, task_model.predict(TEXTS).logits)
-    with pytest.raises(UserError, match="was trained on the trunk"):
+    with pytest.raises(UserError, match=r'"quantity".*trunk.*differs'):
         load_task_model(tmp_path / "store", tiny_trunk, head="quantity")
 
 
@@ -141,7 +142,7 @@ def test_saving_writes_a_trained_trunk_to_the_recorded_folder(
 def test_compilation_of_a_step_is_logged(single: Any, capfd: pytest.CaptureFixture[str]) -> None:
     single()
     shown = capfd.readouterr().err
-    assert shown.count("quantity: compiling for 8 tokens") == 1
+    assert sum(has_facts(line, "quantity: ", "compiling", "8 tokens") for line in shown.splitlines()) == 1
     assert "step 16 of 16" in shown
 
 
@@ -323,7 +324,7 @@ def test_max_steps_and_epochs(single: Any, tiny: TrainConfig, tmp_path: Path) ->
 
 def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: TrainConfig, tmp_path: Path) -> None:
     settings = dataclasses.replace(tiny, learning_rate=1e38)
-    with pytest.raises(UserError, match="stopped being finite at step 2 ") as raised:
+    with pytest.raises(UserError, match=r"finite.* step 2 ") as raised:
         single(settings=settings)
     folder = tmp_path / "run" / "not_finite_step_2"
     assert str(folder) in str(raised.value)
@@ -336,7 +337,7 @@ def test_non_finite_loss_stops_and_saves_step_rows_and_state(single: Any, tiny: 
     assert int(state["step"]) == 1
     assert all(np.isfinite(leaf).all() for leaf in flatten(state["trained"]).values())
     # The same command can be run again, and fails at the same step.
-    with pytest.raises(UserError, match="stopped being finite at step 2 "):
+    with pytest.raises(UserError, match=r"finite.* step 2 "):
         single(settings=settings)
 
 
@@ -430,13 +431,13 @@ def test_batch_size_and_padding_do_not_change_predictions(fused: tuple[TaskModel
 
 def test_bad_arguments_of_predict_are_refused(fused: tuple[TaskModel, Path], rows: Mapping[str, Rows]) -> None:
     task_model, _ = fused
-    with pytest.raises(UserError, match=r"max_length is 0; the trunk .* takes rows of 4 to 128 tokens"):
+    with pytest.raises(UserError, match=r"max_length is 0.*trunk .* 4 to 128 tokens"):
         task_model.predict(TEXTS, max_length=0)
     with pytest.raises(UserError, match="batch_size is 0"):
         task_model.predict(TEXTS, batch_size=0)
     with pytest.raises(UserError, match="no labels"):
         task_model.evaluate(rows_from_lists(TEXTS))
-    with pytest.raises(UserError, match=r"labels \['a', 'b'\], but the head \"quantity-fusion\" was trained for"):
+    with pytest.raises(UserError, match=r"labels \['a', 'b'\].*head \"quantity-fusion\""):
         task_model.evaluate(rows_from_lists(TEXTS, ["a", "b", "a", "b"]))
 
 
@@ -447,7 +448,7 @@ def test_fusion_of_no_adapters_or_in_different_slots_is_refused(
     config = AdapterConfig(size=3, position="attention")
     tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk.config, tiny_trunk.params)
     artefacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
-    with pytest.raises(UserError, match='"first" and "third" sit in different slots'):
+    with pytest.raises(UserError, match=r'"first".*"third".*slots'):
         train_fusion(
             tiny_trunk,
             task,
@@ -455,7 +456,7 @@ def test_fusion_of_no_adapters_or_in_different_slots_is_refused(
             FusionMethod(adapters=("first", "third"), store=tmp_path / "store"),
             workdir=tmp_path / "run",
         )
-    with pytest.raises(UserError, match="at least one adapter"):
+    with pytest.raises(UserError, match="at least one"):
         FusionMethod(adapters=(), store=tmp_path / "store")
     assert not (tmp_path / "run").exists()
 
@@ -468,9 +469,9 @@ def test_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, Path], 
     tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk.config, tiny_trunk.params)
     shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
     artefacts.save(again, "adapters", "first", tree, **shared)
-    with pytest.raises(UserError, match='The fusion "quantity-fusion" needs the adapter "first" with SHA-256'):
+    with pytest.raises(UserError, match=r'fusion "quantity-fusion".*adapter "first".*SHA-256'):
         load_task_model(again, tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
-    with pytest.raises(UserError, match='Both the adapter "first" and the fusion "quantity-fusion"'):
+    with pytest.raises(UserError, match=r'Both.*adapter "first".*fusion "quantity-fusion"'):
         load_task_model(again, tiny_trunk, head="quantity-fusion", adapter="first", fusion="quantity-fusion")
 
 
@@ -505,7 +506,7 @@ def test_model_refuses_pairs_if_trained_on_single_texts(
 ) -> None:
     labels, names = ["few", "many"], ("few", "many")
     pairs = rows_from_lists([("all", "two"), ("none", "two")], labels, label_names=names)
-    with pytest.raises(UserError, match="train rows are single texts, but its dev rows are pairs of texts"):
+    with pytest.raises(UserError, match=r"train rows.*single texts.*dev rows.*pairs"):
         train_single(tiny_trunk, task, {**rows, "dev": pairs}, workdir=tmp_path / "pairs", config=tiny)
     assert not (tmp_path / "pairs").exists()
     trained = single()
@@ -516,7 +517,7 @@ def test_model_refuses_pairs_if_trained_on_single_texts(
     assert stored.text_columns == 1
     for model in (trained, stored):
         for refused in (lambda model=model: model.evaluate(pairs), lambda model=model: model.predict([("all", "two")])):
-            with pytest.raises(UserError, match="single texts, but these rows are pairs"):
+            with pytest.raises(UserError, match=r"single texts.*these rows.*pairs"):
                 refused()
         assert model.evaluate(rows["dev"])["accuracy"] == trained.metrics["accuracy"]
 
