@@ -177,7 +177,7 @@ def test_run_replaces_only_its_own_artefacts(tmp_path: Path) -> None:
     assert {entry.run for entry in store.entries(tmp_path)} == {"one"}
     with pytest.raises(UserError, match="from another run"):
         store.save_all(tmp_path, pair(2), run="two")
-    with pytest.raises(UserError, match=r"overwrite=True .*run=two"):
+    with pytest.raises(UserError, match=r"overwrite=True .*run='two'"):
         store.save_all(tmp_path, pair(2), run="two", overwrite=True)
     assert seeds(tmp_path) == {"adapters/rte": 2, "heads/rte": 2}
 
