@@ -37,8 +37,8 @@ PHRASES = {
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the prose of a file, as ``(line, text)``.
 
-    Of a Python file, these are comments and strings with a space, which include docstrings, messages and helps. Code
-    blocks in Markdown are left out.
+    In a Python file, prose is every comment, and every string with a space: docstrings, messages and help texts. Code
+    blocks in Markdown are skipped.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":

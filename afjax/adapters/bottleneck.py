@@ -53,6 +53,12 @@ def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> T
     return tree
 
 
+def check_bottleneck(params: Tree, hidden_size: int) -> None:
+    """Raises UserError unless ``params`` are one layer's slot of a bottleneck adapter for this hidden size."""
+    check_dense(params, "down", hidden_size)
+    check_dense(params, "up", params["down"]["kernel"].shape[1], hidden_size)
+
+
 def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
     """Computes ``scaling * up(activation(down(x)))`` of a bottleneck adapter.
 
@@ -85,7 +91,7 @@ def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.1; Pfeiffer et al. 2021,
       *AdapterFusion*, section 3.1.
     """
-    check_dense(params, "down", x.shape[-1])
+    check_bottleneck(params, x.shape[-1])
     if "norm_before" in params:
         x = layer_norm(params["norm_before"], x, NEW_NORM_EPSILON)
     inner = ACTIVATIONS[config.activation](dense(params["down"], x))

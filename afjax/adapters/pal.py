@@ -87,6 +87,7 @@ def pal(
             "[batch, length]."
         )
     check_dense(params, "encode", x.shape[-1])
+    check_dense(params, "decode", params["encode"]["kernel"].shape[1], x.shape[-1])
     rate = dropout_rate if config.dropout is None else config.dropout
     present = mask.astype(bool)
     inner = _attention(params, config, x, present, num_queries=x.shape[1], dropout_rate=rate, key=key)

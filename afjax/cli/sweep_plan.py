@@ -109,6 +109,8 @@ def plan(
         raise UserError(f"--adapters={adapters} is not a local store with adapters; give a store's folder.")
     sweep = _resume(requested, workdir)
     find_store = (lambda: adapters) if adapters else None
+    # Finding a trunk can take a second, and most runs of a sweep have the same one.
+    pooling = functools.cache(find_pooling)
     seen: dict[str, str] = {}
     for run in sweep.runs:
         experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
@@ -118,9 +120,8 @@ def plan(
         seen[resolved] = run.title
         folder = epath.Path(run_folder(workdir, run))
         if recorded := recorded_config(folder):
-            check_workdir(
-                folder, choose_defaults(experiment, functools.partial(find_pooling, experiment.trunk), recorded)
-            )
+            own_pooling = functools.partial(pooling, experiment.trunk)
+            check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
     return sweep
 
 

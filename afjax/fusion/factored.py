@@ -34,6 +34,7 @@ from collections.abc import Sequence
 
 from jax import Array
 
+from afjax.adapters.bottleneck import check_bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
@@ -103,14 +104,15 @@ def fuse(
     for number, (member, architecture) in enumerate(zip(adapters, configs, strict=True)):
         if not isinstance(architecture, AdapterConfig):
             raise UserError(f"Adapter {number} is of the kind {architecture.kind}; fuse takes only bottlenecks.")
-        check_dense(member, "down", z.shape[-1])
+        check_bottleneck(member, z.shape[-1])
         size = member["down"]["kernel"].shape[-1]
         if size != architecture.bottleneck_size(z.shape[-1]):
             raise UserError(
                 f"Adapter {number} has the bottleneck size {size}, its architecture "
                 f"{architecture.bottleneck_size(z.shape[-1])}; give both in the same order."
             )
-    check_dense(params, "query", z.shape[-1])
+    for name in ("query", "key", *(("value",) if "value" in params else ())):
+        check_dense(params, name, z.shape[-1], z.shape[-1])
     rate = dropout_rate if config.dropout is None else config.dropout
     layout = bank_layout(configs, z.shape[-1])
     bank = slot_bank(adapters, configs)

@@ -90,10 +90,10 @@ def dense(params: Tree, x: Array) -> Array:
     return rows.reshape(*x.shape[:-1], rows.shape[-1])
 
 
-def check_dense(params: Tree, name: str, inputs: int) -> None:
-    """Raises UserError unless ``params[name]`` is a dense layer for ``inputs`` features.
+def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None) -> None:
+    """Raises UserError unless ``params[name]`` is a dense layer from ``inputs`` features to ``outputs`` features.
 
-    A stack of layers is refused too.
+    A stack of layers is refused too. If ``outputs`` is None, any number of outputs is accepted.
     """
     kernel = params.get(name, {}).get("kernel")
     if kernel is None:
@@ -110,6 +110,11 @@ def check_dense(params: Tree, name: str, inputs: int) -> None:
         raise UserError(
             f'The leaf "{name}/kernel" takes vectors of size {kernel.shape[0]}, but those given are of size {inputs}; '
             "use parameters that were trained for this hidden size."
+        )
+    if outputs is not None and kernel.shape[1] != outputs:
+        raise UserError(
+            f'The leaf "{name}/kernel" returns vectors of size {kernel.shape[1]}, but size {outputs} is needed; use '
+            "parameters that were trained for this hidden size."
         )
 
 

@@ -1,5 +1,6 @@
 """Functions for other JAX code: extracting one layer's parameters from a tree, and using them."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -123,6 +124,11 @@ def test_results_have_the_dtype_of_the_input(dtype: str) -> None:
     assert {str(output.dtype) for output in outputs} == {dtype}
 
 
+def narrowed(params: Tree, name: str) -> Tree:
+    """Removes the last output of a dense layer."""
+    return {**params, name: {leaf: array[..., :-1] for leaf, array in params[name].items()}}
+
+
 def test_bad_arguments_are_explained() -> None:
     tree, pal_tree = draw(BOTTLENECK), draw(PAL)
     one = layer_params(tree, BOTTLENECK, 0)
@@ -139,6 +145,17 @@ def test_bad_arguments_are_explained() -> None:
         (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), (" attention, ", 'no "encode/kernel"')),
         (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
         (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask (2, 3)",)),
+    ]
+    # A matrix of another output size would give a result of the wrong size.
+    pal_params = layer_params(pal_tree, PAL, 0)
+    for name in ("key", "value"):
+        cases.append(
+            (partial(afjax.fuse, narrowed(fusion, name), [one], X, [BOTTLENECK]), (f"{name}/kernel", "11", "12"))
+        )
+    cases += [
+        (lambda: afjax.bottleneck(narrowed(one, "up"), X, BOTTLENECK), ("up/kernel", "11", "12")),
+        (lambda: afjax.fuse(fusion, [narrowed(one, "up")], X, [BOTTLENECK]), ("up/kernel", "11", "12")),
+        (lambda: afjax.pal(narrowed(pal_params, "decode"), X, MASK, PAL), ("decode/kernel", "11", "12")),
     ]
     for call, facts in cases:
         with pytest.raises(UserError) as error:
