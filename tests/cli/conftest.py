@@ -47,7 +47,7 @@ def write_rows() -> WriteRows:
 
 @pytest.fixture(autouse=True)
 def _training(training: None) -> None:
-    """Commands train, or compile the programs that training compiled."""
+    """Commands train, and share a cache of compiled programs."""
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.config:
         if given:
             raise UserError(
-                f"{', '.join(f'--{name}' for name in given)}: only for --method; with --config override the config's "
-                "own settings, as in --config.trunk=bert-large or --config.train.batch_size=64."
+                f"{', '.join(f'--{name}' for name in given)} can only be given with --method. To change settings of a "
+                "config, override them, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
         planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
     else:
