@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from afjax.adapters.bottleneck import bottleneck
     from afjax.adapters.kinds import layer_params
     from afjax.adapters.pal import pal
-    from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
+    from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, Ia3Config, LoraConfig, PalConfig
     from afjax.config.fusion import FusionConfig
     from afjax.config.heads import HeadConfig
     from afjax.config.methods import FusionMethod, Method, MultitaskMethod
@@ -50,7 +50,7 @@ _HOMES = {
     "afjax.adapters.bottleneck": ("bottleneck",),
     "afjax.adapters.kinds": ("layer_params",),
     "afjax.adapters.pal": ("pal",),
-    "afjax.config.adapters": ("ADAPTER_PRESETS", "AdapterConfig", "PalConfig"),
+    "afjax.config.adapters": ("ADAPTER_PRESETS", "AdapterConfig", "Ia3Config", "LoraConfig", "PalConfig"),
     "afjax.config.fusion": ("FusionConfig",),
     "afjax.config.heads": ("HeadConfig",),
     "afjax.config.methods": ("FusionMethod", "Method", "MultitaskMethod"),
@@ -89,6 +89,8 @@ __all__ = [
     "FusionConfig",
     "FusionMethod",
     "HeadConfig",
+    "Ia3Config",
+    "LoraConfig",
     "Method",
     "Model",
     "MultitaskMethod",

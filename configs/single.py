@@ -1,6 +1,7 @@
 """One partition on one task: an adapter (default), only the head, full fine-tuning, LayerNorms or upper layers.
 
 afjax train --config=configs/single.py:task=rte,data=DATA/rte --workdir=runs/rte --store=runs/store
+afjax train --config=configs/single.py:task=rte,data=DATA/rte,adapter=lora --workdir=runs/rte-lora
 afjax train --config=configs/single.py:task=csqa,data_dir=DATA,partition=head --workdir=runs/csqa-head
 afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,train_rows=10000 --workdir=runs/squad
 
@@ -8,7 +9,8 @@ afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
 
 data is the source of the task: a file, or a folder with train and dev. data_dir is the folder of the benchmarks'
 downloads, in which the task is found by its name. Without data and data_dir, the task must be built in (entail,
-paraphrase or target). A TOML file can describe your own task.
+paraphrase or target). A TOML file can describe your own task. adapter is the name of a preset, such as pfeiffer,
+houlsby, lora or ia3.
 """
 
 import pathlib
@@ -21,6 +23,7 @@ def get_config(
     data: str = "",
     data_dir: str = "",
     partition: str = "adapter",
+    adapter: str = "pfeiffer",
     top_k: int = 0,
     train_rows: int = 0,
     epochs: float = 10.0,
@@ -42,7 +45,7 @@ def get_config(
         config.task.train_rows = train_rows
     config.partition = partition
     config.top_k = top_k
-    config.adapter = {"reduction_factor": 16.0}
+    config.adapter = {"preset": adapter}
     # All other settings have their defaults. The default learning rate depends on the partition (docs/defaults.md).
     config.train = {"epochs": epochs, "max_length": max_length}
     return config

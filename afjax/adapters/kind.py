@@ -4,12 +4,13 @@ Each module of this package with a ``KIND`` defines one kind.
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from afjax.config.adapters import DenseLayer
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
@@ -186,7 +187,106 @@ class Size(Protocol):
         ...
 
 
-AdapterKind = SlotKind | TopKind
+class InDense(Protocol):
+    """Computes a dense layer with an adapter, with one encoder layer's parameters."""
+
+    def __call__(
+        self, params: Tree, config: Any, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
+    ) -> Array:
+        """Returns the outputs ``[..., outputs]``.
+
+        Args:
+          params: The adapter's parameters for this dense layer.
+          config: The architecture.
+          name: The dense layer's name.
+          layer: The dense layer's own parameters, ``kernel [inputs, outputs]`` and ``bias [outputs]``.
+          x: The inputs ``[..., inputs]``.
+          key: The dropout key, or None for no dropout.
+        """
+        ...
+
+
+class MergeDense(Protocol):
+    """Merges an adapter into a dense layer."""
+
+    def __call__(self, params: Tree, config: Any, name: DenseLayer, layer: Tree) -> Tree:
+        """Returns the parameters of a dense layer with the outputs of :class:`InDense`, without dropout.
+
+        The arguments are as in :class:`InDense`. Leaves keep their dtype.
+        """
+        ...
+
+
+class CountDense(Protocol):
+    """Counts the multiply-adds of a dense layer with an adapter over ``n`` tokens."""
+
+    def __call__(
+        self,
+        counter: MacCounter,
+        config: Any,
+        name: DenseLayer,
+        n: int,
+        inputs: int,
+        outputs: int,
+        *,
+        trained: bool,
+        layer_trained: bool,
+        live: bool,
+    ) -> bool:
+        """Returns whether the outputs are live.
+
+        Args:
+          counter: The counter.
+          config: The architecture.
+          name: The dense layer's name.
+          n, inputs, outputs: The number of tokens, and the dense layer's sizes.
+          trained, layer_trained: Whether the adapter and the dense layer itself are trained.
+          live: Whether the inputs are live.
+        """
+        ...
+
+
+class CountMerge(Protocol):
+    """Counts the multiply-adds to merge an adapter into a dense layer."""
+
+    def __call__(self, counter: MacCounter, config: Any, inputs: int, outputs: int, *, trained: bool) -> bool:
+        """Returns whether the merged parameters are live because of the adapter."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseKind:
+    """A kind of adapter in the trunk's dense layers.
+
+    Attributes:
+      config: The class of its architecture, in :mod:`afjax.config.adapters`.
+      init: Initializes its parameters: one tree per adapted dense layer, under the layer's path in the trunk.
+      apply: Computes a dense layer with the adapter.
+      merge: Merges the adapter into a dense layer.
+      count: Counts the multiply-adds of a dense layer with the adapter.
+      count_merge: Counts the multiply-adds of ``merge``.
+      attends: Whether a token's output depends on other tokens. It does not, as in the dense layer itself.
+    """
+
+    config: type
+    init: Init
+    apply: InDense
+    merge: MergeDense
+    count: CountDense
+    count_merge: CountMerge
+    attends: Literal[False] = False
+
+
+AdapterKind = SlotKind | TopKind | DenseKind
+
+
+def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
+    """Returns the number of inputs and outputs of one of the trunk's dense layers."""
+    if name == "intermediate":
+        return trunk.hidden_size, trunk.intermediate_size
+    if name == "output":
+        return trunk.intermediate_size, trunk.hidden_size
+    return trunk.hidden_size, trunk.hidden_size
 
 
 def normal_dense(key: Array, scale: float, shape: tuple[int, ...]) -> Tree:

@@ -7,15 +7,17 @@ the module to :data:`KINDS`.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from afjax.adapters import bottleneck, lhuc, low_rank, pal, projected_ffn, top_attention, top_ffn, top_layer
-from afjax.adapters.kind import AdapterKind, SlotKind, TopKind
-from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
+from afjax.adapters import bottleneck, ia3, lhuc, lora, low_rank, pal, projected_ffn, top_attention, top_ffn, top_layer
+from afjax.adapters.kind import AdapterKind, DenseKind, SlotKind, TopKind
+from afjax.config.adapters import DENSE_LAYERS, Adapter, AdapterConfig, BesideLayers, DenseLayer, InDenseLayers, OnTop
 from afjax.errors import UserError
-from afjax.trees import Tree, merge
+from afjax.trees import Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.slots import Sublayer
+from afjax.trunk.slots import DenseSlot, Sublayer
 
 KINDS: tuple[AdapterKind, ...] = (
     bottleneck.KIND,
@@ -26,6 +28,8 @@ KINDS: tuple[AdapterKind, ...] = (
     top_attention.KIND,
     top_ffn.KIND,
     top_layer.KIND,
+    lora.KIND,
+    ia3.KIND,
 )
 
 
@@ -45,6 +49,13 @@ def top_kind(config: OnTop) -> TopKind:
     """Returns the kind of an architecture on top of the encoder."""
     kind = kind_of(config)
     assert isinstance(kind, TopKind), "the type of the config"
+    return kind
+
+
+def dense_kind(config: InDenseLayers) -> DenseKind:
+    """Returns the kind of an architecture in dense layers."""
+    kind = kind_of(config)
+    assert isinstance(kind, DenseKind), "the type of the config"
     return kind
 
 
@@ -153,3 +164,56 @@ def adapter_slot(
       key: The dropout key, or None for no dropout.
     """
     return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
+
+
+def dense_slots(params: Tree, config: InDenseLayers, *, key: Array | None = None) -> dict[str, DenseSlot]:
+    """Fills the slots around dense layers with an adapter; returns them by the dense layer's path in the trunk.
+
+    Args:
+      params: One layer's parameters of the adapter.
+      config: The architecture.
+      key: The dropout key, or None for no dropout.
+    """
+    kind, can_merge = dense_kind(config), key is None or not config.has_dropout
+
+    def dense_slot(name: DenseLayer) -> DenseSlot:
+        block, dense_layer = DENSE_LAYERS[name]
+        dense_params = params[block][dense_layer]
+        slot_key = named_key(key, block, dense_layer) if key is not None and config.has_dropout else None
+
+        def apply(layer: Tree, x: Array) -> Array:
+            return kind.apply(dense_params, config, name, layer, x, key=slot_key)
+
+        def merge(layer: Tree) -> Tree:
+            return kind.merge(dense_params, config, name, layer)
+
+        return DenseSlot(apply, merge if can_merge else None)
+
+    return {"/".join(DENSE_LAYERS[name]): dense_slot(name) for name in config.target_modules}
+
+
+def merge_adapter(layers: Tree, tree: Tree, config: InDenseLayers) -> Tree:
+    """Merges an adapter into the trunk's layers.
+
+    Args:
+      layers: The trunk's layers, stacked.
+      tree: The adapter's tree.
+      config: The adapter's architecture.
+
+    Returns:
+      The trunk's layers with the same outputs as with the adapter, stacked. Leaves keep their dtype, and leaves that do
+      not change are not copied.
+    """
+    kind = dense_kind(config)
+    merged: Tree = {block: dict(block_params) for block, block_params in layers.items()}
+    for name in config.target_modules:
+        block, dense_layer = DENSE_LAYERS[name]
+        stacked = jax.tree.map(jnp.asarray, layers[block][dense_layer])
+        indices = np.array(adapter_layers(config, stacked["kernel"].shape[0]))
+
+        def merge(params: Tree, layer: Tree, name: DenseLayer = name) -> Tree:
+            return kind.merge(params, config, name, layer)
+
+        changed = jax.vmap(merge)(tree[block][dense_layer], {leaf: stacked[leaf][indices] for leaf in stacked})
+        merged[block][dense_layer] = {leaf: stacked[leaf].at[indices].set(changed[leaf]) for leaf in stacked}
+    return merged

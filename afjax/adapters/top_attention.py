@@ -22,7 +22,6 @@ from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import AttentionBlock, LayerKeys
 from afjax.trunk.layers import unstack
-from afjax.trunk.slots import plain_slot
 
 
 def init(key: Array, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:
@@ -30,7 +29,7 @@ def init(key: Array, config: TopAttentionConfig, trunk: TrunkConfig, depth: int)
     block = AttentionBlock(_small_trunk(config, trunk))
     x, mask = jnp.zeros((1, 2, config.size)), jnp.ones((1, 2), bool)
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
-    layers: Tree = jax.vmap(lambda k: block.init(k, x, mask, slot=plain_slot)["params"])(keys)
+    layers: Tree = jax.vmap(lambda k: block.init(k, x, mask)["params"])(keys)
     encode = normal_dense(named_key(key, "encode"), config.init_scale, (trunk.hidden_size, config.size))
     decode = normal_dense(named_key(key, "decode"), config.init_scale, (config.size, trunk.hidden_size))
     return {"top": {"encode": encode, "layers": {"attention": layers}, "decode": decode}}
@@ -54,9 +53,7 @@ def top(
         first = first_token_only and number == config.num_layers
         weights_key, output_key = split_key(block_key, 2)
         block_keys = LayerKeys(weights_key, output_key)
-        x, _ = attention.apply(
-            {"params": block}, x, mask, slot=plain_slot, dropout_keys=block_keys, first_token_only=first
-        )
+        x, _ = attention.apply({"params": block}, x, mask, dropout_keys=block_keys, first_token_only=first)
     return dense(params["decode"], x)
 
 

@@ -23,7 +23,7 @@ def init(key: Array, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> 
     """See :class:`afjax.adapters.kind.Init`; initialized like a layer of a random trunk."""
     x, mask = jnp.zeros((1, 2, trunk.hidden_size)), jnp.ones((1, 2), bool)
     layer = EncoderLayer(dataclasses.replace(trunk, init_scale=config.init_scale))
-    return {"top": {"layer": layer.init(named_key(key, "layer"), x, mask, slots={})["params"]}}
+    return {"top": {"layer": layer.init(named_key(key, "layer"), x, mask)["params"]}}
 
 
 def top(
@@ -42,7 +42,6 @@ def top(
         {"params": params["layer"]},
         hidden,
         mask,
-        slots={},
         dropout_keys=layer_keys(key),
         first_token_only=first_token_only,
     )[0]

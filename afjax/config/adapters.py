@@ -4,8 +4,10 @@
 - :class:`PalConfig`, :class:`LowRankConfig`, :class:`ProjectedFfnConfig` and :class:`LhucConfig` are parallel to an
   entire layer or follow it.
 - :class:`TopAttentionConfig`, :class:`TopFfnConfig` and :class:`TopLayerConfig` follow the encoder.
+- :class:`LoraConfig` and :class:`Ia3Config` change the outputs of the trunk's dense layers.
 
-All except the bottleneck are the task modules of Stickland & Murray 2019, who train them together with the trunk.
+The modules of the second and third group are the task modules of Stickland & Murray 2019, who train them together with
+the trunk.
 """
 
 import dataclasses
@@ -19,6 +21,20 @@ from afjax.config.values import Activation, check_dropout
 from afjax.errors import UserError
 
 Position = Literal["attention", "ffn", "both"]
+# The dense layers of an encoder layer. attention_output and output are the output layers of the attention block and of
+# the feed-forward network.
+DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
+# The trunk's tree has each dense layer in a block, which is also the name of the slot after it.
+DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
+    {
+        "query": ("attention", "query"),
+        "key": ("attention", "key"),
+        "value": ("attention", "value"),
+        "attention_output": ("attention", "output"),
+        "intermediate": ("ffn", "intermediate"),
+        "output": ("ffn", "output"),
+    }
+)
 LayerNormPlace = Literal["before", "after", "both", "none"]
 
 
@@ -351,9 +367,126 @@ class TopLayerConfig(_OnTop):
     __repr__ = settings_repr
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _InDenseLayers:
+    """Base class of adapters that change the outputs of the trunk's dense layers. The subclasses document its fields.
+
+    After training, such an adapter can be merged into the weights of these layers.
+    """
+
+    target_modules: tuple[DenseLayer, ...] = ()
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "adapter")
+        object.__setattr__(self, "layers", _sorted_layers(self.layers))
+        names = self.target_modules
+        if not names or len(set(names)) != len(names):
+            raise UserError(
+                f"adapter.target_modules is {list(names)}; give at least one of {', '.join(DENSE_LAYERS)}, each once."
+            )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The blocks that have a changed dense layer, in the order of execution."""
+        blocks = {DENSE_LAYERS[name][0] for name in self.target_modules}
+        return tuple(block for block in ("attention", "ffn") if block in blocks)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the adapter applies dropout in training."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig(_InDenseLayers):
+    """Low-rank adaptation (LoRA) of the trunk's dense layers.
+
+    A layer ``x W + b`` becomes ``x W + b + alpha / rank * dropout(x) A B``. B is initialized to zero, so that training
+    begins with the pretrained encoder.
+
+    Attributes:
+      kind: The kind of adapter in configs and manifests.
+      target_modules: The dense layers with an adapter: ``query``, ``key``, ``value``, ``attention_output`` (the output
+        layer of the attention block), ``intermediate`` and ``output`` (of the feed-forward network).
+      rank: Number of columns of A and rows of B; at most the trunk's hidden size.
+      alpha: The adapter's output is multiplied by ``alpha / rank``.
+      dropout: Dropout rate on the adapter's input.
+      layers: Indices of the layers with an adapter; None for all layers.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import LoraConfig
+      >>> config = LoraConfig(target_modules=("query", "value", "output"), rank=4)
+      >>> config.slots, config.scaling
+      (('attention', 'ffn'), 2.0)
+
+    Reference:
+      Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
+    """
+
+    kind: Literal["lora"] = "lora"
+    target_modules: tuple[DenseLayer, ...] = ("query", "value")
+    rank: int = 8
+    alpha: float = 8.0
+    dropout: float = 0.0
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_at_least_one(self, "rank")
+        check_dropout("adapter", self.dropout)
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise UserError(f"adapter.alpha is {self.alpha}; it must be finite and above 0.")
+
+    @property
+    def has_dropout(self) -> bool:
+        return self.dropout > 0
+
+    @property
+    def scaling(self) -> float:
+        """The factor ``alpha / rank`` of the adapter's output."""
+        return self.alpha / self.rank
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ia3Config(_InDenseLayers):
+    """(IA)³: trained factors of keys, values, and inner activations of the feed-forward network.
+
+    The factors are initialized to one, so training begins with the pretrained encoder.
+
+    Attributes:
+      kind: The kind of adapter in configs and manifests.
+      target_modules: The dense layers with factors. Outputs of ``query``, ``key``, ``value`` and ``attention_output``
+        are multiplied, and inputs of ``output``, which are the feed-forward network's activations.
+      layers: Indices of the layers with an adapter; None for all layers.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import Ia3Config
+      >>> Ia3Config(target_modules=("key", "value")).slots
+      ('attention',)
+
+    Reference:
+      Liu et al. 2022, *Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning*,
+      section 3.3.
+    """
+
+    kind: Literal["ia3"] = "ia3"
+    target_modules: tuple[DenseLayer, ...] = ("key", "value", "output")
+
+    __repr__ = settings_repr
+
+
 BesideLayers = PalConfig | LowRankConfig | ProjectedFfnConfig | LhucConfig
 OnTop = TopAttentionConfig | TopFfnConfig | TopLayerConfig
-Adapter = AdapterConfig | BesideLayers | OnTop
+InDenseLayers = LoraConfig | Ia3Config
+Adapter = AdapterConfig | BesideLayers | OnTop | InDenseLayers
 
 
 def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -408,5 +541,10 @@ ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(
         "top_ffn": TopFfnConfig(),
         "top_ffn_2": TopFfnConfig(hidden_sizes=(252, 252)),
         "top_layer": TopLayerConfig(),
+        # Hu et al. 2022, section 5.1: query and value matrices, rank 8.
+        "lora": LoraConfig(),
+        "lora_all": LoraConfig(target_modules=tuple(DENSE_LAYERS)),
+        # Liu et al. 2022, section 3.3.
+        "ia3": Ia3Config(),
     }
 )

@@ -38,6 +38,15 @@ _BOTTLENECK = (
     (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
     (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
 )
+# LoRA's matrices and the factors of (IA)³, so that their products are sharded like those of the trunk's dense layer.
+_IN_DENSE_LAYERS = (
+    (r".+/attention/(query|key|value)/up/kernel", ("bottleneck", "heads")),
+    (r".+/attention/(query|key|value)/scale", ("heads",)),
+    (r".+/attention/output/down/kernel", ("heads", "bottleneck")),
+    (r".+/ffn/intermediate/up/kernel", ("bottleneck", "intermediate")),
+    (r".+/ffn/output/down/kernel", ("intermediate", "bottleneck")),
+    (r".+/ffn/(intermediate|output)/scale", ("intermediate",)),
+)
 AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "trunk": (
         (r"embeddings/(word|position|type)", ("entries", "hidden")),
@@ -46,6 +55,7 @@ AXIS_NAMES: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "adapters": (
         *((rf".+/top/layer/{pattern}", names) for pattern, names in _ENCODER_LAYER),
+        *_IN_DENSE_LAYERS,
         *_BOTTLENECK,
     ),
     "bank": _BOTTLENECK,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from afjax.adapters.kind import SlotKind
 from afjax.adapters.kinds import adapter_layers, kind_of
-from afjax.config.adapters import Adapter, AdapterConfig, OnTop
+from afjax.config.adapters import Adapter, AdapterConfig, InDenseLayers, OnTop
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 
@@ -21,6 +21,12 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
                 f'Adapter "{name}" is of the kind {config.kind}, which sits on top of the encoder, where there is '
                 "nothing to fuse; fuse adapters in the layers."
             )
+        if isinstance(config, InDenseLayers):
+            raise UserError(
+                f'Adapter "{name}" is of the kind {config.kind}, which changes the trunk\'s dense layers and has no '
+                "output of its own that a fusion could weigh. Fuse adapters of another kind, such as the presets "
+                "pfeiffer or pals."
+            )
         if isinstance(config, AdapterConfig) and config.layer_norms:
             raise UserError(
                 f'Adapter "{name}" carries LayerNorms of its own, which change the trunk for every other adapter; only '
@@ -28,8 +34,8 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
             )
     for name, config in others:
         kind, wanted_kind = kind_of(config), kind_of(reference)
-        assert isinstance(kind, SlotKind), "modules on top are refused above"
-        assert isinstance(wanted_kind, SlotKind), "modules on top are refused above"
+        assert isinstance(kind, SlotKind), "other kinds are refused above"
+        assert isinstance(wanted_kind, SlotKind), "other kinds are refused above"
         if kind.family != wanted_kind.family:
             raise UserError(
                 f'Adapters "{first}" and "{name}" add to the layers in different ways (their kinds are '
@@ -63,4 +69,4 @@ def _layers(config: Adapter) -> tuple[int, ...] | None:
 
 def is_factored(configs: Sequence[Adapter]) -> bool:
     """Whether the fusion has a factored form: each adapter's output is linear in its inner activations."""
-    return all(not isinstance(config, OnTop) and config.linear_output for config in configs)
+    return all(not isinstance(config, OnTop | InDenseLayers) and config.linear_output for config in configs)

@@ -1,4 +1,4 @@
-"""Edits trained models: drops layers, adds or removes adapters of a fusion, renames.
+"""Edits trained models: drops layers, adds or removes adapters of a fusion, merges an adapter, renames.
 
 Functions take a model and, if they change parameters, its trees ``{"adapters", "fusion", "heads"}``, and return the
 edited ones.
@@ -8,7 +8,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from afjax.config.adapters import Adapter
+import jax
+
+from afjax.adapters.kinds import merge_adapter
+from afjax.config.adapters import Adapter, InDenseLayers
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
 from afjax.model.model import Model
@@ -82,6 +85,31 @@ def with_kept(model: Model, kept: tuple[tuple[tuple[int, ...], ...], ...]) -> Mo
     """
     fused_adapters(model)
     return dataclasses.replace(model, fusion=dataclasses.replace(model.fusion, kept=kept))
+
+
+def merged(model: Model, params: Tree, trunk_params: Tree) -> tuple[Model, Tree, Tree]:
+    """Merges the adapter into the trunk's dense layers.
+
+    Returns:
+      The model without the adapter, its trees, and the trunk's tree.
+
+    Raises:
+      UserError: The model has no adapter, or one that cannot be merged.
+    """
+    if not can_merge(model):
+        kinds = ", ".join(f'"{name}" (kind {config.kind})' for name, config in model.adapters)
+        raise UserError(
+            f"Only an adapter of the kind lora or ia3 can be merged into the trunk; this model has {kinds or 'none'}."
+        )
+    ((name, config),) = model.adapters
+    assert isinstance(config, InDenseLayers), "checked above"
+    layers = jax.device_get(merge_adapter(trunk_params["layers"], params["adapters"][name], config))
+    return dataclasses.replace(model, adapters=()), {**params, "adapters": {}}, {**trunk_params, "layers": layers}
+
+
+def can_merge(model: Model) -> bool:
+    """Whether the model has an adapter that can be merged into the trunk."""
+    return any(isinstance(config, InDenseLayers) for _, config in model.adapters)
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:

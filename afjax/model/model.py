@@ -18,8 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.adapters.kinds import adapter_layers, adapter_slot, reads_all_tokens, slot_contents, top_kind
-from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, OnTop
+from afjax.adapters.kinds import (
+    adapter_layers,
+    adapter_slot,
+    dense_slots,
+    reads_all_tokens,
+    slot_contents,
+    top_kind,
+)
+from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, InDenseLayers, OnTop
 from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
@@ -39,7 +46,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, encode
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
-from afjax.trunk.slots import FilledSlots, Slot, Sublayer
+from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -406,12 +413,16 @@ class Model:
             bank["layers"] = self._contents_form(bank["layers"])
         return map_parts(_with_fusion, bank["layers"], same_form(fusion, bank["layers"])), bank["shared"]
 
-    def _make_slots(self, contents: Any, shared: tuple[Tree, Array | None], key: Array | None) -> dict[str, Slot]:
+    def _make_slots(self, contents: Any, shared: tuple[Tree, Array | None], key: Array | None) -> LayerSlots:
         leaves, drawn = shared
-        return {
+        config = self.adapters[0][1]
+        if isinstance(config, InDenseLayers):
+            return LayerSlots(dense_layers=dense_slots(contents, config, key=key))
+        sublayers = {
             slot: functools.partial(self._run_slot, merge(params, leaves.get(slot, {})), slot_key, drawn)
             for (slot, params), slot_key in zip(contents.items(), split_key(key, len(contents)), strict=True)
         }
+        return LayerSlots(sublayers=sublayers)
 
     def _run_slot(
         self, params: Tree, key: Array | None, drawn: Array | None, sublayer: Sublayer
@@ -421,7 +432,7 @@ class Model:
             configs = self._fused_configs()
             return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
         config = self.adapters[0][1]
-        assert isinstance(config, AdapterConfig | BesideLayers), "modules on top have no slots"
+        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 

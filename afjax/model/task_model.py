@@ -365,8 +365,8 @@ class TaskModel:
         return embed_texts(
             texts,
             self.trunk.embedding_config(pooling=pooling, normalize=normalize, max_length=max_length),
-            model=self._inference_model,
-            params=self._device_params,
+            model=self._merged._inference_model,
+            params=self._merged._device_params,
             tokenizer=self._tokenizer,
             mesh=self._mesh,
             batch_size=batch_size,
@@ -404,8 +404,8 @@ class TaskModel:
             "mask": jax.ShapeDtypeStruct((1, self.max_length), bool),
         }
         # Straight-line code, because XLA counts a loop's body only once.
-        model = dataclasses.replace(self._inference_model, scan_layers=False)
-        analysis: Any = _predict_step.lower(model, False, self._device_params, batch).cost_analysis()
+        model = dataclasses.replace(self._merged._inference_model, scan_layers=False)
+        analysis: Any = _predict_step.lower(model, False, self._merged._device_params, batch).cost_analysis()
         return float(analysis["flops"])
 
     def _run(
@@ -414,11 +414,11 @@ class TaskModel:
         def step(model: Model, params: Tree, batch: Mapping[str, Any]) -> Any:
             return _predict_step(model, fusion_attention, params, batch)
 
-        logits, attention = self.over_rows(step, data, batch_size=batch_size, max_length=max_length)
+        logits, attention = self._merged.over_rows(step, data, batch_size=batch_size, max_length=max_length)
         if self.task.scale != 1.0:
             with np.errstate(over="ignore"):
                 logits = logits * np.float32(self.task.scale)
-            check_outputs(logits, data, self._device_params)
+            check_outputs(logits, data, self._merged._device_params)
         return logits, attention
 
     def over_rows(
@@ -484,13 +484,14 @@ class TaskModel:
     def for_inference(self) -> tuple[Model, Tree]:
         """Returns the model and all its parameters for inference, on the host.
 
-        A fusion is folded. For regression, multiply the logits by the task's ``scale``.
+        A fusion is folded. If :meth:`predict` merges the adapter into the trunk, so does this function. For regression,
+        multiply the logits by the task's ``scale``.
 
         Returns:
           The model, with numbers instead of names, and its tree of NumPy arrays with the roots ``trunk``, ``adapters``,
           ``fusion`` and ``heads``.
         """
-        return self._inference_model, jax.device_get(self._device_params)
+        return self._merged._inference_model, jax.device_get(self._merged._device_params)
 
     def without_layers(self, layers: Collection[int]) -> "TaskModel":
         """Drops adapters, and the fusion if there is one, from some layers.
@@ -554,6 +555,33 @@ class TaskModel:
         """
         return self._edited(editing.with_kept(self.model, kept), self.params)
 
+    def merged(self) -> "TaskModel":
+        """Merges the adapter into the trunk's weights, if it is of the kind ``lora`` or ``ia3``.
+
+        The merged model has the same outputs up to rounding, at the cost of the trunk without an adapter. A model with
+        a float32 trunk predicts, evaluates and embeds with merged weights anyway. If the trunk is bfloat16, weights are
+        merged only by this function, because small changes of a weight are lost when it is rounded to bfloat16.
+
+        Returns:
+          The merged model, without an adapter. ``save_trunk(folder, model.trunk)`` writes its trunk, for example to use
+          it in other libraries. This model is not changed.
+
+        Raises:
+          UserError: The model has no adapter, or one of another kind.
+
+        Reference:
+          Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
+        """
+        model, params, trunk_params = editing.merged(self.model, self.params, self.trunk.params)
+        trunk = dataclasses.replace(
+            self.trunk,
+            name=f"{self.trunk.name} with {self.model.adapters[0][0]}",
+            params=trunk_params,
+            sha256=tree_digest(trunk_params),
+            trained=False,
+        )
+        return dataclasses.replace(self, model=model, params=params, trunk=trunk, head_record=None)
+
     def renamed(self, name: str) -> "TaskModel":
         """Renames the head, and the fusion or the adapter.
 
@@ -569,6 +597,11 @@ class TaskModel:
 
     def _edited(self, model: Model, params: Tree) -> "TaskModel":
         return dataclasses.replace(self, model=model, params=params)
+
+    @functools.cached_property
+    def _merged(self) -> "TaskModel":
+        """The model that predicts: with its adapter merged into the trunk if this only changes rounding."""
+        return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
 
     @functools.cached_property
     def _tokenizer(self) -> Any:

@@ -300,10 +300,10 @@ class Dense(nn.Module):
     init_scale: float = 0.02
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, apply: Callable[[Tree, Array], Array] = dense) -> Array:
         kernel = self.param("kernel", nn.initializers.normal(self.init_scale), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return dense({"kernel": kernel, "bias": bias}, x)
+        return apply({"kernel": kernel, "bias": bias}, x)
 
 
 class LayerNorm(nn.Module):

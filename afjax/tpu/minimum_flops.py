@@ -14,14 +14,16 @@ softmax, LayerNorm, embedding look-ups and the optimizer are not counted.
 import dataclasses
 from typing import Literal
 
-from afjax.adapters.kinds import adapter_layers, reads_all_tokens, slot_kind, top_kind
-from afjax.config.adapters import AdapterConfig, BesideLayers, OnTop
+from afjax.adapters.kinds import adapter_layers, dense_kind, reads_all_tokens, slot_kind, top_kind
+from afjax.config.adapters import AdapterConfig, BesideLayers, DenseLayer, InDenseLayers, OnTop
 from afjax.errors import UserError
 from afjax.fusion.checks import is_factored
 from afjax.model.model import Model
 
 # A preset of afjax.model.partition.preset, or "nothing" for evaluation.
 Trained = Literal["adapter", "fusion", "head", "full", "adapter+trunk", "layernorm", "top_k", "nothing"]
+
+QUERY_KEY_VALUE: tuple[DenseLayer, ...] = ("query", "key", "value")
 
 
 def minimum_flops(
@@ -31,7 +33,8 @@ def minimum_flops(
 
     If a result can be computed exactly in several ways, the cheapest known way counts: the last layer for the first
     token only (if the head reads nothing else), first-token attention without keys and values, factored or folded
-    fusion (:mod:`afjax.fusion.factored`). For evaluation, fusion is folded before the step.
+    fusion (:mod:`afjax.fusion.factored`). For evaluation, fusion is folded, and an adapter in dense layers merged,
+    before the step.
 
     Args:
       model: The model.
@@ -131,42 +134,86 @@ class _Step:
         layer_input = live
         trained = self._trains_layer(index)
         n = self.rows if first_token else self.rows * self.length
-        live = self.attention(trunk.hidden_size, trunk.num_heads, trained, live, first_token=first_token)
-        live = self.dense(n, trunk.hidden_size, trunk.hidden_size, trained=trained, live=live) or norms
+        inside = self._in_dense_layers() if filled else None
+
+        def dense_layer(name: DenseLayer, inputs: int, outputs: int, live: bool) -> bool:
+            return self._dense_layer(name, n, inputs, outputs, trained=trained, live=live, inside=inside)
+
+        live = self.attention(trunk.hidden_size, trunk.num_heads, trained, live, first_token=first_token, inside=inside)
+        live = dense_layer("attention_output", trunk.hidden_size, trunk.hidden_size, live) or norms
         if filled:
             live = self._slot("attention", n, live, layer_input, first_token=first_token) or live
-        live = self.dense(n, trunk.hidden_size, trunk.intermediate_size, trained=trained, live=live)
-        live = self.dense(n, trunk.intermediate_size, trunk.hidden_size, trained=trained, live=live) or norms
+        live = dense_layer("intermediate", trunk.hidden_size, trunk.intermediate_size, live)
+        live = dense_layer("output", trunk.intermediate_size, trunk.hidden_size, live) or norms
         if filled:
             live = self._slot("ffn", n, live, layer_input, first_token=first_token) or live
         return live
 
-    def attention(self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool) -> bool:
+    def attention(
+        self,
+        size: int,
+        num_heads: int,
+        trained: bool,
+        live: bool,
+        *,
+        first_token: bool,
+        inside: InDenseLayers | None = None,
+    ) -> bool:
         """Adds attention with ``size²`` query, key and value matrices, without the output matrix.
 
         For the first token only, ``q · (K x)`` equals ``(Kᵀ q) · x``. The key and value matrices are then multiplied
         with one vector per head and row, and every token with ``num_heads`` vectors twice.
         """
         n = self.rows * self.length
-        inside = trained or live
+
+        def project(step: "_Step", name: DenseLayer, n: int) -> bool:
+            return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
+
         if not first_token:
-            for _ in range(3):
-                self.dense(n, size, size, trained=trained, live=live)
-            self.product(n * self.length * size, inside, inside)
-            self.product(n * self.length * size, inside, inside)
-            return inside
+            query, key, value = (project(self, name, n) for name in QUERY_KEY_VALUE)
+            weights = self.product(n * self.length * size, query, key)
+            return self.product(n * self.length * size, weights, value)
         turned, plain = self.apart(), self.apart()
-        turned.dense(self.rows, size, size, trained=trained, live=live)  # q
-        turned.dense(self.rows, size, size, trained=trained, live=inside)  # Kᵀ q
-        turned.product(n * num_heads * size, inside, live)  # scores
-        turned.product(n * num_heads * size, inside, live)  # sums of tokens
-        turned.dense(self.rows, size, size, trained=trained, live=inside)  # V
-        plain.dense(self.rows, size, size, trained=trained, live=live)
-        for _ in range(2):
-            plain.dense(n, size, size, trained=trained, live=live)
-            plain.product(n * size, inside, inside)
+        key, value = (turned._merged(name, size, size, trained=trained, inside=inside) for name in QUERY_KEY_VALUE[1:])
+        projected = turned.product(self.rows * size * size, key, project(turned, "query", self.rows))  # Kᵀ q
+        weights = turned.product(n * num_heads * size, projected, live)
+        sums = turned.product(n * num_heads * size, weights, live)  # of tokens
+        context = turned.product(self.rows * size * size, value, sums)
+        query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
+        plain.product(n * size, plain.product(n * size, query, key), value)
         self.cheaper(turned, plain)
-        return inside
+        return context
+
+    def _dense_layer(
+        self,
+        name: DenseLayer,
+        n: int,
+        inputs: int,
+        outputs: int,
+        *,
+        trained: bool,
+        live: bool,
+        inside: InDenseLayers | None,
+    ) -> bool:
+        """Adds one of the trunk's dense layers, with the adapter in it; returns whether its output is live."""
+        if inside is None or name not in inside.target_modules:
+            return self.dense(n, inputs, outputs, trained=trained, live=live)
+        count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
+        return count(self, inside, name, n, inputs, outputs, trained=trains_adapter, layer_trained=trained, live=live)
+
+    def _merged(
+        self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
+    ) -> bool:
+        """Adds merging the adapter into a dense layer, if it has one; returns whether the layer's matrix is live."""
+        if inside is None or name not in inside.target_modules:
+            return trained
+        count = dense_kind(inside).count_merge
+        return count(self, inside, inputs, outputs, trained=self._trains_adapters()) or trained
+
+    def _in_dense_layers(self) -> InDenseLayers | None:
+        """The adapter, if it is in the trunk's dense layers. For evaluation it has been merged into them."""
+        config = self.model.adapters[0][1]
+        return config if isinstance(config, InDenseLayers) and self.trained != "nothing" else None
 
     def _slot(self, slot: str, n: int, live: bool, layer_input: bool, *, first_token: bool) -> bool:
         """Adds the adapters or the fusion of a slot; returns whether its output is live.
@@ -179,12 +226,12 @@ class _Step:
           first_token: Whether the tokens are only the first token of each row.
         """
         configs = [config for _, config in self.model.adapters]
-        if slot not in configs[0].slots:
+        if slot not in configs[0].slots or isinstance(configs[0], InDenseLayers):
             return live
         if self.model.fusion_name:
             return self._fusion(n, live, layer_input, first_token=first_token)
         config = configs[0]
-        assert not isinstance(config, OnTop), "modules on top have no slots"
+        assert isinstance(config, AdapterConfig | BesideLayers), "other kinds are not in slots after sub-layers"
         trained, d = self._trains_adapters(), self.model.trunk.hidden_size
         units = self._units(config, n, live, layer_input, trained, first_token=first_token)
         size = slot_kind(config).size(config, d)
@@ -224,7 +271,7 @@ class _Step:
 
     def _fused(self) -> list[AdapterConfig | BesideLayers]:
         """The architectures of the adapters that each layer fuses."""
-        configs = [config for _, config in self.model.adapters if not isinstance(config, OnTop)]
+        configs = [config for _, config in self.model.adapters if isinstance(config, AdapterConfig | BesideLayers)]
         kept = self.model.fusion.kept
         return configs if kept is None else configs[:1] * len(kept[0][0])
 

@@ -30,6 +30,8 @@ METHODS: Mapping[str, tuple[Partition, str]] = {
     "adapter": ("adapter", "pfeiffer"),
     "pfeiffer": ("adapter", "pfeiffer"),
     "houlsby": ("adapter", "houlsby"),
+    "lora": ("adapter", "lora"),
+    "ia3": ("adapter", "ia3"),
     "pals": ("adapter+trunk", "pals"),
     "fusion": ("fusion", "pfeiffer"),
 }

@@ -30,7 +30,7 @@ from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import NO_DROPOUT, Embeddings, EncoderLayer, LayerKeys, layer_keys
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
-from afjax.trunk.slots import NO_SLOTS, FilledSlots
+from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
     @jax.jit
     def init_layer(layer_key: Array) -> Tree:
         x = jnp.zeros((1, 2, config.hidden_size))
-        return EncoderLayer(config).init(layer_key, x, mask, slots={})["params"]
+        return EncoderLayer(config).init(layer_key, x, mask)["params"]
 
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
     layers = (
@@ -157,7 +157,7 @@ def encode(
             {"params": params},
             x,
             mask,
-            slots=slots.make(contents, shared, layer_keys.slots) if filled else {},
+            slots=slots.make(contents, shared, layer_keys.slots) if filled else EMPTY_LAYER,
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
         )

@@ -1,7 +1,6 @@
 """The Linen modules of an encoder: embeddings and layers with slots."""
 
 import functools
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -13,7 +12,7 @@ from afjax.distributed.sharding import replicate, shard_rows
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.slots import Slot, Sublayer, plain_slot
+from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 
 class LayerKeys(NamedTuple):
@@ -72,9 +71,20 @@ class AttentionBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, mask: Array, *, slot: Slot, dropout_keys: LayerKeys = NO_DROPOUT, first_token_only: bool = False
+        self,
+        x: Array,
+        mask: Array,
+        *,
+        slots: LayerSlots = EMPTY_LAYER,
+        dropout_keys: LayerKeys = NO_DROPOUT,
+        first_token_only: bool = False,
     ) -> tuple[Array, Array | None]:
         config = self.config
+
+        def dense_layer(name: str, inputs: Array) -> Array:
+            layer = Dense(config.hidden_size, config.init_scale, name=name)
+            return layer(inputs, slots.dense_layer(f"attention/{name}").apply)
+
         attend = functools.partial(
             attend_to_tokens,
             mask=mask,
@@ -82,19 +92,20 @@ class AttentionBlock(nn.Module):
             dropout_rate=config.attention_dropout,
             key=dropout_keys.weights,
         )
-        queries = x
-        if first_token_only:
-            queries = x[:, :1]
-            context = first_token_attention(self.variables["params"], x, config.num_heads, attend)
+        queries = x[:, :1] if first_token_only else x
+        merge = {name: slots.dense_layer(f"attention/{name}").merge for name in ("query", "key", "value")}
+        if first_token_only and None not in merge.values():
+            params = self.variables["params"]
+            merged = {name: merge_layer(params[name]) for name, merge_layer in merge.items() if merge_layer}
+            context = first_token_attention(merged, x, config.num_heads, attend)
         else:
-            query, keys, values = (
-                Dense(config.hidden_size, config.init_scale, name=name)(x) for name in ("query", "key", "value")
-            )
+            query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
             context = attend_tokens(query, keys, values, config.num_heads, attend)
-        output = Dense(config.hidden_size, config.init_scale, name="output")(context)
+        output = dense_layer("output", context)
         output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        return slot(Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask))
+        sublayer = Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask)
+        return slots.sublayer("attention")(sublayer)
 
 
 class FeedForwardBlock(nn.Module):
@@ -104,19 +115,20 @@ class FeedForwardBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, mask: Array, *, slot: Slot, layer_input: Array, key: Array | None
+        self, x: Array, mask: Array, *, slots: LayerSlots, layer_input: Array, key: Array | None
     ) -> tuple[Array, Array | None]:
         config = self.config
-        inner = Dense(config.intermediate_size, config.init_scale, name="intermediate")(x)
-        inner = ACTIVATIONS[config.activation](inner)
-        output = Dense(x.shape[-1], config.init_scale, name="output")(inner)
+        intermediate = Dense(config.intermediate_size, config.init_scale, name="intermediate")
+        inner = ACTIVATIONS[config.activation](intermediate(x, slots.dense_layer("ffn/intermediate").apply))
+        output = Dense(x.shape[-1], config.init_scale, name="output")(inner, slots.dense_layer("ffn/output").apply)
         output = dropout(key, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        return slot(Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask))
+        sublayer = Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask)
+        return slots.sublayer("ffn")(sublayer)
 
 
 class EncoderLayer(nn.Module):
-    """One post-LayerNorm Transformer layer with its two slots."""
+    """One post-LayerNorm Transformer layer with its slots."""
 
     config: TrunkConfig
 
@@ -126,7 +138,7 @@ class EncoderLayer(nn.Module):
         x: Array,
         mask: Array,
         *,
-        slots: Mapping[str, Slot],
+        slots: LayerSlots = EMPTY_LAYER,
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
@@ -135,19 +147,18 @@ class EncoderLayer(nn.Module):
         Args:
           x: The layer's input, ``[batch, length, hidden_size]``.
           mask: bool ``[batch, length]``, False at padding.
-          slots: The filled slots, by name: ``attention``, ``ffn``.
+          slots: The filled slots.
           dropout_keys: The layer's dropout keys; no dropout by default.
           first_token_only: Whether to compute only the first token's outputs.
 
         Returns:
           The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
         """
-        attention_slot, ffn_slot = (slots.get(name, plain_slot) for name in ("attention", "ffn"))
         between, first = AttentionBlock(self.config, name="attention")(
-            x, mask, slot=attention_slot, dropout_keys=dropout_keys, first_token_only=first_token_only
+            x, mask, slots=slots, dropout_keys=dropout_keys, first_token_only=first_token_only
         )
         output, second = FeedForwardBlock(self.config, name="ffn")(
-            between, mask, slot=ffn_slot, layer_input=x, key=dropout_keys.ffn
+            between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn
         )
         maps = {"attention": first, "ffn": second}
         return output, {name: attention for name, attention in maps.items() if attention is not None}

@@ -13,12 +13,13 @@ import numpy as np
 from jax import Array
 
 from afjax.distributed.sharding import shard_rows
+from afjax.nn.layers import dense
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed
 from afjax.trunk.encoder_layer import EncoderLayer
 from afjax.trunk.layers import each_layer, trunk_layers
-from afjax.trunk.slots import FilledSlots, Slot, Sublayer, plain_slot
+from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
 
 
 def encode_under_masks(
@@ -55,12 +56,12 @@ def encode_under_masks(
         # Rows come before branches, so that rows sharded over devices stay on their device.
         x = shard_rows(x.reshape(num_rows * branches, length, -1))
         is_on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
-        layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else {}
+        layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else EMPTY_LAYER
         x, _ = EncoderLayer(config).apply(
             {"params": params},
             x,
             jnp.repeat(batch["mask"], branches, axis=0),
-            slots={name: functools.partial(_switched_slot, slot, is_on) for name, slot in layer_slots.items()},
+            slots=_switched_slots(layer_slots, is_on),
             first_token_only=first_token_only and index == config.num_layers - 1,
         )
         x = x.reshape(num_rows, branches, *x.shape[1:])
@@ -86,7 +87,22 @@ def _branches(layer_masks: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarra
     return parents, switches, branch_of_mask
 
 
+def _switched_slots(slots: LayerSlots, is_on: Array) -> LayerSlots:
+    """Empties the slots in the rows where ``is_on`` (bool ``[rows, 1, 1]``) is False."""
+    return LayerSlots(
+        sublayers={name: functools.partial(_switched_slot, slot, is_on) for name, slot in slots.sublayers.items()},
+        # One dense layer cannot have the outputs of both, so there is no merged one.
+        dense_layers={
+            path: DenseSlot(functools.partial(_switched_dense, slot, is_on), merge=None)
+            for path, slot in slots.dense_layers.items()
+        },
+    )
+
+
+def _switched_dense(slot: DenseSlot, is_on: Array, params: Tree, x: Array) -> Array:
+    return jnp.where(is_on, slot.apply(params, x), dense(params, x))
+
+
 def _switched_slot(slot: Slot, is_on: Array, sublayer: Sublayer) -> tuple[Array, Array | None]:
-    """Runs a slot in the rows where ``is_on`` (bool ``[rows, 1, 1]``) is True, and an empty slot in the others."""
     output, attention = slot(sublayer)
     return jnp.where(is_on, output, plain_slot(sublayer)[0]), attention

@@ -1,4 +1,7 @@
-"""Slots for adapters and fusions. An encoder layer has two, one after each sub-layer."""
+"""Slots for adapters and fusions.
+
+An encoder layer has one slot after each of its two sub-layers, and one around each of its six dense layers.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -6,6 +9,7 @@ from typing import Any
 
 from jax import Array
 
+from afjax.nn.layers import dense
 from afjax.trees import Tree
 from afjax.trunk.layers import Layers
 
@@ -41,13 +45,58 @@ def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
 
+@dataclasses.dataclass(frozen=True)
+class DenseSlot:
+    """The contents of a slot around a dense layer.
+
+    Attributes:
+      apply: Computes the outputs ``[..., outputs]`` from the dense layer's parameters and its inputs ``[..., inputs]``.
+      merge: Computes the parameters of a dense layer with the same outputs from the dense layer's parameters. None if
+        there is no such layer, for example because of dropout.
+    """
+
+    apply: Callable[[Tree, Array], Array]
+    merge: Callable[[Tree], Tree] | None
+
+
+def _unchanged(params: Tree) -> Tree:
+    return params
+
+
+PLAIN_DENSE_SLOT = DenseSlot(dense, _unchanged)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerSlots:
+    """The filled slots of one encoder layer. All other slots are empty.
+
+    Attributes:
+      sublayers: The slots after the sub-layers: ``attention``, ``ffn``.
+      dense_layers: The slots around the dense layers, by the layer's path in the trunk's tree, such as
+        ``attention/query``.
+    """
+
+    sublayers: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
+    dense_layers: Mapping[str, DenseSlot] = dataclasses.field(default_factory=dict)
+
+    def sublayer(self, name: str) -> Slot:
+        """Returns the slot after a sub-layer."""
+        return self.sublayers.get(name, plain_slot)
+
+    def dense_layer(self, path: str) -> DenseSlot:
+        """Returns the slot around a dense layer."""
+        return self.dense_layers.get(path, PLAIN_DENSE_SLOT)
+
+
+EMPTY_LAYER = LayerSlots()
+
 # Makes a layer's slots from the layer's contents, the contents that all layers share, and the dropout key.
-SlotMaker = Callable[[Any, Any, Array | None], Mapping[str, Slot]]
+SlotMaker = Callable[[Any, Any, Array | None], LayerSlots]
 
 
-def no_slots(contents: Any, shared: Any, key: Array | None) -> Mapping[str, Slot]:
+def no_slots(contents: Any, shared: Any, key: Array | None) -> LayerSlots:
     """The :data:`SlotMaker` of an encoder without adapters."""
-    return {}
+    return EMPTY_LAYER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

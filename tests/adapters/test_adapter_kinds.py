@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from afjax import adapters
-from afjax.adapters.kind import AdapterKind, SlotKind, TopKind
+from afjax.adapters.kind import AdapterKind, DenseKind, SlotKind, TopKind
 from afjax.adapters.kinds import KINDS, adapter_layers, kind_of
-from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, OnTop
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, InDenseLayers, OnTop
 from afjax.trees import flatten
 from afjax.trunk.config import TrunkConfig
 
@@ -40,6 +40,7 @@ def test_the_config_decides_between_slots_and_on_top(kind: AdapterKind) -> None:
     config = kind.config()
     assert kind_of(config) is kind
     assert isinstance(kind, TopKind) == isinstance(config, OnTop) == (config.slots == ())
+    assert isinstance(kind, DenseKind) == isinstance(config, InDenseLayers)
     if isinstance(kind, SlotKind):
         assert set(kind.layout) <= set(vars(config))
         assert (kind.size(config, 24) > 0) == config.linear_output

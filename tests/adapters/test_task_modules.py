@@ -249,7 +249,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     params = draw(init_adapter(KEY, TopLayerConfig(), TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     layer: Any = EncoderLayer(TRUNK)
-    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, jnp.asarray(MASK), slots={})
+    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, jnp.asarray(MASK))
     ours = top_kind(TopLayerConfig()).top(params["top"], TopLayerConfig(), TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 

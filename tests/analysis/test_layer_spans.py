@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from afjax.analysis import spans
 from afjax.analysis.spans import SpanScores, draw_spans, layer_spans, score_spans
-from afjax.config.adapters import Adapter, AdapterConfig, LhucConfig, TopFfnConfig
+from afjax.config.adapters import Adapter, AdapterConfig, LhucConfig, LoraConfig, TopFfnConfig
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
+from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.trees import Tree
@@ -40,8 +42,9 @@ def rows() -> Rows:
         (AdapterConfig(size=4), True, True),
         (AdapterConfig(size=4, layers=(1,)), False, True),
         (LhucConfig(), False, False),
+        (LoraConfig(target_modules=("value", "output")), False, False),
     ],
-    ids=("houlsby", "fusion", "one layer", "lhuc"),
+    ids=("houlsby", "fusion", "one layer", "lhuc", "lora"),
 )
 def test_masking_a_layer_equals_removing_its_adapters(
     tiny_trunk: Trunk, rows: Rows, config: Adapter, fused: bool, scan: bool
@@ -76,11 +79,11 @@ def test_masks_for_multiple_choice_and_span_tasks(tiny_trunk: Trunk) -> None:
 
 
 def under_masks(whole: TaskModel, rows: AnyRows, masks: np.ndarray) -> np.ndarray:
-    @jax.jit
-    def step(params: Tree, batch: Any) -> jax.Array:
-        return whole.for_inference()[0].under_masks(params, batch, masks)
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(model: Model, params: Tree, batch: Any) -> jax.Array:
+        return model.under_masks(params, batch, masks)
 
-    return np.asarray(whole.over_rows(lambda _, params, batch: step(params, batch), whole.tokenised(rows)))
+    return np.asarray(whole.over_rows(step, whole.tokenised(rows)))
 
 
 def test_common_layers_of_masks_are_computed_once(tiny_trunk: Trunk) -> None:

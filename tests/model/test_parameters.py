@@ -185,6 +185,24 @@ PRESET_TREES |= {
 }
 
 
+def low_rank(path: str, inputs: int, outputs: int) -> dict[str, Any]:
+    return {f"{path}/down/kernel": (3, inputs, 8), f"{path}/up/kernel": (3, 8, outputs)}
+
+
+PRESET_TREES |= {
+    "lora": {**low_rank("attention/query", 16, 16), **low_rank("attention/value", 16, 16)},
+    "lora_all": {
+        **low_rank("attention/query", 16, 16),
+        **low_rank("attention/key", 16, 16),
+        **low_rank("attention/value", 16, 16),
+        **low_rank("attention/output", 16, 16),
+        **low_rank("ffn/intermediate", 16, 32),
+        **low_rank("ffn/output", 32, 16),
+    },
+    "ia3": {"attention/key/scale": (3, 16), "attention/value/scale": (3, 16), "ffn/output/scale": (3, 32)},
+}
+
+
 @pytest.mark.parametrize("name", ADAPTER_PRESETS)
 def test_tree_of_every_preset(name: str) -> None:
     assert shapes(adapter_shapes(ADAPTER_PRESETS[name], TINY)) == PRESET_TREES[name]
@@ -256,6 +274,12 @@ ADAPTER_COUNTS: list[tuple[str, TrunkConfig, dict[str, Any], int]] = [
     ("top_ffn", BASE, {}, 314_316 + 6 * (204 * 408 + 408 + 408 * 204 + 204 + 408)),
     ("top_ffn_2", BASE, {}, 314_316 + 6 * (204 * 252 + 252 + 252 * 252 + 252 + 252 * 204 + 204 + 408)),
     ("top_layer", BASE, {}, 7_087_872),
+    # Table 2 of the LoRA paper has 0.3 M for RoBERTa-base and 0.8 M for RoBERTa-large.
+    ("lora", BASE, {}, 294_912),
+    ("lora", LARGE, {}, 786_432),
+    # Four layers of 768 to 768, and two of 768 to 3072 or back.
+    ("lora_all", BASE, {}, 12 * 8 * (4 * 2 * 768 + 2 * (768 + 3072))),
+    ("ia3", BASE, {}, 12 * (2 * 768 + 3072)),
 ]
 
 

@@ -38,6 +38,10 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         ("own/adapters/drawn/top/layer/ffn/output/kernel", (8, 3072, 768), (None, "tensor", "fsdp")),
         ("bank/layers/0/ffn/down/kernel", (768, 768), ("fsdp", None)),
         ("bank/layers/ffn/up/kernel", (12, 768, 768), (None, None, "fsdp")),
+        ("adapters/rte/attention/query/down/kernel", (12, 768, 8), (None, "fsdp", None)),
+        ("adapters/rte/attention/query/up/kernel", (12, 8, 768), (None, None, "tensor")),
+        ("adapters/rte/attention/output/down/kernel", (12, 768, 8), (None, "tensor", None)),
+        ("adapters/rte/ffn/output/scale", (12, 3072), (None, "tensor")),
         # The adapter's name is also the name of a root.
         ("adapters/trunk/ffn/down/kernel", (12, 768, 48), (None, "fsdp", None)),
         ("optimizer/kernel/fusion/rte/ffn/value/kernel", (12, 768, 768), (None, "fsdp", None)),
@@ -113,6 +117,7 @@ RUNS = {
     "multitask:1,1,1": "multitask:2,4,1",
     "fusion:1,1,1": "fusion:1,1,8",
     "adapter:1,1,1:scan": "adapter:2,2,2:scan",
+    "lora:1,1,1": "lora:2,2,2",
     "multitask:1,1,1:scan": "multitask:1,4,2:scan",
 }
 

@@ -72,7 +72,8 @@ def train(case: str, trunk: Any, workdir: Path, config: TrainConfig, **shared: A
         }
     else:
         partition = "full" if case == "full" else "adapter"
-        adapter = dataclasses.replace(ADAPTER_PRESETS["houlsby" if case == "houlsby" else "pfeiffer"], size=4)
+        small = {name: dataclasses.replace(ADAPTER_PRESETS[name], size=4) for name in ("pfeiffer", "houlsby")}
+        adapter = {**small, "lora": ADAPTER_PRESETS["lora_all"]}.get(case, small["pfeiffer"])
         models = {case: train_single(trunk, task, DATA, method=Method(partition=partition, adapter=adapter), **given)}
     leaves: dict[str, Any] = {}
     for name, model in models.items():

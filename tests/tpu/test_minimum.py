@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 import jax
 import pytest
 
-from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
+from afjax.config.adapters import (
+    ADAPTER_PRESETS,
+    DENSE_LAYERS,
+    Adapter,
+    AdapterConfig,
+    Ia3Config,
+    LoraConfig,
+    PalConfig,
+)
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.tpu.minimum_flops import Trained, minimum_flops
@@ -32,6 +40,7 @@ BASE = TrunkConfig(
 BOTTLENECK = AdapterConfig(size=8)
 HOULSBY = AdapterConfig(position="both", pretrained_layer_norm="after", size=8, layer_norms=True)
 PAL = PalConfig(size=8, num_heads=2)
+LORA = LoraConfig(target_modules=("value",), rank=8)
 
 
 def minimum(model: Model, trained: Trained, top_k: int = 0) -> int:
@@ -64,6 +73,27 @@ def test_backward_pass_ends_at_the_adapter_of_the_lowest_layer(make_model: Calla
     head = 2 * TOKENS * D * 2
     # The upper layer's attention has gradients with respect to both factors of its two products.
     assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (layer + weights + inputs + head)
+
+
+def test_lora_pays_for_its_matrices_and_for_the_layers_above(make_model: Callable[..., Model]) -> None:
+    model = make_model([LORA], reads="tokens")
+    # The lower layer's backward pass begins at the attention weights times the values. In the upper layer, everything
+    # has gradients with respect to its inputs.
+    lower = TOKENS * (D * D + 2 * D * FFN + LENGTH * D)
+    upper = TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
+    forward, weights = LAYERS * TOKENS * 2 * D * 8, LAYERS * TOKENS * 2 * D * 8
+    # A's inputs are not live in the lower layer.
+    inputs = TOKENS * D * 8 + TOKENS * 2 * D * 8
+    head = 2 * TOKENS * D * 2
+    expected = lower + upper + forward + weights + inputs + head
+    assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * expected
+
+
+def test_ia3_only_pays_for_gradients_with_respect_to_inputs(make_model: Callable[..., Model]) -> None:
+    model = make_model([Ia3Config(target_modules=("output",))], reads="tokens")
+    lower, upper = TOKENS * D * FFN, TOKENS * (4 * D * D + 2 * D * FFN + 2 * 2 * LENGTH * D)
+    head = 2 * TOKENS * D * 2
+    assert minimum(model, "adapter") - minimum(model, "nothing") == 2 * (lower + upper + head)
 
 
 def test_top_k_only_pays_for_the_upper_layers(make_model: Callable[..., Model]) -> None:
@@ -105,6 +135,9 @@ def test_fusion_is_cheaper_than_the_textbook_form_and_grows_slowly() -> None:
         ("adapter", [BOTTLENECK], False, 0),
         ("adapter", [HOULSBY], False, 0),
         ("adapter+trunk", [PAL], False, 0),
+        ("adapter", [LoraConfig()], False, 0),
+        ("adapter", [LoraConfig(target_modules=tuple(DENSE_LAYERS))], False, 0),
+        ("adapter", [Ia3Config()], False, 0),
     ],
 )
 def test_real_steps_need_at_most_two_percent_more_than_the_minimum(

@@ -20,7 +20,7 @@ from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
 from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, trunk_config
 from afjax.trunk.layers import loop_layers, stack_layers, unstack_layers
 from afjax.trunk.pretrained import MINILM_PACKAGE, load_trunk
-from afjax.trunk.slots import FilledSlots, Sublayer
+from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer, no_slots
 
 pytestmark = pytest.mark.slow
 
@@ -135,12 +135,12 @@ def test_first_token_only_equals_the_full_computation_in_value_and_gradient(trun
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), trunk)
         contents = {"attention": jnp.arange(1.0, 4.0, dtype=jnp.float64)}
 
-        def make_slots(held: Tree, shared: None, key: jax.Array | None) -> dict[str, Any]:
+        def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
             # Before the last layer's own feed-forward network, so that both of its blocks matter.
             def slot(given: Sublayer) -> tuple[jax.Array, None]:
                 return given.norm(held["attention"] * given.output + given.residual), None
 
-            return {"attention": slot}
+            return LayerSlots(sublayers={"attention": slot})
 
         @functools.partial(jax.jit, static_argnums=2)
         def loss_and_gradients(trunk: Tree, contents: Tree, first_token_only: bool) -> Any:
@@ -213,7 +213,7 @@ def test_empty_slots_leave_outputs_bit_identical(trunk: Tree, batch: Any, scan: 
     options = EncoderOptions(scan_layers=scan)
     plain, _ = encode(trunk, CONFIG, batch, options=options)
     contents = {"ffn": jnp.zeros((3, 1))}
-    slots = FilledSlots(layers=(0, 1, 2), contents=contents, make=lambda *_: {})
+    slots = FilledSlots(layers=(0, 1, 2), contents=contents, make=no_slots)
     empty, attention = encode(trunk, CONFIG, batch, slots=slots, options=options)
     assert attention == {}
     assert np.array_equal(plain, empty)
@@ -226,12 +226,12 @@ def test_slots_receive_the_contents_of_their_layer(
 ) -> None:
     contents = {"ffn": 1.0 + jnp.arange(len(layers), dtype=jnp.float32)}
 
-    def make_slots(held: Tree, shared: None, key: jax.Array | None) -> dict[str, Any]:
+    def make_slots(held: Tree, shared: None, key: jax.Array | None) -> LayerSlots:
         def slot(given: Sublayer) -> tuple[jax.Array, jax.Array]:
             output = given.output
             return given.norm(output + given.residual), jnp.broadcast_to(held["ffn"], (*output.shape[:2], 1))
 
-        return {"ffn": slot}
+        return LayerSlots(sublayers={"ffn": slot})
 
     given = trunk if top_k is None else split_layers(trunk, top_k)
     slots = FilledSlots(layers=layers, contents=contents, make=make_slots)

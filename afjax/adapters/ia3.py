@@ -1,0 +1,84 @@
+"""(IA)³: trained factors of the outputs or inputs of dense layers.
+
+The tree has the factors of each adapted dense layer, under the layer's path in the trunk::
+
+    attention/<query, key, value, output>/scale [outputs]
+    ffn/intermediate/scale [outputs]
+    ffn/output/scale [inputs]                  the activations of the feed-forward network
+
+All leaves are stacked over the layers that have the adapter, and are initialized to 1.
+
+Reference: Liu et al. 2022, *Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning*,
+section 3.3.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
+from afjax.nn.layers import dense
+from afjax.trees import Tree
+from afjax.trunk.config import TrunkConfig
+
+
+def init(key: Array, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`; all ones, so the key is not used."""
+    tree: Tree = {}
+    for name in config.target_modules:
+        block, layer = DENSE_LAYERS[name]
+        inputs, outputs = dense_shape(name, trunk)
+        tree.setdefault(block, {})[layer] = {"scale": jnp.ones((depth, inputs if scales_inputs(name) else outputs))}
+    return tree
+
+
+def scales_inputs(name: DenseLayer) -> bool:
+    """Whether the factors multiply the dense layer's inputs; otherwise they multiply its outputs."""
+    return name == "output"
+
+
+def apply(
+    params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InDense`; (IA)³ has no dropout."""
+    scale = params["scale"]
+    return dense(layer, _scaled(x, scale)) if scales_inputs(name) else _scaled(dense(layer, x), scale)
+
+
+def _scaled(x: Array, scale: Array) -> Array:
+    # In the dtype of the factors, so that their gradient is a sum in float32.
+    return (x * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
+
+
+def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tree:
+    """See :class:`afjax.adapters.kind.MergeDense`."""
+    kernel, bias, scale = layer["kernel"], layer["bias"], params["scale"]
+    if scales_inputs(name):
+        return {"kernel": (kernel * scale[:, None]).astype(kernel.dtype), "bias": bias}
+    return {"kernel": (kernel * scale[None]).astype(kernel.dtype), "bias": (bias * scale).astype(bias.dtype)}
+
+
+def count(
+    counter: MacCounter,
+    config: Ia3Config,
+    name: DenseLayer,
+    n: int,
+    inputs: int,
+    outputs: int,
+    *,
+    trained: bool,
+    layer_trained: bool,
+    live: bool,
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountDense`. The factors add no matrix products."""
+    if scales_inputs(name):
+        live = live or trained
+    return counter.dense(n, inputs, outputs, trained=layer_trained, live=live) or trained
+
+
+def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: int, *, trained: bool) -> bool:
+    """See :class:`afjax.adapters.kind.CountMerge`. (IA)³ has no matrix products."""
+    return trained
+
+
+KIND = DenseKind(config=Ia3Config, init=init, apply=apply, merge=merge, count=count, count_merge=count_merge)

@@ -1,0 +1,85 @@
+"""Low-rank adaptation (LoRA): ``x W + b + alpha / rank * dropout(x) A B`` in place of ``x W + b``.
+
+The tree has A and B of each adapted dense layer, under the layer's path in the trunk::
+
+    attention/<query, key, value, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
+    ffn/<intermediate, output>/{down/kernel [inputs, rank], up/kernel [rank, outputs]}
+
+``down`` is A and ``up`` is B. All leaves are stacked over the layers that have the adapter.
+
+Reference: Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*, section 4.1.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
+from afjax.errors import UserError
+from afjax.nn.layers import dense, dropout
+from afjax.trees import Tree, named_key
+from afjax.trunk.config import TrunkConfig
+
+
+def init(key: Array, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree:
+    """See :class:`afjax.adapters.kind.Init`.
+
+    A is uniform in ``±1 / sqrt(inputs)``, as in the authors' code, and B is zero.
+    """
+    if config.rank > trunk.hidden_size:
+        raise UserError(
+            f"adapter.rank is {config.rank}, but the trunk's hidden size is {trunk.hidden_size}; take 1 to "
+            f"{trunk.hidden_size}."
+        )
+    tree: Tree = {}
+    for name in config.target_modules:
+        block, layer = DENSE_LAYERS[name]
+        inputs, outputs = dense_shape(name, trunk)
+        limit = inputs**-0.5
+        shape = (depth, inputs, config.rank)
+        down = jax.random.uniform(named_key(key, block, layer, "down"), shape, minval=-limit, maxval=limit)
+        up = jnp.zeros((depth, config.rank, outputs))
+        tree.setdefault(block, {})[layer] = {"down": {"kernel": down}, "up": {"kernel": up}}
+    return tree
+
+
+def apply(
+    params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
+) -> Array:
+    """See :class:`afjax.adapters.kind.InDense`."""
+    inner = dense(params["down"], dropout(key, x, config.dropout))  # [..., rank]
+    return dense(layer, x) + config.scaling * dense(params["up"], inner)
+
+
+def merge(params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree) -> Tree:
+    """See :class:`afjax.adapters.kind.MergeDense`."""
+    kernel, down, up = layer["kernel"], params["down"]["kernel"], params["up"]["kernel"]
+    change = config.scaling * (down @ up)  # [inputs, outputs]
+    return {**layer, "kernel": (kernel + change).astype(kernel.dtype)}
+
+
+def count(
+    counter: MacCounter,
+    config: LoraConfig,
+    name: DenseLayer,
+    n: int,
+    inputs: int,
+    outputs: int,
+    *,
+    trained: bool,
+    layer_trained: bool,
+    live: bool,
+) -> bool:
+    """See :class:`afjax.adapters.kind.CountDense`."""
+    layer_live = counter.dense(n, inputs, outputs, trained=layer_trained, live=live)
+    inner = counter.dense(n, inputs, config.rank, trained=trained, live=live)
+    return counter.dense(n, config.rank, outputs, trained=trained, live=inner) or layer_live
+
+
+def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: int, *, trained: bool) -> bool:
+    """See :class:`afjax.adapters.kind.CountMerge`."""
+    return counter.dense(inputs, config.rank, outputs, trained=trained, live=trained)
+
+
+KIND = DenseKind(config=LoraConfig, init=init, apply=apply, merge=merge, count=count, count_merge=count_merge)
