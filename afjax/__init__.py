@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from afjax.model.encoder_module import Encoder
     from afjax.model.loading import load_task_model
     from afjax.model.model import Model
-    from afjax.model.predictions import Predictions
     from afjax.model.setup import Setup, fusion_setup, single_setup
     from afjax.model.stored import load_adapter, load_fusion
     from afjax.model.task_model import TaskModel
     from afjax.tasks.by_name import find_task
     from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
+    from afjax.tasks.predictions import Predictions
     from afjax.tasks.tokenize import tokenize
     from afjax.train.fusion import train_fusion
     from afjax.train.loss import task_loss
@@ -62,11 +62,11 @@ _HOMES = {
     "afjax.model.encoder_module": ("Encoder",),
     "afjax.model.loading": ("load_task_model",),
     "afjax.model.model": ("Model",),
-    "afjax.model.predictions": ("Predictions",),
     "afjax.model.setup": ("Setup", "fusion_setup", "single_setup"),
     "afjax.model.stored": ("load_adapter", "load_fusion"),
     "afjax.model.task_model": ("TaskModel",),
     "afjax.tasks.by_name": ("find_task",),
+    "afjax.tasks.predictions": ("Predictions",),
     "afjax.tasks.load": ("load_split", "load_task", "rows_from_lists", "rows_from_table"),
     "afjax.tasks.tokenize": ("tokenize",),
     "afjax.train.fusion": ("train_fusion",),

@@ -19,7 +19,8 @@ from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.load import rows_from_lists
 from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree
 
@@ -84,7 +85,7 @@ def mean_activations(
     _check_fusion(task_model)
     groups = {ALL: np.ones(len(rows), bool)}
     if by_label:
-        if not isinstance(rows, Rows) or task_model.task.kind != "classification":
+        if not TASK_KINDS[task_model.task.kind].has_classes:
             raise UserError(
                 f'The task "{task_model.task.name}" is of the kind {task_model.task.kind}, whose rows have no class '
                 "labels; leave out by_label."
@@ -97,8 +98,7 @@ def mean_activations(
     weights = (members / members.sum(0)).astype(np.float32)
     if isinstance(data, TokenisedSpans):
         # A row's weight is split over its windows in proportion to their tokens.
-        share = data.lengths / np.bincount(data.row_of, weights=data.lengths)[data.row_of]
-        weights = (weights[data.row_of] * share[:, None]).astype(np.float32)
+        weights = weights[data.row_of] * data.shares[:, None]
     sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)
     means = {
         slot: {group: _all_layers(task_model, slot, slot_sums[number]) for number, group in enumerate(groups)}
@@ -124,12 +124,13 @@ def token_activations(task_model: TaskModel, text: str, text_b: str | None = Non
       UserError: The model has no fusion, the task's kind needs two texts, or the context needs several windows.
     """
     _check_fusion(task_model)
-    kind = task_model.task.kind
-    if text_b is None and kind in ("multiple_choice", "span"):
-        second = "a choice" if kind == "multiple_choice" else "a context"
-        raise UserError(f'The task "{task_model.task.name}" is of the kind {kind}; give {second} as text_b.')
-    second_text: Any = [text_b] if kind == "multiple_choice" else text_b
-    data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind))
+    kind = TASK_KINDS[task_model.task.kind]
+    if text_b is None and kind.text.second_text:
+        raise UserError(
+            f'The task "{task_model.task.name}" is of the kind {kind.name}; give {kind.text.second_text} as text_b.'
+        )
+    second_text: Any = [text_b] if kind.has_choices else text_b
+    data = task_model.tokenised(rows_from_lists([text if text_b is None else (text, second_text)], kind=kind.name))
     if len(data.offsets) != 2:
         raise UserError(f"The context does not fit a window of {task_model.max_length} tokens; give a shorter one.")
     tokenizer = task_model.trunk.tokenizer()

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from afjax.analysis.paired import Paired, Weighted, class_scores, mean_scores, paired_bootstrap, value_scores
+from afjax.analysis.paired import Paired, paired_bootstrap
 from afjax.analysis.sides import Side
 from afjax.analysis.workdirs import differing_settings
 from afjax.config.from_dict import to_dict
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
 from afjax.errors import UserError, did_you_mean
-from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
-from afjax.tasks import metrics
-from afjax.tasks.kinds import fitting_metrics
+from afjax.tasks.kinds import TASK_KINDS, fitting_metrics
+from afjax.tasks.predictions import Predictions
+from afjax.tasks.weighted_scores import Weighted
 from afjax.train.record import by_path
 
 # The printed names of the row counts.
@@ -124,7 +124,7 @@ def compare(
     pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
     weighted = [(left[0], right[0]) for left, right in pairs]
     paired = paired_bootstrap(weighted, len(rows), num_resamples=bootstrap.num_resamples, seed=bootstrap.seed)
-    counts = [_row_counts(left[1], right[1], task.kind) for left, right in pairs]
+    counts = [_row_counts(left[1], right[1], numbers=TASK_KINDS[task.kind].has_numbers) for left, right in pairs]
     return Comparison(
         (tuple(side.title for side in first), tuple(side.title for side in second)),
         task.name,
@@ -144,23 +144,9 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
       The scores, and errors, float [rows]: 0 for right and 1 for wrong, or the absolute error for regression.
     """
     assert rows.labels is not None, "checked by check_labels"
-    kind, logits = model.task.kind, predictions.logits
-    if kind == "span":
-        right = [[text for text, _ in answers] for answers in rows.labels]
-        scores_per_row = [
-            metrics.span_scores([str(text)], [answers], no_answer=model.task.span.no_answer)
-            for text, answers in zip(predictions.labels, right, strict=True)
-        ]
-        values = {name: np.array([scores[name] for scores in scores_per_row]) for name in ("f1", "exact_match")}
-        return mean_scores(values), 1 - values["exact_match"]
-    labels = np.asarray(rows.labels)
-    if kind == "regression":
-        return value_scores(logits[:, 0], labels), np.abs(logits[:, 0].astype(np.float64) - labels)
-    predicted = logits.argmax(-1)
-    wrong = (predicted != labels).astype(np.float64)
-    if kind == "multiple_choice":
-        return mean_scores({"accuracy": 1 - wrong}), wrong
-    return class_scores(predicted, labels, len(model.labels)), wrong
+    kind = TASK_KINDS[model.task.kind]
+    given = predictions, rows.labels, model.task
+    return kind.weighted(*given), kind.errors(*given)
 
 
 def to_lines(found: Comparison) -> list[str]:
@@ -256,8 +242,8 @@ def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str
     return {name: (values[0], values[1]) for name, values in differing_settings(joined).items()}
 
 
-def _row_counts(first: np.ndarray, second: np.ndarray, kind: str) -> dict[str, int]:
-    if kind == "regression":
+def _row_counts(first: np.ndarray, second: np.ndarray, *, numbers: bool) -> dict[str, int]:
+    if numbers:
         nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
         return {name: int(rows.sum()) for name, rows in nearer.items()}
     first_right, second_right = first == 0, second == 0

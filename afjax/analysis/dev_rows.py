@@ -1,17 +1,17 @@
 """Evaluation of a model on labelled rows: scores, confusion matrix, mistakes and fusion activations."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from afjax.adapters.kinds import adapter_layers
-from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
-from afjax.model.predictions import Predictions
+from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
-from afjax.tasks.kinds import scores
+from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.predictions import Predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,40 +82,26 @@ def evaluate_dev_rows(
     assert rows.labels is not None
     fused = bool(model.model.fusion_name)
     predictions = model.predict_rows(rows, batch_size=batch_size, fusion_attention=fused)
-    kind, logits = model.task.kind, predictions.logits
+    kind = TASK_KINDS[model.task.kind]
+    labels: Any = rows.labels
     confusion = values = None
-    if isinstance(rows, SpanRows):
-        right = [[text for text, _ in answers] for answers in rows.labels]
-        given = [str(label) for label in predictions.labels]
-        no_answer = model.task.span.no_answer
-        dev_scores = metrics.span_scores(given, right, no_answer=no_answer)
-        exact = [
-            metrics.span_scores([text], [answers], no_answer=no_answer)["exact_match"]
-            for text, answers in zip(given, right, strict=True)
-        ]
-        wrong = np.array(exact) == 0
-    else:
-        labels = np.asarray(rows.labels)
-        dev_scores = scores(logits, labels, kind)
-        if kind == "regression":
-            values = labels.astype(np.float64), logits[:, 0].astype(np.float64)
-            wrong = np.ones(len(rows), bool)
-        else:
-            chosen = logits.argmax(-1)
-            wrong = chosen != labels
-            if kind == "classification":
-                confusion = metrics.confusion_matrix(logits, labels, model.labels).counts
-    confidences = _confidences(predictions, values)
+    if kind.has_numbers:
+        values = labels.astype(np.float64), predictions.logits[:, 0].astype(np.float64)
+    if kind.has_classes:
+        confusion = metrics.confusion_matrix(predictions.logits, labels, model.labels).counts
+    errors = kind.errors(predictions, labels, model.task)
+    wrong = np.ones(len(rows), bool) if kind.has_numbers else errors > 0
+    confidences = errors if kind.has_numbers else predictions.confidences
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-confidences[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
     return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
-        scores=dev_scores,
-        labels=model.labels if kind == "classification" else (),
+        scores=kind.scores(predictions, labels, model.task),
+        labels=model.labels if kind.has_classes else (),
         confusion=confusion,
         values=values,
-        mistakes=tuple(_mistake(int(row), rows, predictions, model.labels, confidences) for row in worst),
+        mistakes=tuple(_mistake(int(row), rows, predictions, float(confidences[row])) for row in worst),
         num_wrong=int(wrong.sum()),
         activations=mean_activations(predictions),
         layers=tuple(adapter_layers(model.model.adapters[0][1], model.trunk.config.num_layers)) if fused else (),
@@ -136,28 +122,9 @@ def mean_activations(predictions: Predictions) -> dict[str, np.ndarray]:
     }
 
 
-def _confidences(predictions: Predictions, values: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """The probability of each row's prediction, or its absolute error for regression: float [rows]."""
-    if values is not None:
-        return np.abs(values[1] - values[0])
-    if predictions.answers is not None:
-        return np.array([answers[0].probability for answers in predictions.answers])
-    return predictions.probabilities.max(-1)
-
-
-def _mistake(
-    row: int, rows: AnyRows, predictions: Predictions, labels: Sequence[str], confidences: np.ndarray
-) -> Mistake:
-    assert rows.labels is not None
-    right: Any = rows.labels[row]
-    predicted = str(predictions.labels[row])
-    texts = rows.texts_of(row)
-    if isinstance(rows, SpanRows):
-        return Mistake(row, texts, rows.label_of(row), predicted or "(no answer)", float(confidences[row]))
+def _mistake(row: int, rows: AnyRows, predictions: Predictions, confidence: float) -> Mistake:
     if isinstance(rows, ChoiceRows):
-        chosen = int(predictions.logits[row].argmax())
-        return Mistake(row, texts[:1], rows.label_of(row), rows.choices[row][chosen], float(confidences[row]))
-    assert isinstance(rows, Rows)
-    if not labels:
-        return Mistake(row, texts, f"{right:.4g}", f"{predictions.labels[row]:.4g}", float(confidences[row]))
-    return Mistake(row, texts, labels[int(right)], predicted, float(confidences[row]))
+        # The right and the predicted choice are shown instead of all choices.
+        predicted = rows.choices[row][int(predictions.logits[row].argmax())]
+        return Mistake(row, rows.texts_of(row)[:1], rows.label_of(row), predicted, confidence)
+    return Mistake(row, rows.texts_of(row), rows.label_of(row), predictions.text_of(row), confidence)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from afjax.data.notices import blank_rows, blank_rows_notice
-from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.model.predictions import Predictions
 from afjax.model.task_model import TaskModel
 from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
+from afjax.tasks.predictions import Predictions
 
 # The fields of a prediction. Only span tasks have answers.
 FIELDS = ("logits", "label", "probabilities", "answers")
@@ -55,7 +54,7 @@ def write_predictions(
         for place, number in enumerate(numbers):
             kept_json = _kept_fields(rows.kept[number])
             try:
-                prediction = json.dumps(_line(predictions, form_rows, place), ensure_ascii=False, allow_nan=False)
+                prediction = json.dumps(_line(predictions, place), ensure_ascii=False, allow_nan=False)
             except ValueError:  # The sum of two large logits overflowed.
                 raise UserError(
                     f"The scores of row {number + 1} are not finite; check the files of the trunk, the adapter and the "
@@ -81,9 +80,9 @@ def _kept_fields(fields: Mapping[str, Any]) -> str:
     return text
 
 
-def _line(predictions: Predictions, rows: AnyRows, row: int) -> dict[str, Any]:
+def _line(predictions: Predictions, row: int) -> dict[str, Any]:
     answers = None if predictions.answers is None else predictions.answers[row]
-    count = len(answers) if answers is not None else len(rows.choices[row]) if isinstance(rows, ChoiceRows) else None
+    count = None if predictions.num_outputs is None else predictions.num_outputs[row]
     line = {
         "logits": predictions.logits[row, :count].tolist(),
         "label": predictions.labels[row],

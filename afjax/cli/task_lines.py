@@ -22,8 +22,9 @@ from afjax.errors import UserError
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.tasks.load import load_split, read_columns
+from afjax.tasks.load import load_split
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
+from afjax.tasks.texts import read_columns
 from afjax.trunk.pretrained import Trunk, check_length
 
 Split = Literal["train", "dev", "test"]
@@ -158,7 +159,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
         if _is_large(_files(task, split)):
             print(f"Reading {split} ...", file=sys.stderr)
         train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
-        if task.kind == "classification" and not names and not train_has_names:
+        if TASK_KINDS[task.kind].has_classes and not names and not train_has_names:
             names = _label_names(task, split)
         rows[split] = load_split(task, split, label_names=names, labelled=None)
         names = names or rows[split].label_names
@@ -196,10 +197,10 @@ def _official_description(task: TaskConfig) -> str:
 
 
 def _head(task: TaskConfig, labels: Sequence[str]) -> str:
-    outputs = TASK_KINDS[task.kind].num_outputs(labels)
-    per_input = {"multiple_choice": " for each choice", "span": " (start and end of the answer)"}.get(task.kind, "")
-    reads = {"pooled": "one vector per row", "tokens": "every token"}[TASK_KINDS[task.kind].reads]
-    return f"{outputs} output{'s' * (outputs != 1)}{per_input}, from {reads}"
+    kind = TASK_KINDS[task.kind]
+    outputs = kind.num_outputs(labels)
+    reads = {"pooled": "one vector per row", "tokens": "every token"}[kind.reads]
+    return f"{outputs} output{'s' * (outputs != 1)}{kind.text.per_output}, from {reads}"
 
 
 def _plain_summary(summary: SplitSummary) -> dict[str, Any]:

@@ -56,6 +56,15 @@ class TokenisedRows:
         """The maximum number of sequences per row."""
         return 1 if self.choices is None else int(np.diff(self.choices).max())
 
+    @property
+    def right_labels(self) -> Any:
+        """The labels of the split's rows, as in the split. None if the split is not labelled."""
+        return self.labels
+
+    def per_row(self, values: np.ndarray) -> np.ndarray:
+        """Converts values of each entry to values of each row of the split; see :class:`TokenisedSpans`."""
+        return values
+
     def source_row(self, index: int) -> tuple[int, int]:
         """The index of the split's row that entry ``index`` belongs to, and the split's number of rows."""
         return index, len(self)

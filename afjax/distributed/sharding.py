@@ -38,7 +38,7 @@ _BOTTLENECK = (
     (r".+/(down|encode)/kernel", ("hidden", "bottleneck")),
     (r".+/(up|decode)/kernel", ("bottleneck", "hidden")),
 )
-# LoRA's matrices and the factors of (IA)³, so that their products are sharded like those of the trunk's dense layer.
+# LoRA's matrices and the factors of (IA)³. Their outputs are sharded like the outputs of the trunk's dense layers.
 _IN_DENSE_LAYERS = (
     (r".+/attention/(query|key|value)/up/kernel", ("bottleneck", "heads")),
     (r".+/attention/(query|key|value)/scale", ("heads",)),

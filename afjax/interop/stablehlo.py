@@ -22,6 +22,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import check_length
 
@@ -34,12 +35,6 @@ _INPUTS = {
     "tokens": ("int32", "token ids of the trunk's tokenizer, its padding id where a row is shorter"),
     "types": ("int32", "token type ids of that tokenizer: 0, and 1 for the second text; 0 where it gives none"),
     "mask": ("bool", "true where there is a token, false at padding"),
-}
-_OUTPUTS = {
-    "classification": "one for each of the labels, in their order",
-    "regression": "the value, in the units of the labels",
-    "multiple_choice": "one for each choice; the lowest float32 for choices that have no token",
-    "span": "of every token, that an answer begins with it, and that one ends with it",
 }
 
 
@@ -123,7 +118,8 @@ def _serialise(task_model: TaskModel, max_length: int, platforms: tuple[str, ...
         logits = model(weights, {"tokens": tokens, "types": types, "mask": mask}).logits
         return logits if scale == 1.0 else logits * jnp.asarray(scale, logits.dtype)
 
-    axes = "batch, choices, length" if task_model.task.kind == "multiple_choice" else "batch, length"
+    has_choices = TASK_KINDS[task_model.task.kind].has_choices
+    axes = "batch, choices, length" if has_choices else "batch, length"
     shape = export.symbolic_shape(axes, constraints=[f"length <= {max_length}"])
     arguments = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, _ in _INPUTS.values()]
     exported = export.export(jax.jit(predict), platforms=platforms)(*arguments)
@@ -138,12 +134,12 @@ def _description(
     max_length: int,
     platforms: tuple[str, ...],
 ) -> dict[str, Any]:
-    model, params, kind = task_model.model, task_model.params, task_model.task.kind
+    model, params, kind = task_model.model, task_model.params, TASK_KINDS[task_model.task.kind]
     used = [("adapters", name) for name, _ in model.adapters]
     used += [("fusion", model.fusion_name)] if model.fusion_name else []
     used += [("heads", model.head_name)]
     pad_id = model.trunk.pad_id
-    example = "[[[...]]]" if kind == "multiple_choice" else "[[...]]"
+    example = "[[[...]]]" if kind.has_choices else "[[...]]"
     return {
         "format_version": FORMAT_VERSION,
         "file": {"name": file_name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
@@ -151,10 +147,10 @@ def _description(
             {"name": name, "shape": shapes[0], "dtype": dtype, "meaning": meaning}
             for name, (dtype, meaning) in _INPUTS.items()
         ],
-        "outputs": [{"name": "logits", "shape": shapes[1], "dtype": "float32", "meaning": _OUTPUTS[kind]}],
+        "outputs": [{"name": "logits", "shape": shapes[1], "dtype": "float32", "meaning": kind.text.logits}],
         "max_length": max_length,
         "platforms": list(platforms),
-        "task": {"name": task_model.task.name, "kind": kind},
+        "task": {"name": task_model.task.name, "kind": kind.name},
         "labels": list(task_model.labels),
         "trunk": task_model.trunk.identity(),
         "pad_id": pad_id,

@@ -26,14 +26,13 @@ from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError
 from afjax.model import editing, partition
 from afjax.model.model import Model
-from afjax.model.predictions import Predictions, softmax, span_predictions
 from afjax.model.saving import save_models
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
+from afjax.tasks.predictions import Predictions
 from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
-from afjax.tasks.windows import TokenisedSpans
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
 from afjax.trunk.encoder import cast_trunk
@@ -213,18 +212,13 @@ class TaskModel:
         """
         data = self.tokenised(rows, max_length)
         logits, attention = self._run(data, batch_size, max_length, fusion_attention)
-        if isinstance(data, TokenisedSpans):
-            predictions = span_predictions(logits, data, attention, self.task.span)
-        elif self.task.kind == "regression":
-            nothing = np.zeros((len(logits), 0), np.float32)
-            predictions = Predictions(logits, nothing, logits[:, 0].tolist(), attention)
-        else:
-            names = [self.labels[index] if index < len(self.labels) else str(index) for index in logits.argmax(-1)]
-            predictions = Predictions(logits, softmax(logits), names, attention)
-        return self._with_names(predictions) if attention else predictions
+        predictions = TASK_KINDS[self.task.kind].predict(logits, data, self.task, self.labels)
+        if not attention:
+            return predictions
+        return self._with_attention(predictions, {slot: data.per_row(values) for slot, values in attention.items()})
 
-    def _with_names(self, predictions: Predictions) -> Predictions:
-        """Adds the names of the adapters and the layers to predictions with attention."""
+    def _with_attention(self, predictions: Predictions, attention: Mapping[str, np.ndarray]) -> Predictions:
+        """Adds the attention over adapters, with the names of the adapters and the layers."""
         members, first = editing.fused_adapters(self.model), self.model.adapters[0][1]
         layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
         slots = first.slots
@@ -235,7 +229,7 @@ class TaskModel:
                 slot: tuple(tuple(members[number] for number in layer_numbers) for layer_numbers in slot_numbers)
                 for slot, slot_numbers in zip(slots, kept, strict=True)
             }
-        return dataclasses.replace(predictions, fusion_adapters=names, fusion_layers=layers)
+        return dataclasses.replace(predictions, fusion_attention=attention, fusion_adapters=names, fusion_layers=layers)
 
     @overload
     def evaluate(
@@ -273,14 +267,14 @@ class TaskModel:
             # The head lists its labels in the order of its outputs, so an integer label may be an index into them.
             rows = rows_from_table(rows, self.task, label_names=self.labels, listed=True, name="rows")
         self.check_labels(rows)
-        if confusion and self.task.kind != "classification":
+        if confusion and not TASK_KINDS[self.task.kind].has_classes:
             raise UserError(
                 f"The task {self.task.name} is a {self.task.kind.replace('_', ' ')} task. Only classification tasks "
                 "have a confusion matrix; evaluate it without one."
             )
         data = self.tokenised(rows, max_length)
         logits = self._run(data, batch_size, max_length, False)[0]
-        scores: dict[str, Any] = split_scores(logits, data, self.task)
+        scores: dict[str, Any] = split_scores(logits, data, self.task, self.labels)
         if confusion:
             scores["confusion"] = confusion_matrix(logits, np.asarray(rows.labels), self.labels)
         return scores
@@ -296,7 +290,7 @@ class TaskModel:
         """
         if rows.labels is None:
             raise UserError("These rows have no labels, so they cannot be scored; predict them instead.")
-        if self.task.kind == "classification" and rows.label_names != self.labels:
+        if TASK_KINDS[self.task.kind].named_outputs and rows.label_names != self.labels:
             raise UserError(
                 f'The rows have the labels {list(rows.label_names)}, but the head "{self.model.head_name}" was trained '
                 f"for {list(self.labels)}; give a task with the same labels in the same order."

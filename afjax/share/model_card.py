@@ -16,29 +16,14 @@ from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.share.provenance import hub_id
 from afjax.store.manifest import Manifest
+from afjax.tasks.kind import KindSpec
+from afjax.tasks.kinds import TASK_KINDS
 
 _NOUNS = {"adapters": "An adapter", "fusion": "A fusion of adapters", "heads": "A head"}
-# The hub's pipeline tags, by kind of task.
-_PIPELINE_TAGS = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "multiple_choice": "multiple-choice",
-    "span": "question-answering",
-}
 # The hub's tags, by kind of artefact.
 _HUB_TAGS = {"adapters": "adapter", "fusion": "adapterfusion"}
 # The hub's names for metrics, if they differ from ours.
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
-# By kind of task: a row of an input file, and the same input in Python.
-_ROWS = {
-    "multiple_choice": '{"context": "...", "choices": ["...", "..."]}',
-    "span": '{"question": "...", "context": "..."}',
-}
-_TEXTS = {
-    "multiple_choice": '[("A context.", ["A choice.", "Another."])])',
-    "span": '[("A question?", "A context.")])',
-}
-_PAIRS = '[("A text.", "Another.")])  # or single texts, as in training'
 
 
 def model_card(manifests: Sequence[Manifest], *, repository: str = "", license: str = "") -> str:
@@ -97,7 +82,8 @@ def _front_matter(manifests: Sequence[Manifest], license: str) -> list[str]:
 
 
 def _pipeline_tag(manifest: Manifest) -> str:
-    return _PIPELINE_TAGS.get(_task_kind(manifest), "")
+    kind = _task_kind(manifest)
+    return kind.text.pipeline_tag if kind else ""
 
 
 def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
@@ -120,8 +106,8 @@ def _summary(manifests: Sequence[Manifest], license: str) -> list[str]:
         f"- Parameters: {total:,}, in addition to the trunk's",
     ]
     if task.get("name"):
-        kind = f", {code_span(_task_kind(main))}" if _task_kind(main) else ""
-        lines.append(f"- Task: {code_span(_text(task['name']))}{kind}")
+        kind = _task_kind(main)
+        lines.append(f"- Task: {code_span(_text(task['name']))}{f', {code_span(kind.name)}' if kind else ''}")
     if source := _text(task.get("source")):
         local = " (a local folder of its authors)" if "./" in source else ""
         lines.append(f"- Data: {code_span(source)}{local}")
@@ -154,8 +140,7 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
     if isinstance(max_length, int) and max_length != 128:  # 128 is the default of afjax predict.
         flags.append(f"--max_length={max_length}")
     arguments = ["afjax", "predict", "--store=store", f"--trunk={trunk}", *flags]
-    kind = _task_kind(main)
-    row = _ROWS.get(kind, '{"text": "..."} or {"text_a": "...", "text_b": "..."}')
+    kind_text = (_task_kind(main) or TASK_KINDS["classification"]).text
     name = json.dumps(main.name, ensure_ascii=False)
     chosen = f"head={name}" + (f", {under}={name}" if under else "")
     return [
@@ -163,14 +148,14 @@ def _usage(manifests: Sequence[Manifest], repository: str) -> list[str]:
         shlex.join(arguments),
         "```",
         "",
-        f"Rows are {code_span(row)}, one per line. From Python:",
+        f"Rows are {code_span(kind_text.row)}, one per line. From Python:",
         "",
         "```python",
         "import afjax",
         "",
         f"trunk = afjax.load_trunk({json.dumps(trunk)})",
         f'model = afjax.load_task_model("store", trunk, {chosen})',
-        f"predictions = model.predict({_TEXTS.get(kind, _PAIRS)}",
+        f"predictions = model.predict({kind_text.texts}",
         "print(predictions.labels, predictions.probabilities)",
         "```",
         "",
@@ -193,12 +178,12 @@ def _parts(manifests: Sequence[Manifest]) -> list[str]:
     ]
 
 
-def _task_kind(manifest: Manifest) -> str:
-    """The kind of the artefact's task. Empty if it has no task, or if the task is from another version of afjax."""
+def _task_kind(manifest: Manifest) -> KindSpec | None:
+    """The kind of the artefact's task. None if it has no task, or if the task is from another version of afjax."""
     try:
-        return from_dict(TaskConfig, manifest.task).kind if manifest.task else ""
+        return TASK_KINDS[from_dict(TaskConfig, manifest.task).kind] if manifest.task else None
     except UserError:
-        return ""
+        return None
 
 
 def _finite(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

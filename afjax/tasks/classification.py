@@ -1,13 +1,32 @@
 """Classification: each row has one of several labels."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optax
 from jax import Array
 
-from afjax.tasks.kind import KindSpec
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import Columns, listing
+from afjax.data.labels import class_labels, find_label_names
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import Rows
+from afjax.data.tokenise import TokenisedRows
+from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import classification_scores
+from afjax.tasks.predictions import Predictions, softmax
+from afjax.tasks.texts import (
+    columns_from_lists,
+    given_names,
+    has_labels,
+    pick_texts,
+    read_columns,
+    text_forms,
+    tokenize_texts,
+)
+from afjax.tasks.weighted_scores import Weighted, class_scores
 
 
 def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
@@ -15,10 +34,79 @@ def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    columns = read_columns(task, source)
+    names, listed = given_names(task, source, labels)
+    labelled = has_labels(columns, labels)
+    if labelled and not names:
+        names = find_label_names(read_columns(task, labels.train()) if labels.train else columns)
+    return make_rows(columns, names, listed=listed, labelled=labelled)
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
+    """See :class:`afjax.tasks.kind.FromLists`."""
+    columns = columns_from_lists(texts, labels)
+    names = label_names if labels is None else label_names or find_label_names(columns)
+    return make_rows(columns, names, listed=bool(label_names), labelled=labels is not None)
+
+
+def make_rows(columns: Columns, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
+    """Makes rows with checked labels, and warns if only one class occurs. ``listed`` is as in ``LabelReading``."""
+    if not labelled:
+        return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
+    labels = class_labels(columns, names, listed=listed)
+    if (labels == labels[0]).all():
+        warnings.warn(one_class(columns, names[labels[0]]), stacklevel=3)
+    return Rows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
+
+
+def one_class(columns: Columns, name: str) -> str:
+    """The warning that all rows have the same label, with their lines, the label column and all columns."""
+    rows = f'All rows of {columns.source} have the label "{name}"'
+    if columns.names:
+        rows += (
+            f' in the column "{columns.label}" ({columns.places[0]} to '
+            f"{columns.places[-1]}; the columns are {listing(columns.names)})"
+        )
+    return f"{rows}: nothing can be learnt from them."
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The most likely label of each row; logits ``[rows, labels]``."""
+    return Predictions(logits, softmax(logits), name_outputs(logits, names))
+
+
+def name_outputs(logits: np.ndarray, names: Sequence[str]) -> list[str]:
+    """The name of each row's largest logit, or its index if the output has no name."""
+    return [names[index] if index < len(names) else str(index) for index in logits.argmax(-1)]
+
+
+def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+    """1 for each row with another largest logit than the right label's, and 0 for the others."""
+    return (predictions.logits.argmax(-1) != labels).astype(np.float64)
+
+
+def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return class_scores(predictions.logits.argmax(-1), labels, predictions.logits.shape[-1])
+
+
 KIND = KindSpec(
     name="classification",
     num_outputs=len,
     losses=losses,
+    named_outputs=True,
+    has_classes=True,
     metrics=("accuracy", "f1", "macro_f1", "matthews"),
-    scores=classification_scores,
+    read=read,
+    from_lists=from_lists,
+    forms=text_forms,
+    pick=pick_texts,
+    tokenize=tokenize_texts,
+    predict=predict,
+    scores=lambda predictions, labels, task: classification_scores(predictions.logits, labels),
+    errors=errors,
+    weighted=weighted,
+    text=KindText(pipeline_tag="text-classification", logits="one for each of the labels, in their order"),
 )

@@ -2,20 +2,131 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from jax import Array
 
-from afjax.config.tasks import TaskKind
+from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import AnyRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.tasks.predictions import Predictions
+from afjax.tasks.weighted_scores import Weighted
 
 # The input of a head: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelReading:
+    """How to read a split's labels.
+
+    Attributes:
+      names: Label names that override the task's, the source's or the data's.
+      listed: Whether an integer label can be an index into the label names. None means that it can if the task or its
+        source lists label names; names collected from data have no order that the labels could refer to.
+      required: Whether labels are required. If False, labels are ignored; if None, they are read if there are any.
+      train: Opens the rows that label names are collected from, if they are not listed; None for the split itself.
+    """
+
+    names: tuple[str, ...] = ()
+    listed: bool | None = None
+    required: bool | None = True
+    train: Callable[[], SplitSource] | None = None
+
+
+NEEDS_LABELS = LabelReading()
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A set of columns that a model can predict on.
+
+    Attributes:
+      texts: The text columns, in the model's order.
+      choices: For multiple choice, one column with a list or one column per choice.
+    """
+
+    texts: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.texts, *self.choices)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KindText:
+    """How a kind of task is described to users.
+
+    Attributes:
+      pipeline_tag: The hub's pipeline tag.
+      row: A row of an input file, as JSON.
+      texts: The argument of ``TaskModel.predict`` in Python code, with its closing parenthesis.
+      logits: The meaning of the logits in an exported program.
+      per_output: What a head's outputs are for, after their number; may be empty.
+      second_text: What the second text is, if rows need one, such as "a context"; else empty.
+    """
+
+    pipeline_tag: str
+    row: str = '{"text": "..."} or {"text_a": "...", "text_b": "..."}'
+    texts: str = '[("A text.", "Another.")])  # or single texts, as in training'
+    logits: str
+    per_output: str = ""
+    second_text: str = ""
+
+
+class Read(Protocol):
+    """Reads and checks the rows of a source."""
+
+    def __call__(self, task: TaskConfig, source: SplitSource, labels: LabelReading) -> AnyRows:
+        """Returns the rows.
+
+        Raises:
+          UserError: A column, text or label is invalid.
+        """
+        ...
+
+
+class FromLists(Protocol):
+    """Makes rows from Python lists."""
+
+    def __call__(self, texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> AnyRows:
+        """Returns the rows.
+
+        Args:
+          texts: The texts, at least one; see :func:`afjax.rows_from_lists`.
+          labels: One label per text, or None.
+          label_names: The label names in the order of their indices, or empty.
+
+        Raises:
+          UserError: A text or label is invalid.
+        """
+        ...
+
+
+class Tokenize(Protocol):
+    """Tokenizes rows."""
+
+    def __call__(
+        self,
+        rows: Any,
+        tokenizer: Any,
+        task: TaskConfig,
+        *,
+        max_length: int,
+        training: bool,
+        cache_dir: Path | None,
+    ) -> TokenisedRows:
+        """Returns the token ids; see :func:`afjax.tokenize`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class KindSpec:
-    """A kind of task: everything that differs between kinds except reading rows.
+    """A kind of task.
 
     Attributes:
       name: The kind's name in configs.
@@ -25,9 +136,23 @@ class KindSpec:
       label_shape: The shape of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
+      named_outputs: Whether the outputs are the label names, in their order.
+      has_classes: Whether each row has exactly one of the label names.
+      has_numbers: Whether labels and predictions are numbers.
       metrics: The metrics that early stopping can use; higher is better.
-      scores: Returns all scores of a split for the logits and labels of all rows. None if the kind is scored by its
-        answers.
+      read: Reads and checks the rows of a source.
+      from_lists: Makes rows from Python lists.
+      forms: The columns that rows to predict on can have, in order of preference, for a task and its number of texts
+        per row (``Rows.text_columns``; None if not known).
+      pick: Picks a row's input for ``from_lists``, given the row's name in error messages, its values, and its form.
+      tokenize: Tokenizes rows.
+      predict: Returns the predictions for the logits of all tokenized rows, the task and the label names.
+      scores: Returns all scores of a split for its predictions, right labels and task. The right labels of a split are
+        its ``labels``.
+      errors: Returns each row's error, float ``[rows]``, for predictions, right labels and task: 0 if the prediction is
+        right and 1 if it is wrong, or the absolute error of a number.
+      weighted: Returns the scores as a function of the rows' weights, for predictions, right labels and task.
+      text: How the kind is described to users.
     """
 
     name: TaskKind
@@ -37,5 +162,17 @@ class KindSpec:
     label_shape: tuple[int, ...] = ()
     label_dtype: Literal["int32", "float32"] = "int32"
     has_choices: bool = False
+    named_outputs: bool = False
+    has_classes: bool = False
+    has_numbers: bool = False
     metrics: tuple[str, ...]
-    scores: Callable[[np.ndarray, np.ndarray], dict[str, float]] | None
+    read: Read
+    from_lists: FromLists
+    forms: Callable[[TaskConfig, int | None], list[Form]]
+    pick: Callable[[str, dict[str, Any], Form], Any]
+    tokenize: Tokenize
+    predict: Callable[[np.ndarray, TokenisedRows, TaskConfig, Sequence[str]], Predictions]
+    scores: Callable[[Predictions, Any, TaskConfig], dict[str, float]]
+    errors: Callable[[Predictions, Any, TaskConfig], np.ndarray]
+    weighted: Callable[[Predictions, Any, TaskConfig], Weighted]
+    text: KindText

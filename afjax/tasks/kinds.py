@@ -1,13 +1,11 @@
 """The table of all kinds of tasks.
 
-To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, add the module to
-:data:`TASK_KINDS`, and read its rows in :mod:`afjax.tasks.load`.
+To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIND`` in this package, and add the module
+to :data:`TASK_KINDS`.
 """
 
 import types
 from collections.abc import Mapping
-
-import numpy as np
 
 from afjax.config.tasks import TaskKind
 from afjax.errors import UserError, did_you_mean
@@ -17,25 +15,6 @@ from afjax.tasks.kind import KindSpec
 TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
     {spec.name: spec for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND)}
 )
-
-
-def scores(logits: np.ndarray, labels: np.ndarray, kind: TaskKind) -> dict[str, float]:
-    """Scores a split of a classification, regression or multiple-choice task.
-
-    Args:
-      logits: ``[rows, classes]``; for multiple choice ``[rows, choices]``, with the dtype's lowest value for missing
-        choices; for regression ``[rows]`` or ``[rows, 1]``.
-      labels: ``[rows]``, indices of classes or choices, or numbers.
-      kind: ``classification``, ``regression`` or ``multiple_choice``.
-
-    Returns:
-      ``{score: value}``. An undefined score, such as a correlation with a constant, is 0.
-    """
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    assert len(logits) == len(labels) > 0, f"{len(logits)} rows of logits, {len(labels)} labels"
-    kind_scores = TASK_KINDS[kind].scores
-    assert kind_scores is not None, f"{kind} is scored by its answers"
-    return kind_scores(logits, labels)
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:

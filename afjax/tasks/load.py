@@ -1,27 +1,22 @@
 """Loads the splits of a task from files, official downloads, TFDS, or Python lists and tables."""
 
 import functools
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from afjax.config.from_dict import check_value
 from afjax.config.tasks import TaskConfig, TaskKind
-from afjax.data.columns import Columns, check_text, is_missing, listing, number_labels, pick_columns
 from afjax.data.dataframes import TABLES, as_list, is_table, table_rows
 from afjax.data.dev_split import divide, split_part
-from afjax.data.labels import check_label_names, class_labels, find_label_names
+from afjax.data.labels import check_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.folder import split_path
 from afjax.data.sources.kind import Split, SplitSource
 from afjax.data.sources.kinds import has_split, makes_dev, open_source
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
 from afjax.errors import UserError
-from afjax.tasks.choices import check_choices, choice_index, pick_choices
-from afjax.tasks.spans import check_answers, pick_spans
+from afjax.tasks.kind import NEEDS_LABELS, LabelReading
+from afjax.tasks.kinds import TASK_KINDS
 
 __all__ = [
     "AnyRows",
@@ -128,61 +123,25 @@ def load_split(
     source = open_source(task, split)
     # If label names are not listed anywhere, other splits use the names that occur in train.
     train = None if split == "train" or made else functools.partial(open_source, task, "train")
-    rows = read_source(task, source, label_names=label_names, listed=listed, labelled=labelled, train=train)
+    labels = LabelReading(names=label_names, listed=listed, required=labelled, train=train)
+    rows = read_source(task, source, labels)
     if not made or split == "test":
         return rows
     return divide(task, rows, source.name)[1] if split == "dev" else split_part(task, rows, source.name, split)
 
 
-def read_source(
-    task: TaskConfig,
-    source: SplitSource,
-    *,
-    label_names: tuple[str, ...] = (),
-    listed: bool | None = None,
-    labelled: bool | None = True,
-    train: Callable[[], SplitSource] | None = None,
-) -> AnyRows:
+def read_source(task: TaskConfig, source: SplitSource, labels: LabelReading = NEEDS_LABELS) -> AnyRows:
     """Reads and checks all rows of a source.
 
     Args:
       task: The task, with its kind, columns and label names.
       source: The rows.
-      label_names, listed, labelled: See :func:`load_split`.
-      train: Opens the rows that label names are collected from, if they are not listed; None for ``source``.
+      labels: How to read the labels.
 
     Raises:
       UserError: A column, text or label is invalid.
     """
-    if task.kind == "span":
-        return pick_spans(
-            source.name,
-            source.rows,
-            context=task.text_a,
-            question=task.text_b,
-            answers=task.label,
-            no_answer=task.span.no_answer,
-            labelled=labelled,
-        )
-    listed_names = task.labels or source.label_names
-    known_names = label_names or (listed_names and check_label_names(listed_names, f"The task {task.name}"))
-    if task.kind == "multiple_choice":
-        rows = pick_choices(task, source, label_names=known_names, labelled=labelled)
-        return rows if source.has_questions else replace(rows, has_question=None)
-    columns = read_columns(task, source)
-    if labelled is None:
-        labelled = columns.labels is not None and not all(map(is_missing, columns.labels))
-    if task.kind == "regression":
-        names: tuple[str, ...] = ()
-    elif known_names:
-        names = known_names
-    elif labelled:
-        names = find_label_names(read_columns(task, train()) if train else columns)
-    else:
-        names = ()
-    return make_rows(
-        columns, task.kind, names, listed=bool(listed_names) if listed is None else listed, labelled=labelled
-    )
+    return TASK_KINDS[task.kind].read(task, source, labels)
 
 
 def rows_from_table(
@@ -218,7 +177,7 @@ def rows_from_table(
     if not is_table(table):
         raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
     source = SplitSource(name, table_rows(table, name))
-    return read_source(task, source, label_names=tuple(label_names), listed=listed, labelled=labelled)
+    return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labelled))
 
 
 def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
@@ -309,93 +268,4 @@ def rows_from_lists(
     if values is not None and len(values) != len(texts):
         raise UserError(f"There are {len(texts)} texts and {len(values)} labels; give one label per text.")
     names = check_label_names(tuple(given_names), "label_names") if given_names else ()
-    if kind == "multiple_choice":
-        return choices_from_lists(texts, values, names)
-    if kind == "span":
-        return spans_from_lists(texts, values)
-    pairs = isinstance(texts[0], (tuple, list))
-    first: list[str] = []
-    second: list[str] = []
-    for row, text in enumerate(texts):
-        parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
-        if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
-            expected = "a pair of strings" if pairs else "a string"
-            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {expected}.")
-        for part in parts:
-            check_text(f"texts:{row}", part)
-        first.append(parts[0])
-        second.append(parts[-1])
-    places = [f"texts:{row}" for row in range(len(texts))]
-    columns = Columns("texts", places, first, second if pairs else None, values)
-    if kind == "classification" and values is not None and not names:
-        names = find_label_names(columns)
-    return make_rows(columns, kind, names, listed=bool(given_names), labelled=values is not None)
-
-
-def choices_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None, names: tuple[str, ...]) -> ChoiceRows:
-    contexts, choices = [], []
-    for row, text in enumerate(texts):
-        if not (isinstance(text, (tuple, list)) and len(text) == 2 and isinstance(text[0], str)):
-            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a context and its list of choices.")
-        check_text(f"texts:{row}", text[0])
-        contexts.append(text[0])
-        choices.append(check_choices(f"texts:{row}", text[1]))
-    if labels is None:
-        return ChoiceRows(contexts, choices, None, names)
-    indices = [
-        choice_index(f"texts:{row}", label, len(row_choices), names)
-        for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True))
-    ]
-    return ChoiceRows(contexts, choices, np.array(indices, np.int32), names)
-
-
-def spans_from_lists(texts: Sequence[Any], labels: Sequence[Any] | None) -> SpanRows:
-    for row, text in enumerate(texts):
-        if not (isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text)):
-            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a question and its context.")
-        for part in text:
-            check_text(f"texts:{row}", part)
-    questions, contexts = (list(column) for column in zip(*texts, strict=True))
-    ids = [str(row) for row in range(len(texts))]
-    if labels is None:
-        return SpanRows(questions, contexts, None, ids=ids)
-    answers = [
-        check_answers(f"texts:{row}", label, context, no_answer=True)
-        for row, (label, context) in enumerate(zip(labels, contexts, strict=True))
-    ]
-    return SpanRows(questions, contexts, answers, ids=ids)
-
-
-def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
-    """Reads the text and label columns of a classification or regression task."""
-    return pick_columns(
-        source.name,
-        source.rows,
-        text_a=task.text_a,
-        text_b=task.text_b,
-        label=task.label,
-        known=source.text_columns,
-    )
-
-
-def make_rows(columns: Columns, kind: TaskKind, names: tuple[str, ...], *, listed: bool, labelled: bool) -> Rows:
-    """Makes rows with checked labels, and warns if only one class occurs. For ``listed``, see :func:`load_split`."""
-    if not labelled:
-        return Rows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
-    if kind == "regression":
-        return Rows(columns.text_a, columns.text_b, number_labels(columns), (), ids=columns.ids)
-    labels = class_labels(columns, names, listed=listed)
-    if (labels == labels[0]).all():
-        warnings.warn(one_class(columns, names[labels[0]]), stacklevel=3)
-    return Rows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
-
-
-def one_class(columns: Columns, name: str) -> str:
-    """The warning that all rows have the same label, with their lines, the label column and all columns."""
-    rows = f'All rows of {columns.source} have the label "{name}"'
-    if columns.names:
-        rows += (
-            f' in the column "{columns.label}" ({columns.places[0]} to '
-            f"{columns.places[-1]}; the columns are {listing(columns.names)})"
-        )
-    return f"{rows}: nothing can be learnt from them."
+    return TASK_KINDS[kind].from_lists(texts, values, names)

@@ -1,13 +1,27 @@
 """Multiple choice: each row has a correct choice among its own choices."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optax
 from jax import Array
 
-from afjax.tasks.kind import KindSpec
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import check_text, text_of
+from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import ChoiceRows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+from afjax.tasks.choices import check_choices, choice_index, choices_of, pick_choices
+from afjax.tasks.classification import errors, name_outputs
+from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
+from afjax.tasks.predictions import Predictions, softmax
+from afjax.tasks.texts import given_names
+from afjax.tasks.weighted_scores import Weighted, mean_scores
 
 
 def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
@@ -18,9 +32,68 @@ def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
-def scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """All scores of a split; logits as for :func:`losses`."""
-    return {"accuracy": float(np.mean(logits.argmax(-1) == labels))}
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    names, _ = given_names(task, source, labels)
+    rows = pick_choices(task, source, label_names=names, labelled=labels.required)
+    return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> ChoiceRows:
+    """See :class:`afjax.tasks.kind.FromLists`; texts are pairs of a context and its list of choices."""
+    contexts, choices = [], []
+    for row, text in enumerate(texts):
+        if not (isinstance(text, (tuple, list)) and len(text) == 2 and isinstance(text[0], str)):
+            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a context and its list of choices.")
+        check_text(f"texts:{row}", text[0])
+        contexts.append(text[0])
+        choices.append(check_choices(f"texts:{row}", text[1]))
+    if labels is None:
+        return ChoiceRows(contexts, choices, None, label_names)
+    indices = [
+        choice_index(f"texts:{row}", label, len(row_choices), label_names)
+        for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True))
+    ]
+    return ChoiceRows(contexts, choices, np.array(indices, np.int32), label_names)
+
+
+def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
+    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
+    default_form = Form(("context", "question"), ("choices",))
+    # If the number of texts is not known, rows are accepted with or without a question.
+    allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
+    return [Form(form.texts[:length], form.choices) for form in (task_form, default_form) for length in allowed]
+
+
+def pick(place: str, row: dict[str, Any], form: Form) -> Any:
+    """Picks a context, with its question, and its choices; see ``KindSpec.pick``."""
+    context = " ".join(text_of(place, row, name) for name in form.texts)
+    return context, choices_of(place, row, form.choices)
+
+
+def tokenize(
+    rows: ChoiceRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenisedRows:
+    """See :class:`afjax.tasks.kind.Tokenize`."""
+    return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The most likely choice of each row; logits as for :func:`losses`."""
+    assert data.choices is not None, "tokenized choices"
+    labels = name_outputs(logits, names)
+    return Predictions(logits, softmax(logits), labels, num_outputs=np.diff(data.choices))
+
+
+def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+    """All scores of a split."""
+    return {"accuracy": float(np.mean(predictions.logits.argmax(-1) == labels))}
+
+
+def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return mean_scores({"accuracy": 1 - errors(predictions, labels, task)})
 
 
 KIND = KindSpec(
@@ -30,5 +103,21 @@ KIND = KindSpec(
     losses=losses,
     has_choices=True,
     metrics=("accuracy",),
+    read=read,
+    from_lists=from_lists,
+    forms=forms,
+    pick=pick,
+    tokenize=tokenize,
+    predict=predict,
     scores=scores,
+    errors=errors,
+    weighted=weighted,
+    text=KindText(
+        pipeline_tag="multiple-choice",
+        row='{"context": "...", "choices": ["...", "..."]}',
+        texts='[("A context.", ["A choice.", "Another."])])',
+        logits="one for each choice; the lowest float32 for choices that have no token",
+        per_output=" for each choice",
+        second_text="a choice",
+    ),
 )

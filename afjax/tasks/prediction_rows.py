@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import TEXT_COLUMNS, listing, missing_column, text_of
+from afjax.data.columns import listing, missing_column
 from afjax.data.sources.files import read_rows, rows_of_stream, shorten
-from afjax.data.sources.kinds import source_kind
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
-from afjax.tasks.choices import choices_of
+from afjax.tasks.kind import Form
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 
 Format = Literal["jsonl", "tsv", "csv"]
@@ -36,23 +36,6 @@ class PredictionRows:
 
     def __len__(self) -> int:
         return len(self.kept)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A set of columns that the model can predict on.
-
-    Attributes:
-      texts: The text columns, in the model's order.
-      choices: For multiple choice, one column with a list or one column per choice.
-    """
-
-    texts: tuple[str, ...]
-    choices: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self.texts, *self.choices)
 
 
 def read_prediction_rows(
@@ -84,17 +67,19 @@ def read_prediction_rows(
         rows = rows_of_stream(sys.stdin.buffer, "standard input", f".{file_format or 'jsonl'}")
     else:
         rows = read_rows(Path(path), f".{file_format}" if file_format else "")
-    forms = forms_of(task, text_columns)
-    texts: dict[int, list[Any]] = {}
-    numbers: dict[int, list[int]] = {}
+    kind = TASK_KINDS[task.kind]
+    forms = list(dict.fromkeys(kind.forms(task, text_columns)))
+    inputs: dict[bool, list[Any]] = {}
+    numbers: dict[bool, list[int]] = {}
     kept_values = []
     for number, (place, row) in enumerate(rows):
-        parts = _parts(place, row, forms, task, text_columns)
-        texts.setdefault(len(parts), []).append(parts[0] if len(parts) == 1 else tuple(parts))
-        numbers.setdefault(len(parts), []).append(number)
+        picked = kind.pick(place, row, _pick_form(place, row, forms, task, text_columns))
+        # Rows from lists are all single texts or all tuples.
+        inputs.setdefault(isinstance(picked, tuple), []).append(picked)
+        numbers.setdefault(isinstance(picked, tuple), []).append(number)
         kept_values.append(_kept_fields(place, row, keep or {}))
     return PredictionRows(
-        [(numbers[length], rows_from_lists(texts[length], kind=task.kind)) for length in sorted(texts)], kept_values
+        [(numbers[form], rows_from_lists(inputs[form], kind=task.kind)) for form in sorted(inputs)], kept_values
     )
 
 
@@ -125,31 +110,14 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
     return keep
 
 
-def forms_of(task: TaskConfig, text_columns: int | None) -> list[Form]:
-    """The columns that rows to predict on can have, in order of preference: the task's, then the defaults."""
-    if task.kind == "span":
-        forms = [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
-    elif task.kind == "multiple_choice":
-        task_form = Form((task.text_a or "context", task.text_b or "question"), task.choices or ("choices",))
-        default_form = Form(("context", "question"), ("choices",))
-        # If the number of texts is not known, rows are accepted with or without a question.
-        allowed = {1: (1,), 2: (2,)}.get(text_columns or 0, (2, 1))
-        forms = [Form(form.texts[:length], form.choices) for form in (task_form, default_form) for length in allowed]
-    else:
-        default_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
-        named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
-        forms = [Form(names) for names in ([named] if task.text_a else []) + default_names]
-        forms = [form for form in forms if text_columns in (None, len(form.texts))]
-    return list(dict.fromkeys(forms))
-
-
-def _parts(
+def _pick_form(
     place: str, row: dict[str, Any], forms: Sequence[Form], task: TaskConfig, text_columns: int | None
-) -> list[Any]:
-    """Picks the model's inputs from a row: one or two texts; for multiple choice, a context and its choices."""
+) -> Form:
+    """Chooses the form of a row by its columns."""
     form = next((form for form in forms if set(form.columns) <= row.keys()), None)
     question = task.text_b or "question"
-    unasked = form is not None and task.kind == "multiple_choice" and text_columns == 1 and question in row
+    # A head that was trained on contexts without a question would ignore the question.
+    unasked = form is not None and TASK_KINDS[task.kind].has_choices and text_columns == 1 and question in row
     if form is None or unasked:
         expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
         no_question = f' and without a "{question}"' if unasked else ""
@@ -158,10 +126,7 @@ def _parts(
         raise UserError(
             f"{place} has the columns {columns}; this head predicts on rows with {expected}{no_question}{trained}."
         )
-    texts = [text_of(place, row, name) for name in form.texts]
-    if task.kind != "multiple_choice":
-        return texts
-    return [" ".join(texts), choices_of(place, row, form.choices)]
+    return form
 
 
 def _kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:

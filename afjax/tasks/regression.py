@@ -1,14 +1,22 @@
 """Regression: each row has a number as label."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from afjax.tasks.kind import KindSpec
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import Columns, number_labels
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import Rows
+from afjax.data.tokenise import TokenisedRows
+from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import regression_scores
+from afjax.tasks.predictions import Predictions
+from afjax.tasks.texts import columns_from_lists, has_labels, pick_texts, read_columns, text_forms, tokenize_texts
+from afjax.tasks.weighted_scores import Weighted, value_scores
 
 
 def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
@@ -16,9 +24,41 @@ def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
     return jnp.square(logits[:, 0] - batch["labels"])
 
 
-def scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """All scores of a split; logits ``[rows]`` or ``[rows, 1]``."""
-    return regression_scores(logits.reshape(len(labels)).astype(np.float64), labels.astype(np.float64))
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    columns = read_columns(task, source)
+    return make_rows(columns, labelled=has_labels(columns, labels))
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
+    """See :class:`afjax.tasks.kind.FromLists`."""
+    return make_rows(columns_from_lists(texts, labels), labelled=labels is not None)
+
+
+def make_rows(columns: Columns, *, labelled: bool) -> Rows:
+    """Makes rows with checked labels."""
+    labels = number_labels(columns) if labelled else None
+    return Rows(columns.text_a, columns.text_b, labels, (), ids=columns.ids)
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The value of each row; logits ``[rows, 1]``."""
+    return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())
+
+
+def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+    """All scores of a split."""
+    return regression_scores(predictions.logits[:, 0].astype(np.float64), labels.astype(np.float64))
+
+
+def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+    """The absolute error of each row."""
+    return np.abs(predictions.logits[:, 0].astype(np.float64) - labels)
+
+
+def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return value_scores(predictions.logits[:, 0], labels)
 
 
 KIND = KindSpec(
@@ -26,6 +66,16 @@ KIND = KindSpec(
     num_outputs=lambda label_names: 1,
     losses=losses,
     label_dtype="float32",
+    has_numbers=True,
     metrics=("pearson", "spearman"),
+    read=read,
+    from_lists=from_lists,
+    forms=text_forms,
+    pick=pick_texts,
+    tokenize=tokenize_texts,
+    predict=predict,
     scores=scores,
+    errors=errors,
+    weighted=weighted,
+    text=KindText(pipeline_tag="text-classification", logits="the value, in the units of the labels"),
 )

@@ -4,20 +4,129 @@ Long contexts are split into windows by :mod:`afjax.tasks.windows`. Answers are 
 :mod:`afjax.tasks.best_answers`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
-from afjax.tasks.kind import KindSpec
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import check_text, text_of
+from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import SpanRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
+from afjax.tasks.best_answers import best_answers
+from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
+from afjax.tasks.metrics import span_scores
+from afjax.tasks.predictions import Predictions, softmax
+from afjax.tasks.spans import check_answers, pick_spans
+from afjax.tasks.weighted_scores import Weighted, mean_scores
+from afjax.tasks.windows import TokenisedSpans, tokenise_spans
+
+# For each row its correct answers; see SpanRows.
+Answers = Sequence[tuple[tuple[str, int], ...]]
 
 
 def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
     """The mean of the cross-entropies of the answer's first and last token; logits ``[batch, length, 2]``."""
     tokens = jnp.where(batch["mask"][..., None], logits, jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
+
+
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    return pick_spans(
+        source.name,
+        source.rows,
+        context=task.text_a,
+        question=task.text_b,
+        answers=task.label,
+        no_answer=task.span.no_answer,
+        labelled=labels.required,
+    )
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:
+    """See :class:`afjax.tasks.kind.FromLists`; texts are pairs of a question and its context."""
+    for row, text in enumerate(texts):
+        if not (isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text)):
+            raise UserError(f"texts:{row} is {shorten(text)}; it must be a pair of a question and its context.")
+        for part in text:
+            check_text(f"texts:{row}", part)
+    questions, contexts = (list(column) for column in zip(*texts, strict=True))
+    ids = [str(row) for row in range(len(texts))]
+    if labels is None:
+        return SpanRows(questions, contexts, None, ids=ids)
+    answers = [
+        check_answers(f"texts:{row}", label, context, no_answer=True)
+        for row, (label, context) in enumerate(zip(labels, contexts, strict=True))
+    ]
+    return SpanRows(questions, contexts, answers, ids=ids)
+
+
+def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
+    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    return [Form((task.text_b or "question", task.text_a or "context")), Form(("question", "context"))]
+
+
+def pick(place: str, row: dict[str, Any], form: Form) -> Any:
+    """Picks a question and its context; see ``KindSpec.pick``."""
+    return tuple(text_of(place, row, name) for name in form.texts)
+
+
+def tokenize(
+    rows: SpanRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenisedRows:
+    """See :class:`afjax.tasks.kind.Tokenize`."""
+    return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The best answers of each row; logits ``[windows, length, 2]``."""
+    assert isinstance(data, TokenisedSpans), "rows that are not trained on keep their windows"
+    answers = best_answers(logits, data, task.span)
+    counts = np.array([len(row_answers) for row_answers in answers])
+    answer_scores = np.full((len(answers), counts.max()), np.finfo(np.float32).min, np.float32)
+    for row, row_answers in enumerate(answers):
+        answer_scores[row, : len(row_answers)] = [answer.score for answer in row_answers]
+    labels = [best[0].text for best in answers]
+    return Predictions(answer_scores, softmax(answer_scores), labels, answers=answers, num_outputs=counts)
+
+
+def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, float]:
+    """All scores of a split."""
+    return span_scores(_texts(predictions), _right_texts(labels), no_answer=task.span.no_answer)
+
+
+def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> np.ndarray:
+    """1 for each row whose answer does not match exactly, and 0 for the others."""
+    return 1 - _row_scores(predictions, labels, task)["exact_match"]
+
+
+def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return mean_scores(_row_scores(predictions, labels, task))
+
+
+def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, np.ndarray]:
+    rows = [
+        span_scores([text], [answers], no_answer=task.span.no_answer)
+        for text, answers in zip(_texts(predictions), _right_texts(labels), strict=True)
+    ]
+    return {name: np.array([row[name] for row in rows]) for name in ("f1", "exact_match")}
+
+
+def _texts(predictions: Predictions) -> list[str]:
+    return [str(label) for label in predictions.labels]
+
+
+def _right_texts(labels: Answers) -> list[list[str]]:
+    return [[text for text, _ in answers] for answers in labels]
 
 
 KIND = KindSpec(
@@ -27,5 +136,21 @@ KIND = KindSpec(
     losses=losses,
     label_shape=(2,),
     metrics=("f1", "exact_match"),
-    scores=None,
+    read=read,
+    from_lists=from_lists,
+    forms=forms,
+    pick=pick,
+    tokenize=tokenize,
+    predict=predict,
+    scores=scores,
+    errors=errors,
+    weighted=weighted,
+    text=KindText(
+        pipeline_tag="question-answering",
+        row='{"question": "...", "context": "..."}',
+        texts='[("A question?", "A context.")])',
+        logits="of every token, that an answer begins with it, and that one ends with it",
+        per_output=" (start and end of the answer)",
+        second_text="a context",
+    ),
 )

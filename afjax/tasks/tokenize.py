@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.splits import AnyRows, SpanRows
-from afjax.data.tokenise import TokenisedRows, tokenise
-from afjax.tasks.windows import tokenise_spans
+from afjax.data.splits import AnyRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.tasks.kinds import TASK_KINDS
 
 
 def tokenize(
@@ -23,7 +23,7 @@ def tokenize(
     Args:
       rows: The split.
       tokenizer: A fast tokenizer of transformers, such as ``Trunk.tokenizer()``.
-      task: The task. Only a span task's window settings are used.
+      task: The task. Its kind is used, and a span task's window settings.
       max_length: Maximum tokens per sequence (for span tasks, per window). Longer sequences are truncated; longer
         contexts of span tasks are split into windows.
       training: Whether the rows are trained on. Only then do the windows of a span task have labels.
@@ -46,6 +46,5 @@ def tokenize(
       >>> data.tokens.tolist(), data.lengths.tolist()
       ([2, 5, 6, 7, 3], [5])
     """
-    if isinstance(rows, SpanRows):
-        return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
-    return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+    tokenize_rows = TASK_KINDS[task.kind].tokenize
+    return tokenize_rows(rows, tokenizer, task, max_length=max_length, training=training, cache_dir=cache_dir)

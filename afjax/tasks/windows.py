@@ -34,6 +34,23 @@ class TokenisedSpans(TokenisedRows):
     characters: np.ndarray
     rows: SpanRows
 
+    @property
+    def right_labels(self) -> Any:
+        return self.rows.labels
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The share of each window's tokens among the tokens of its row's windows; float32 [windows]."""
+        totals = np.bincount(self.row_of, weights=self.lengths)
+        return (self.lengths / totals[self.row_of]).astype(np.float32)
+
+    def per_row(self, values: np.ndarray) -> np.ndarray:
+        """Averages values [windows, ...] over the tokens of each row's windows; returns [rows, ...]."""
+        means = np.zeros((len(self.rows), *values.shape[1:]), values.dtype)
+        shares = self.shares.reshape(-1, *[1] * (values.ndim - 1))
+        np.add.at(means, self.row_of, values * shares)
+        return means
+
     def source_row(self, index: int) -> tuple[int, int]:
         return int(self.row_of[index]), len(self.rows)
 

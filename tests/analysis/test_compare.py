@@ -12,8 +12,8 @@ from afjax.analysis import compare
 from afjax.analysis.paired import Paired
 from afjax.analysis.sides import split_words
 from afjax.config.tasks import TaskConfig
-from afjax.tasks.kinds import scores
 from afjax.tasks.load import rows_from_lists
+from afjax.tasks.metrics import regression_scores
 
 
 def model(kind: str, labels: tuple[str, ...] = ()) -> Any:
@@ -29,11 +29,11 @@ def test_values() -> None:
     logits = [[1.5], [2.0], [3.0]]
     weighted, errors = compare.row_scores(model("regression"), rows, given(logits))
     np.testing.assert_allclose(errors, [0.5, 0, 1])
-    expected = scores(np.array(logits), np.array([1.0, 2.0, 4.0]), "regression")
+    expected = regression_scores(np.array(logits)[:, 0], np.array([1.0, 2.0, 4.0]))
     found = weighted(np.ones((1, 3)))
     assert found["pearson"][0] == pytest.approx(expected["pearson"])
     assert found["spearman"][0] == pytest.approx(expected["spearman"])
-    counts = compare._row_counts(errors, np.array([0.25, 0.0, 2.0]), "regression")
+    counts = compare._row_counts(errors, np.array([0.25, 0.0, 2.0]), numbers=True)
     assert counts == {"nearer_a": 1, "nearer_b": 1, "equal": 1}
 
 

@@ -1,18 +1,26 @@
 """The vectorized bootstrap equals a loop that scores repeated rows, and its intervals have the promised coverage."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from afjax.analysis.paired import class_scores, mean_scores, paired_bootstrap, resample_weights, value_scores
-from afjax.tasks.kinds import scores
+from afjax.analysis.paired import paired_bootstrap, resample_weights
+from afjax.tasks.metrics import classification_scores, regression_scores
+from afjax.tasks.weighted_scores import class_scores, mean_scores, value_scores
 
 RANDOM = np.random.default_rng(0)
 
 
-def slow_scores(logits: np.ndarray, labels: np.ndarray, kind: str, weights: np.ndarray) -> list[dict[str, float]]:
+def slow_scores(
+    scores: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+) -> list[dict[str, float]]:
     """Scores every resample separately: its rows are repeated and scored like any split."""
     rows = [np.repeat(np.arange(len(labels)), of.astype(int)) for of in weights]
-    return [scores(logits[of], labels[of], kind) for of in rows]
+    return [scores(predictions[of], labels[of]) for of in rows]
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
@@ -24,7 +32,7 @@ def test_class_scores_equal_a_plain_loop(num_classes: int) -> None:
     # Also if all rows have the same class, so that some scores are undefined.
     weights[0] = np.where(np.arange(23) == 20, 23, 0)
     found = class_scores(logits.argmax(-1), labels, num_classes)(weights)
-    slow = slow_scores(logits, labels, "classification", weights)
+    slow = slow_scores(classification_scores, logits, labels, weights)
     assert found.keys() == slow[0].keys()
     for name, values in found.items():
         np.testing.assert_allclose(values, [scores[name] for scores in slow], atol=1e-12)
@@ -36,7 +44,7 @@ def test_value_scores_equal_a_plain_loop() -> None:
     (weights,) = resample_weights(31, 40, seed=2)
     weights[0] = np.where(np.arange(31) == 3, 31, 0)
     found = value_scores(predicted, labels)(weights)
-    slow = slow_scores(predicted[:, None], labels, "regression", weights)
+    slow = slow_scores(regression_scores, predicted, labels, weights)
     for name, values in found.items():
         np.testing.assert_allclose(values, [scores[name] for scores in slow], atol=1e-9)
 
@@ -49,12 +57,14 @@ def test_paired_bootstrap_equals_scores_of_its_resamples() -> None:
     found = paired_bootstrap(pairs, 60, num_resamples=200, seed=3)["macro_f1"]
     (weights,) = resample_weights(60, 200, seed=3)
     logits = [np.eye(2)[answer] for answer in answers]
-    slow = [[scores["macro_f1"] for scores in slow_scores(each, labels, "classification", weights)] for each in logits]
+    slow = [
+        [scores["macro_f1"] for scores in slow_scores(classification_scores, each, labels, weights)] for each in logits
+    ]
     differences = (np.array(slow[2]) - slow[0] + slow[3] - slow[1]) / 2
     np.testing.assert_allclose((found.low, found.high), np.quantile(differences, (0.025, 0.975)), atol=1e-12)
     side = min((differences <= 0).sum(), (differences >= 0).sum())
     assert found.p_value == pytest.approx(2 * (side + 1) / 201)
-    whole = [scores(each, labels, "classification")["macro_f1"] for each in logits]
+    whole = [classification_scores(each, labels)["macro_f1"] for each in logits]
     assert found.difference == pytest.approx((whole[2] - whole[0] + whole[3] - whole[1]) / 2)
     assert found.spread == pytest.approx(abs(whole[2] - whole[0] - whole[3] + whole[1]) / np.sqrt(2))
 

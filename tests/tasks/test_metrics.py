@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.tasks.kinds import check_metric, scores
-from afjax.tasks.metrics import normalise_answer, span_scores
+from afjax.tasks import multiple_choice
+from afjax.tasks.kinds import check_metric
+from afjax.tasks.metrics import classification_scores, normalise_answer, regression_scores, span_scores
+from afjax.tasks.predictions import Predictions
 
 
 def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
@@ -20,7 +23,7 @@ def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
 
 def test_scores_of_two_labels() -> None:
     # 2 true positives, 1 false positive, 1 false negative, 1 true negative.
-    found = scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]), "classification")
+    found = classification_scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]))
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 5)
     assert found["f1"] == pytest.approx(2 / 3)
@@ -30,7 +33,7 @@ def test_scores_of_two_labels() -> None:
 
 
 def test_three_labels_have_no_f1() -> None:
-    found = scores(logits_of([0, 1, 2, 2], 3), np.array([0, 1, 2, 1]), "classification")
+    found = classification_scores(logits_of([0, 1, 2, 2], 3), np.array([0, 1, 2, 1]))
     assert found.keys() == {"accuracy", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 4)
     assert found["macro_f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
@@ -39,22 +42,21 @@ def test_three_labels_have_no_f1() -> None:
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("prediction", [0, 1])
 def test_constant_predictions_and_labels(label: int, prediction: int) -> None:
-    found = scores(logits_of([prediction] * 3, 2), np.array([label] * 3), "classification")
+    found = classification_scores(logits_of([prediction] * 3, 2), np.array([label] * 3))
     assert found["accuracy"] == float(label == prediction)
     assert found["f1"] == float(label == prediction == 1)
     assert found["matthews"] == 0.0
 
 
 def test_single_label() -> None:
-    assert scores(logits_of([0, 0], 1), np.array([0, 0]), "classification")["accuracy"] == 1.0
+    assert classification_scores(logits_of([0, 0], 1), np.array([0, 0]))["accuracy"] == 1.0
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_regression_scores(shape: tuple[int, ...]) -> None:
-    predictions = np.array([1.0, 2.0, 3.0, 10.0], np.float32).reshape(shape)
-    found = scores(predictions, np.array([0.0, 1.0, 2.0, 3.0], np.float32), "regression")
+def test_regression_scores() -> None:
+    predictions = np.array([1.0, 2.0, 3.0, 10.0])
+    found = regression_scores(predictions, np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["spearman"] == pytest.approx(1.0)
-    assert found["pearson"] == pytest.approx(np.corrcoef(predictions.ravel(), [0, 1, 2, 3])[0, 1])
+    assert found["pearson"] == pytest.approx(np.corrcoef(predictions, [0, 1, 2, 3])[0, 1])
     assert found["mse"] == pytest.approx((1 + 1 + 1 + 49) / 4)
 
 
@@ -69,7 +71,7 @@ def test_regression_scores(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_regression_on_degenerate_input(predictions: list[float], labels: list[float]) -> None:
-    found = scores(np.array(predictions, np.float32), np.array(labels, np.float32), "regression")
+    found = regression_scores(*(np.array(values, np.float32).astype(np.float64) for values in (predictions, labels)))
     assert found["pearson"] == found["spearman"] == 0.0
 
 
@@ -105,7 +107,9 @@ def test_unsupported_metrics_are_refused(metric: str, kind: str, num_labels: int
 
 def test_multiple_choice_accuracy() -> None:
     logits = np.array([[0.5, 0.1, -3e38], [0.2, 0.9, 0.3], [1.0, 2.0, 3.0]], np.float32)
-    assert scores(logits, np.array([0, 1, 0]), "multiple_choice") == {"accuracy": pytest.approx(2 / 3)}
+    predictions = Predictions(logits, logits, ["0", "1", "2"])
+    found = multiple_choice.scores(predictions, np.array([0, 1, 0]), TaskConfig(name="t", kind="multiple_choice"))
+    assert found == {"accuracy": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize(

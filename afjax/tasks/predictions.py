@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from afjax.config.tasks import SpanConfig
 from afjax.display.html import Content, join, listed, shortened, table
-from afjax.tasks.best_answers import Answer, best_answers
-from afjax.tasks.windows import TokenisedSpans
+from afjax.tasks.best_answers import Answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +27,7 @@ class Predictions:
       fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
         the same for each layer, unless the fusion was pruned layer by layer.
       fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
+      num_outputs: int ``[rows]``, each row's number of logits without padding; None if all rows have the same number.
 
     Example: the attention of the first row, with one line per layer::
 
@@ -56,10 +55,11 @@ class Predictions:
     logits: np.ndarray
     probabilities: np.ndarray
     labels: list[str] | list[float]
-    fusion_attention: Mapping[str, np.ndarray]
+    fusion_attention: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     answers: list[list[Answer]] | None = None
     fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
     fusion_layers: tuple[int, ...] = ()
+    num_outputs: np.ndarray | None = None
 
     def __repr__(self) -> str:
         attention = "".join(
@@ -74,11 +74,11 @@ class Predictions:
         rows: list[list[Content]] = [
             [
                 str(row),
-                self._text(row),
+                shortened(self.text_of(row), 200),
                 *(f"{best:.3f}" for best in self.probabilities[row].max(-1, keepdims=True)),
             ]
             if len(header) > 2
-            else [str(row), self._text(row)]
+            else [str(row), shortened(self.text_of(row), 200)]
             for row in numbers
         ]
         more = f"; the first {len(numbers)}" if len(numbers) < len(self.labels) else ""
@@ -107,37 +107,23 @@ class Predictions:
         counts = Counter(map(str, self.labels)).most_common()
         return f"labels {listed([f'{label} ({count})' for label, count in counts])}"
 
-    def _text(self, row: int) -> str:
+    @property
+    def confidences(self) -> np.ndarray:
+        """The probability of each row's prediction, float [rows]; for classes, choices and answers."""
+        if self.answers is not None:
+            return np.array([answers[0].probability for answers in self.answers])
+        return self.probabilities.max(-1)
+
+    def text_of(self, row: int) -> str:
+        """The prediction of a row as text."""
         label = self.labels[row]
-        return f"{label:.4g}" if isinstance(label, float) else shortened(label, 200)
+        if isinstance(label, float):
+            return f"{label:.4g}"
+        return "(no answer)" if self.answers is not None and not label else label
 
 
 # The number of rows that a notebook shows.
 _SHOWN_ROWS = 10
-
-
-def span_predictions(
-    logits: np.ndarray, data: TokenisedSpans, attention: Mapping[str, np.ndarray], span: SpanConfig
-) -> Predictions:
-    """Computes the predictions for span rows.
-
-    Args:
-      logits: The scores of each window's tokens, ``[windows, length, 2]``.
-      data: The windows.
-      attention: ``{slot: [windows, layers, adapters]}``; a row's attention is the mean over its windows' tokens.
-      span: The task's answer settings.
-    """
-    answers = best_answers(logits, data, span)
-    scores = np.full((len(answers), max(map(len, answers))), np.finfo(np.float32).min, np.float32)
-    for row, row_answers in enumerate(answers):
-        scores[row, : len(row_answers)] = [answer.score for answer in row_answers]
-    lengths, windows = data.lengths, np.bincount(data.row_of, weights=data.lengths)
-    shares = (lengths / windows[data.row_of]).astype(np.float32)  # [windows]
-    row_attention = {}
-    for slot, window_attention in attention.items():
-        row_attention[slot] = np.zeros((len(answers), *window_attention.shape[1:]), window_attention.dtype)
-        np.add.at(row_attention[slot], data.row_of, window_attention * shares[:, None, None])
-    return Predictions(scores, softmax(scores), [best[0].text for best in answers], row_attention, answers)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -1,0 +1,89 @@
+"""Rows of texts or pairs of texts, with one label column: for several kinds of tasks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import TEXT_COLUMNS, Columns, check_text, is_missing, pick_columns, text_of
+from afjax.data.labels import check_label_names
+from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
+from afjax.data.sources.kinds import source_kind
+from afjax.data.splits import Rows
+from afjax.data.tokenise import TokenisedRows, tokenise
+from afjax.errors import UserError
+from afjax.tasks.kind import Form, LabelReading
+
+
+def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
+    """Reads the text and label columns."""
+    return pick_columns(
+        source.name,
+        source.rows,
+        text_a=task.text_a,
+        text_b=task.text_b,
+        label=task.label,
+        known=source.text_columns,
+    )
+
+
+def has_labels(columns: Columns, labels: LabelReading) -> bool:
+    """Whether to read the labels: they are required, or there are some and they are optional."""
+    if labels.required is not None:
+        return labels.required
+    return columns.labels is not None and not all(map(is_missing, columns.labels))
+
+
+def given_names(task: TaskConfig, source: SplitSource, labels: LabelReading) -> tuple[tuple[str, ...], bool]:
+    """Returns the label names that are known before the rows are read, and whether they are listed in order.
+
+    Raises:
+      UserError: The task or the source lists invalid names.
+    """
+    listed_names = task.labels or source.label_names
+    names = labels.names or (listed_names and check_label_names(listed_names, f"The task {task.name}"))
+    return names, bool(listed_names) if labels.listed is None else labels.listed
+
+
+def columns_from_lists(texts: Sequence[Any], labels: list[Any] | None) -> Columns:
+    """Checks texts or pairs of texts.
+
+    Raises:
+      UserError: A text is not a string, or texts and pairs are mixed.
+    """
+    pairs = isinstance(texts[0], (tuple, list))
+    first: list[str] = []
+    second: list[str] = []
+    for row, text in enumerate(texts):
+        parts: list[Any] = list(text) if pairs and isinstance(text, (tuple, list)) else [text]
+        if len(parts) != 1 + pairs or not all(isinstance(part, str) for part in parts):
+            expected = "a pair of strings" if pairs else "a string"
+            raise UserError(f"texts:{row} is {shorten(text)}; like the first of the texts it must be {expected}.")
+        for part in parts:
+            check_text(f"texts:{row}", part)
+        first.append(parts[0])
+        second.append(parts[-1])
+    places = [f"texts:{row}" for row in range(len(texts))]
+    return Columns("texts", places, first, second if pairs else None, labels)
+
+
+def text_forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
+    """The columns of texts that rows to predict on can have; see ``KindSpec.forms``."""
+    default_names = [*source_kind(task.source).text_columns, *TEXT_COLUMNS]
+    named = (task.text_a, task.text_b) if task.text_b else (task.text_a,)
+    forms = [Form(names) for names in ([named] if task.text_a else []) + default_names]
+    return [form for form in forms if text_columns in (None, len(form.texts))]
+
+
+def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
+    """Picks a text or a pair of texts; see ``KindSpec.pick``."""
+    texts = [text_of(place, row, name) for name in form.texts]
+    return texts[0] if len(texts) == 1 else tuple(texts)
+
+
+def tokenize_texts(
+    rows: Rows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenisedRows:
+    """See :class:`afjax.tasks.kind.Tokenize`."""
+    return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)

@@ -1,0 +1,94 @@
+"""Scores as functions of the rows' weights, for many weightings at once.
+
+The weights are, for example, the number of times that each row occurs in a resample of the paired bootstrap. Scoring
+the repeated rows would give the same scores.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+Scores = dict[str, np.ndarray]
+Weighted = Callable[[np.ndarray], Scores]
+
+
+def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> Weighted:
+    """Classification metrics: accuracy, macro F1, Matthews and, with two classes, F1.
+
+    Args:
+      predicted, labels: int [rows].
+      num_classes: The number of classes.
+
+    Returns:
+      A function ``weights [resamples, rows] -> {metric: [resamples]}``. Its values equal ``scores`` of the repeated
+      rows.
+    """
+    cells = np.zeros((len(labels), num_classes**2))
+    cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
+
+    def scores(weights: np.ndarray) -> Scores:
+        # [resamples, label, prediction]
+        counts = (weights @ cells).reshape(-1, num_classes, num_classes)
+        right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
+        true, given = counts.sum(2), counts.sum(1)
+        f1 = _ratio(2 * right, true + given)
+        # Matthews correlation for multiple classes (Gorodkin 2004).
+        covariance = right.sum(1) * total - (true * given).sum(1)
+        spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
+        values = {
+            "accuracy": right.sum(1) / total,
+            # The mean over the classes that occur, as in scikit-learn.
+            "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
+            "matthews": _ratio(covariance, np.sqrt(spread)),
+        }
+        return {**values, "f1": f1[:, 1]} if num_classes == 2 else values
+
+    return scores
+
+
+def mean_scores(of_rows: dict[str, np.ndarray]) -> Weighted:
+    """Metrics that are means over rows, from ``{metric: [rows]}``. Returns a function as :func:`class_scores` does."""
+    return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
+
+
+def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
+    """Pearson and Spearman correlation of float [rows]. Returns a function as :func:`class_scores` does."""
+    pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
+    ranks = [_weighted_ranks(values) for values in pair]
+
+    def scores(weights: np.ndarray) -> Scores:
+        centred = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
+        return {
+            "pearson": _correlation(weights, *centred),
+            "spearman": _correlation(weights, *(rank(weights) for rank in ranks)),
+        }
+
+    return scores
+
+
+def _weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function for the mid-ranks of the rows in resamples: ``weights -> [resamples, rows]``."""
+    order = np.argsort(values, kind="stable")
+    _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
+    group_of_row = np.empty(len(values), np.int64)
+    group_of_row[order] = group
+
+    def ranks(weights: np.ndarray) -> np.ndarray:
+        counts = np.add.reduceat(weights[:, order], begins, axis=1)  # [resamples, groups]
+        return (np.cumsum(counts, axis=1) - counts / 2)[:, group_of_row]
+
+    return ranks
+
+
+def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The weighted correlation of [resamples, rows] with [resamples, rows], or 0 where it is undefined."""
+    total = weights.sum(1, keepdims=True)
+    first = first - (weights * first).sum(1, keepdims=True) / total
+    second = second - (weights * second).sum(1, keepdims=True) / total
+    variances = (weights * first**2).sum(1) * (weights * second**2).sum(1)
+    return _ratio((weights * first * second).sum(1), np.sqrt(variances))
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Divides two arrays. The result is 0 where the denominator is 0, as for undefined scores."""
+    return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
