@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from afjax.config.fusion import FusionConfig
     from afjax.config.heads import HeadConfig
     from afjax.config.methods import FusionMethod, Method, MultitaskMethod
-    from afjax.config.tasks import SpanConfig, TaskConfig
+    from afjax.config.tasks import MultiLabelConfig, SpanConfig, TaskConfig
     from afjax.config.training import SamplingConfig, TrainConfig
     from afjax.data.batches import Batching, eval_batches, train_batches
     from afjax.errors import UserError
@@ -54,7 +54,7 @@ _HOMES = {
     "afjax.config.fusion": ("FusionConfig",),
     "afjax.config.heads": ("HeadConfig",),
     "afjax.config.methods": ("FusionMethod", "Method", "MultitaskMethod"),
-    "afjax.config.tasks": ("SpanConfig", "TaskConfig"),
+    "afjax.config.tasks": ("MultiLabelConfig", "SpanConfig", "TaskConfig"),
     "afjax.config.training": ("SamplingConfig", "TrainConfig"),
     "afjax.data.batches": ("Batching", "eval_batches", "train_batches"),
     "afjax.errors": ("UserError",),
@@ -93,6 +93,7 @@ __all__ = [
     "LoraConfig",
     "Method",
     "Model",
+    "MultiLabelConfig",
     "MultitaskMethod",
     "PalConfig",
     "Predictions",

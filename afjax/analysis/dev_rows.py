@@ -91,7 +91,7 @@ def evaluate_dev_rows(
         confusion = metrics.confusion_matrix(predictions.logits, labels, model.labels).counts
     errors = kind.errors(predictions, labels, model.task)
     wrong = np.ones(len(rows), bool) if kind.has_numbers else errors > 0
-    confidences = errors if kind.has_numbers else predictions.confidences
+    confidences = errors if predictions.confidences is None else predictions.confidences
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-confidences[row], row))[:num_mistakes]
     members = tuple(name for name, _ in model.model.adapters)
     return DevEvaluation(

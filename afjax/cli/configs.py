@@ -140,8 +140,9 @@ def _with_data_dir(task: Any, *, needs_data: bool) -> Any:
         if needs_data or preset.endswith(".toml"):
             raise
         known_settings = {**to_dict(known_task(preset)), "source": str(Path(data_dir) / preset)}
-    if isinstance(settings.get("span"), Mapping):
-        settings["span"] = {**known_settings["span"], **settings["span"]}
+    for name in ("span", "multi_label"):
+        if isinstance(settings.get(name), Mapping):
+            settings[name] = {**known_settings[name], **settings[name]}
     return {**known_settings, **settings}
 
 

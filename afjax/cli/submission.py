@@ -111,7 +111,7 @@ def predict(
         for first in range(0, len(rows), CHUNK):
             part = rows.take(range(first, min(first + CHUNK, len(rows))))
             predictions = task_model.predict_rows(part, batch_size=batch_size, max_length=max_length)
-            labels += predictions.labels
+            labels += [label for label in predictions.labels if not isinstance(label, list)]
             answers += predictions.answers or []
             bar.update(len(part))
     return labels, answers

@@ -136,7 +136,7 @@ def show_lines(
         lines += ["", *_split_lines(name, splits[name]["files"], summary, max_length)]
     lines += ["", f"the first rows of {first}"]
     for number, example in enumerate(examples, 1):
-        lines += _example_lines(number, example, rows[first].label_names)
+        lines += _example_lines(number, example, rows[first].label_names, TASK_KINDS[task.kind].text.label)
     return [*lines, json.dumps(facts)] if as_json else lines
 
 
@@ -262,7 +262,7 @@ def _joined(texts: Sequence[str]) -> str:
     return ", ".join(texts[:LABELS]) + (f", ... ({num_more} more)" if num_more > 0 else "")
 
 
-def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list[str]:
+def _example_lines(number: int, example: Example, labels: Sequence[str], label_title: str) -> list[str]:
     lines = []
     for name, text in example.fields.items():
         if isinstance(text, str):
@@ -274,10 +274,9 @@ def _example_lines(number: int, example: Example, labels: Sequence[str]) -> list
     label = example.label
     if isinstance(label, list):
         quoted = [f'"{printable(text)}"' for text in dict.fromkeys(label)]
-        answers = ", ".join(quoted) or "none"
-        lines += _entry("answers", answers)
+        lines += _entry(label_title, ", ".join(quoted) or "none")
     elif label is not None:
-        lines += _entry("label", printable(label) if isinstance(label, str) else f"{label:g}")
+        lines += _entry(label_title, printable(label) if isinstance(label, str) else f"{label:g}")
     lines += _entry("tokens", printable(" ".join(example.tokens), TOKENS))
     return [f"{number}{lines[0][len(str(number)) :]}", *lines[1:]]
 

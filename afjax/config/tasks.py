@@ -10,11 +10,27 @@ from afjax.config.from_dict import check_fields, settings_repr
 from afjax.config.values import check_name
 from afjax.errors import UserError
 
-TaskKind = Literal["classification", "regression", "multiple_choice", "span"]
-Metric = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match"]
+TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label"]
+Metric = Literal[
+    "accuracy",
+    "f1",
+    "macro_f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "exact_match",
+    "micro_f1",
+    "average_precision",
+]
 # The main metric of each kind of task, for tasks that do not set one.
 MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
-    {"classification": "accuracy", "regression": "pearson", "multiple_choice": "accuracy", "span": "f1"}
+    {
+        "classification": "accuracy",
+        "regression": "pearson",
+        "multiple_choice": "accuracy",
+        "span": "f1",
+        "multi_label": "micro_f1",
+    }
 )
 
 
@@ -62,6 +78,41 @@ class SpanConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabelConfig:
+    """Labels and threshold of multi-label tasks.
+
+    Attributes:
+      separator: Separates the labels of a row in a text column, such as the label column of a CSV file.
+      threshold: A label is predicted if its probability is at least this.
+      tune_threshold: Whether to replace the threshold, after training, by the best one on the dev rows; see
+        :meth:`afjax.TaskModel.tune_threshold`. Early stopping uses ``threshold``.
+
+    Raises:
+      UserError: A field has the wrong type or an invalid value.
+
+    Example:
+      >>> from afjax import MultiLabelConfig, TaskConfig
+      >>> TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(separator=";")).main_metric
+      'micro_f1'
+    """
+
+    separator: str = "|"
+    threshold: float = 0.5
+    tune_threshold: bool = False
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        check_fields(self, "multi_label")
+        if not self.separator:
+            raise UserError('A task\'s multi_label.separator is empty; give the text between two labels, such as "|".')
+        if not 0 < self.threshold < 1:
+            raise UserError(
+                f"A task's multi_label.threshold is {self.threshold}; it is a probability, above 0 and below 1."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """A labelled dataset and its metric.
 
@@ -81,8 +132,9 @@ class TaskConfig:
       dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of the row's texts
         decides, so that equal rows are in the same split, independently of other rows and of the order of rows. 0
         disables this, and a task without a dev split is an error.
-      kind: Classification; regression; multiple choice (a context and its choices per row); or span (a question and a
-        context per row, and the answer is a span of the context).
+      kind: Classification; regression; multiple choice (a context and its choices per row); span (a question and a
+        context per row, and the answer is a span of the context); or multi-label classification (any number of labels
+        per row).
       labels: Label names in order; for multiple choice, names of the first, second, ... choice. Defaults to the names
         in the folder's ``labels.json``, or else the labels of the train split.
       text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
@@ -91,9 +143,10 @@ class TaskConfig:
         ``answers``).
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
-      metric: The dev metric for early stopping. Defaults to accuracy; Pearson correlation for regression, and F1 for
-        span tasks.
+      metric: The dev metric for early stopping. Defaults to accuracy; Pearson correlation for regression, F1 for span
+        tasks, and micro F1 for multi-label tasks.
       span: Windows and answers of a span task.
+      multi_label: Labels and threshold of a multi-label task.
       scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &
         Murray 2019 use 5 for STS-B, so that its loss has the magnitude of the other tasks' losses.
 
@@ -123,6 +176,7 @@ class TaskConfig:
     metric: Metric | Literal[""] = ""
     scale: float = 1.0
     span: SpanConfig = SpanConfig()
+    multi_label: MultiLabelConfig = MultiLabelConfig()
 
     __repr__ = settings_repr
 
@@ -152,6 +206,10 @@ class TaskConfig:
             )
         if self.span != SpanConfig() and self.kind != "span":
             raise UserError(f'The task {self.name} has span settings, but its kind is "{self.kind}", not "span".')
+        if self.multi_label != MultiLabelConfig() and self.kind != "multi_label":
+            raise UserError(
+                f'The task {self.name} has multi_label settings, but its kind is "{self.kind}", not "multi_label".'
+            )
 
     @property
     def main_metric(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
-from afjax.data.splits import AnyRows, Rows, SpanRows, row_texts
+from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, row_texts
 
 # In a split with fewer rows, a large number of different labels is plausible.
 _MANY_ROWS = 20
@@ -136,4 +136,4 @@ def _labels(rows: AnyRows) -> list[Any]:
     """A hashable label for each row; all None if the rows are not labelled."""
     if rows.labels is None:
         return [None] * len(rows)
-    return list(rows.labels) if isinstance(rows, SpanRows) else rows.labels.tolist()
+    return [rows.label_of(row) for row in range(len(rows))] if isinstance(rows, MultiLabelRows) else list(rows.labels)

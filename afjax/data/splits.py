@@ -53,6 +53,13 @@ class _Split(abc.ABC):
     def _label_summary(self) -> str:
         return "no labels"
 
+    def label_counts(self) -> dict[str, int]:
+        """The number of rows with each label name. Empty for unlabelled rows, numbers and answers.
+
+        For multiple choice, a label is the correct choice: its name, or else its index.
+        """
+        return {}
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self)} {self.form}, {self._label_summary()}>"
 
@@ -158,8 +165,13 @@ class Rows(_Split):
             return "no labels"
         if not self.label_names:
             return f"values from {self.labels.min():.4g} to {self.labels.max():.4g}"
-        counts = np.bincount(self.labels, minlength=len(self.label_names))
-        return f"labels {listed([f'{name} ({count})' for name, count in zip(self.label_names, counts, strict=True)])}"
+        return f"labels {listed([f'{name} ({count})' for name, count in self.label_counts().items()])}"
+
+    def label_counts(self) -> dict[str, int]:
+        if self.labels is None or not self.label_names:
+            return {}
+        counts = np.bincount(self.labels, minlength=len(self.label_names)).tolist()
+        return dict(zip(self.label_names, counts, strict=True))
 
     def texts_digest(self) -> str:
         """SHA-256 (hex) of the texts."""
@@ -168,6 +180,29 @@ class Rows(_Split):
     def digest(self) -> str:
         """SHA-256 (hex) of the texts, the labels and their names."""
         return _labelled_digest(self.texts_digest(), self.labels, self.label_names)
+
+
+@dataclass(frozen=True, repr=False)
+class MultiLabelRows(Rows):
+    """One split of a multi-label task on texts or pairs of texts.
+
+    Attributes:
+      text_a, text_b, label_names, ids: As in :class:`Rows`.
+      labels: float32 [rows, labels], 1 for each label that the row has and 0 for the others; None if not labelled.
+    """
+
+    def names_of(self, row: int) -> list[str]:
+        """The names of a row's labels."""
+        assert self.labels is not None, "the split is labelled"
+        return [self.label_names[index] for index in np.flatnonzero(self.labels[row])]
+
+    def label_of(self, row: int) -> str:
+        return "" if self.labels is None else ", ".join(self.names_of(row)) or "(none)"
+
+    def label_counts(self) -> dict[str, int]:
+        if self.labels is None:
+            return {}
+        return dict(zip(self.label_names, self.labels.sum(0).astype(int).tolist(), strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,6 +243,13 @@ class ChoiceRows(_Split):
 
     def _label_summary(self) -> str:
         return "no labels" if self.labels is None else "labelled"
+
+    def label_counts(self) -> dict[str, int]:
+        if self.labels is None:
+            return {}
+        numbers = range(int(self.num_choices.max()))
+        names = [self.label_names[number] if number < len(self.label_names) else str(number) for number in numbers]
+        return dict(zip(names, np.bincount(self.labels, minlength=len(names)).tolist(), strict=True))
 
     @property
     def num_choices(self) -> np.ndarray:

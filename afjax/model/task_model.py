@@ -30,6 +30,7 @@ from afjax.model.saving import save_models
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
+from afjax.tasks.multi_label import best_threshold
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
@@ -575,6 +576,36 @@ class TaskModel:
             trained=False,
         )
         return dataclasses.replace(self, model=model, params=params, trunk=trunk, head_record=None)
+
+    def tune_threshold(self, rows: AnyRows, *, batch_size: int = 32) -> "TaskModel":
+        """Chooses the threshold of a multi-label task that scores best on some rows.
+
+        The candidates are 0.01, 0.02, ..., 0.99. They are compared by the task's main metric if it is ``micro_f1`` or
+        ``macro_f1``, and otherwise by micro F1.
+
+        Args:
+          rows: Labelled rows, usually the dev split.
+          batch_size: Rows per step.
+
+        Returns:
+          The model with the threshold in ``task.multi_label``, which :meth:`save` stores, and with its scores on these
+          rows as ``metrics``. This model is not changed.
+
+        Raises:
+          UserError: The task is of another kind, or the rows have no labels or other labels than the head.
+        """
+        if self.task.kind != "multi_label":
+            raise UserError(
+                f"The task {self.task.name} is of the kind {self.task.kind}; only multi_label has a threshold."
+            )
+        self.check_labels(rows)
+        data = self.tokenised(rows)
+        logits, labels = self.logits(data, batch_size=batch_size), data.right_labels
+        threshold = best_threshold(logits, labels, self.task.main_metric)
+        settings = dataclasses.replace(self.task.multi_label, threshold=threshold)
+        task = dataclasses.replace(self.task, multi_label=settings)
+        metrics = {**self.metrics, **split_scores(logits, data, task, self.labels)}
+        return dataclasses.replace(self, task=task, metrics=metrics)
 
     def renamed(self, name: str) -> "TaskModel":
         """Renames the head, and the fusion or the adapter.

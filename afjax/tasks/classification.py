@@ -74,7 +74,8 @@ def one_class(columns: Columns, name: str) -> str:
 
 def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
     """The most likely label of each row; logits ``[rows, labels]``."""
-    return Predictions(logits, softmax(logits), name_outputs(logits, names))
+    probabilities = softmax(logits)
+    return Predictions(logits, probabilities, name_outputs(logits, names), confidences=probabilities.max(-1))
 
 
 def name_outputs(logits: np.ndarray, names: Sequence[str]) -> list[str]:

@@ -68,6 +68,7 @@ class KindText:
       logits: The meaning of the logits in an exported program.
       per_output: What a head's outputs are for, after their number; may be empty.
       second_text: What the second text is, if rows need one, such as "a context"; else empty.
+      label: What a row's label is called.
     """
 
     pipeline_tag: str
@@ -76,6 +77,7 @@ class KindText:
     logits: str
     per_output: str = ""
     second_text: str = ""
+    label: str = "label"
 
 
 class Read(Protocol):
@@ -133,7 +135,7 @@ class KindSpec:
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
       losses: Returns the loss of each row, float ``[batch]``, for logits and a batch with ``labels`` and ``mask``.
-      label_shape: The shape of a row's label in a batch, without the batch axis.
+      label_shape: Returns the shape of a row's label in a batch, without the batch axis, for the number of outputs.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
       named_outputs: Whether the outputs are the label names, in their order.
@@ -159,7 +161,7 @@ class KindSpec:
     reads: Reads = "pooled"
     num_outputs: Callable[[Sequence[str]], int]
     losses: Callable[[Array, Mapping[str, Any]], Array]
-    label_shape: tuple[int, ...] = ()
+    label_shape: Callable[[int], tuple[int, ...]] = lambda num_outputs: ()
     label_dtype: Literal["int32", "float32"] = "int32"
     has_choices: bool = False
     named_outputs: bool = False

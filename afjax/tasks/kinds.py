@@ -9,11 +9,14 @@ from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
 from afjax.errors import UserError, did_you_mean
-from afjax.tasks import classification, multiple_choice, regression, span
+from afjax.tasks import classification, multi_label, multiple_choice, regression, span
 from afjax.tasks.kind import KindSpec
 
 TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
-    {spec.name: spec for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND)}
+    {
+        spec.name: spec
+        for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND, multi_label.KIND)
+    }
 )
 
 

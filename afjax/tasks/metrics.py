@@ -40,6 +40,45 @@ def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, f
     return {name: float(value) for name, value in scores.items()}
 
 
+def multi_label_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Returns ``micro_f1``, ``macro_f1``, ``average_precision`` and ``exact_match`` of a multi-label task.
+
+    ``micro_f1`` counts all pairs of a row and a label together. ``macro_f1`` is the mean over the labels that occur in
+    labels or predictions. ``average_precision`` is the mean over the labels that occur in labels; it only depends on
+    the order of the logits. ``exact_match`` is the share of rows with exactly the right labels. An undefined score is
+    0.
+
+    Args:
+      logits: ``[rows, labels]``.
+      predicted: bool ``[rows, labels]``, the predicted labels.
+      labels: ``[rows, labels]``, 1 for right labels and 0 for others.
+    """
+    from sklearn import metrics
+
+    right = labels > 0
+    occurs = np.flatnonzero(right.any(0))
+    precisions = [metrics.average_precision_score(right[:, label], logits[:, label]) for label in occurs]
+    return {
+        **label_set_f1(right, predicted),
+        "average_precision": float(np.mean(precisions)) if precisions else 0.0,
+        "exact_match": float((right == predicted).all(-1).mean()),
+    }
+
+
+def label_set_f1(right: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Returns ``micro_f1`` and ``macro_f1``; see :func:`multi_label_scores`.
+
+    Args:
+      right, predicted: bool ``[rows, labels]``, the right and the predicted labels.
+    """
+    true, total = (right & predicted).sum(0), right.sum(0) + predicted.sum(0)  # [labels]
+    f1 = 2 * true[total > 0] / total[total > 0]
+    return {
+        "micro_f1": float(2 * true.sum() / total.sum()) if total.any() else 0.0,
+        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
+    }
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class ConfusionMatrix:
     """The number of rows for each pair of correct and predicted label.

@@ -82,8 +82,10 @@ def tokenize(
 def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
     """The most likely choice of each row; logits as for :func:`losses`."""
     assert data.choices is not None, "tokenized choices"
-    labels = name_outputs(logits, names)
-    return Predictions(logits, softmax(logits), labels, num_outputs=np.diff(data.choices))
+    labels, probabilities = name_outputs(logits, names), softmax(logits)
+    return Predictions(
+        logits, probabilities, labels, num_outputs=np.diff(data.choices), confidences=probabilities.max(-1)
+    )
 
 
 def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:

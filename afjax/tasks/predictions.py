@@ -17,10 +17,11 @@ class Predictions:
     Attributes:
       logits: float32 ``[rows, num_outputs]``. For multiple choice ``[rows, choices]``. For span ``[rows, answers]``,
         the scores of ``answers``. Rows with fewer choices or answers than others are padded with the lowest float32.
-      probabilities: float32, of the logits' shape; each row sums to 1. For regression ``[rows, 0]``.
+      probabilities: float32, of the logits' shape; each row sums to 1. For multi-label tasks, each label has its own
+        probability. For regression ``[rows, 0]``.
       labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
         choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
-        answer, empty for no answer.
+        answer, empty for no answer. For multi-label tasks, the list of labels.
       fusion_attention: If requested, ``{slot: float32 [rows, num_layers, num_adapters]}``, the attention over adapters
         averaged over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
       answers: For span, the best answers of each row, best first; otherwise None.
@@ -28,6 +29,7 @@ class Predictions:
         the same for each layer, unless the fusion was pruned layer by layer.
       fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
       num_outputs: int ``[rows]``, each row's number of logits without padding; None if all rows have the same number.
+      confidences: float ``[rows]``, the probability of each row's prediction; None for regression.
 
     Example: the attention of the first row, with one line per layer::
 
@@ -54,12 +56,13 @@ class Predictions:
 
     logits: np.ndarray
     probabilities: np.ndarray
-    labels: list[str] | list[float]
+    labels: list[str] | list[float] | list[list[str]]
     fusion_attention: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     answers: list[list[Answer]] | None = None
     fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
     fusion_layers: tuple[int, ...] = ()
     num_outputs: np.ndarray | None = None
+    confidences: np.ndarray | None = None
 
     def __repr__(self) -> str:
         attention = "".join(
@@ -104,21 +107,17 @@ class Predictions:
             return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
         if self.answers is not None:
             return f"{sum(not label for label in self.labels)} without an answer"
-        counts = Counter(map(str, self.labels)).most_common()
+        names = (name for label in self.labels for name in (label if isinstance(label, list) else [label]))
+        counts = Counter(map(str, names)).most_common()
         return f"labels {listed([f'{label} ({count})' for label, count in counts])}"
-
-    @property
-    def confidences(self) -> np.ndarray:
-        """The probability of each row's prediction, float [rows]; for classes, choices and answers."""
-        if self.answers is not None:
-            return np.array([answers[0].probability for answers in self.answers])
-        return self.probabilities.max(-1)
 
     def text_of(self, row: int) -> str:
         """The prediction of a row as text."""
         label = self.labels[row]
         if isinstance(label, float):
             return f"{label:.4g}"
+        if isinstance(label, list):
+            return ", ".join(label) or "(none)"
         return "(no answer)" if self.answers is not None and not label else label
 
 

@@ -94,8 +94,14 @@ def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Se
     answer_scores = np.full((len(answers), counts.max()), np.finfo(np.float32).min, np.float32)
     for row, row_answers in enumerate(answers):
         answer_scores[row, : len(row_answers)] = [answer.score for answer in row_answers]
-    labels = [best[0].text for best in answers]
-    return Predictions(answer_scores, softmax(answer_scores), labels, answers=answers, num_outputs=counts)
+    return Predictions(
+        answer_scores,
+        softmax(answer_scores),
+        [best[0].text for best in answers],
+        answers=answers,
+        num_outputs=counts,
+        confidences=np.array([best[0].probability for best in answers]),
+    )
 
 
 def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, float]:
@@ -134,7 +140,7 @@ KIND = KindSpec(
     reads="tokens",
     num_outputs=lambda label_names: 2,
     losses=losses,
-    label_shape=(2,),
+    label_shape=lambda num_outputs: (2,),
     metrics=("f1", "exact_match"),
     read=read,
     from_lists=from_lists,
@@ -152,5 +158,6 @@ KIND = KindSpec(
         logits="of every token, that an answer begins with it, and that one ends with it",
         per_output=" (start and end of the answer)",
         second_text="a context",
+        label="answers",
     ),
 )

@@ -11,7 +11,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
 from afjax.data.lengths import eval_lengths, train_lengths
-from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows
+from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenisedSpans
 
@@ -38,7 +38,8 @@ class SplitSummary:
       rows: Number of rows.
       labelled: Whether the split has labels.
       labels: Rows per label name, in the order of the labels. For multiple choice, rows per correct choice, by its name
-        or else its index. Empty for unlabelled splits, regression and span tasks.
+        or else its index. Empty for unlabelled splits, regression and span tasks. The rows of a multi-label split can
+        have several labels.
       values: For regression, the minimum, mean and maximum label; else None.
       choices: For multiple choice, rows per number of choices; else empty.
       answers: For labelled span tasks, rows per number of correct answers (0 if a question has no answer); else empty.
@@ -75,7 +76,7 @@ class Example:
     Attributes:
       fields: The row's texts by name. Choices are a list.
       label: The label's name; for multiple choice, the name of the correct choice; for regression, a number; for span
-        tasks, the correct answers. None if the row is not labelled.
+        tasks, the correct answers; for multi-label tasks, the names of the labels. None if the row is not labelled.
       tokens: The tokens of the row's first sequence: for multiple choice, the context with the first choice; for span
         tasks, the first window.
     """
@@ -160,20 +161,7 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
 
 
 def _label_counts(rows: AnyRows) -> dict[str, Count]:
-    if isinstance(rows, SpanRows) or rows.labels is None:
-        return {}
-    if isinstance(rows, ChoiceRows):
-        names = [_choice_name(rows, number) for number in range(int(rows.num_choices.max()))]
-    else:
-        names = list(rows.label_names)
-    if not names:
-        return {}
-    counts = np.bincount(rows.labels, minlength=len(names)).tolist()
-    return {name: Count(count, count / len(rows)) for name, count in zip(names, counts, strict=True)}
-
-
-def _choice_name(rows: ChoiceRows, number: int) -> str:
-    return rows.label_names[number] if number < len(rows.label_names) else str(number)
+    return {name: Count(count, count / len(rows)) for name, count in rows.label_counts().items()}
 
 
 def _counted(values: Iterable[int]) -> dict[int, Count]:
@@ -198,8 +186,11 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
         return None
     if isinstance(rows, SpanRows):
         return [text for text, _ in rows.labels[row]]
+    if isinstance(rows, MultiLabelRows):
+        return rows.names_of(row)
     if isinstance(rows, ChoiceRows):
-        return _choice_name(rows, int(rows.labels[row]))
+        index = int(rows.labels[row])
+        return rows.label_names[index] if index < len(rows.label_names) else str(index)
     if rows.label_names:
         return rows.label_names[rows.labels[row]]
     return float(str(rows.labels[row]))  # 4.2 instead of float32's 4.19999980926513...

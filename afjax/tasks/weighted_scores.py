@@ -46,6 +46,53 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
     return scores
 
 
+def label_set_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> Weighted:
+    """Metrics of multi-label tasks: micro F1, macro F1, average precision and exact match.
+
+    Args:
+      logits: ``[rows, labels]``.
+      predicted: bool ``[rows, labels]``, the predicted labels.
+      labels: ``[rows, labels]``, 1 for right labels.
+
+    Returns:
+      A function as :func:`class_scores` does.
+    """
+    right = labels > 0
+    both, either = (right & predicted).astype(float), right.astype(float) + predicted
+    exact = (right == predicted).all(-1).astype(float)
+    precisions = [_average_precision(logits[:, index], right[:, index]) for index in range(right.shape[1])]
+
+    def scores(weights: np.ndarray) -> Scores:
+        true, total = weights @ both, weights @ either  # [resamples, labels]
+        occurs = total > 0
+        has_rows = weights @ right.astype(float) > 0
+        average = np.stack([precision(weights) for precision in precisions], -1)
+        return {
+            "micro_f1": _ratio(2 * true.sum(1), total.sum(1)),
+            "macro_f1": _ratio(_ratio(2 * true, total).sum(1), occurs.sum(1)),
+            "average_precision": _ratio(np.where(has_rows, average, 0).sum(1), has_rows.sum(1)),
+            "exact_match": weights @ exact / weights.sum(1),
+        }
+
+    return scores
+
+
+def _average_precision(logits: np.ndarray, right: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function for the average precision of one label: ``weights -> [resamples]``."""
+    order = np.argsort(-logits, kind="stable")
+    # Rows with equal logits have one threshold: the last of them.
+    ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1)
+
+    def precision(weights: np.ndarray) -> np.ndarray:
+        ordered = weights[:, order]
+        true = np.cumsum(ordered * right[order], axis=1)[:, ends]
+        chosen = np.cumsum(ordered, axis=1)[:, ends]
+        gained = np.diff(true, axis=1, prepend=0)
+        return _ratio((gained * _ratio(true, chosen)).sum(1), true[:, -1])
+
+    return precision
+
+
 def mean_scores(of_rows: dict[str, np.ndarray]) -> Weighted:
     """Metrics that are means over rows, from ``{metric: [rows]}``. Returns a function as :func:`class_scores` does."""
     return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}

@@ -111,8 +111,9 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
     }
     if training:
         # In multi-task runs class labels and regression targets have the same dtype, so that they share a program.
-        dtype = "float32" if plan.multitask and not kind.label_shape else kind.label_dtype
-        batch["labels"] = jax.ShapeDtypeStruct((rows, *kind.label_shape), dtype)
+        label_shape = kind.label_shape(max(plan.outputs))
+        dtype = "float32" if plan.multitask and not label_shape else kind.label_dtype
+        batch["labels"] = jax.ShapeDtypeStruct((rows, *label_shape), dtype)
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
     placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}
     if training and plan.multitask:

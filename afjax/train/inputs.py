@@ -43,6 +43,7 @@ def task_settings(task: TaskConfig) -> dict[str, Any]:
         "metric": task.metric,
         "scale": task.scale,
         "span": to_dict(task.span),
+        **({"multi_label": to_dict(task.multi_label)} if task.kind == "multi_label" else {}),
     }
 
 

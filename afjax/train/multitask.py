@@ -178,6 +178,8 @@ def train_multitask(
             max_length=config.max_length,
             text_columns=train_rows.text_columns,
         )
+        if task.multi_label.tune_threshold:
+            models[task.name] = models[task.name].tune_threshold(rows[task.name]["dev"])
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
 

@@ -127,6 +127,10 @@ class MultitaskRun:
                 if self._tasks[task].kind != "span":
                     # Use one dtype, so that classification and regression tasks share a compiled program.
                     scaled = {**scaled, "labels": scaled["labels"].astype(np.float32)}
+                if self._tasks[task].kind == "multi_label":
+                    # As many columns as the widest head has outputs, so that these tasks share a compiled program.
+                    missing = max(self.num_outputs) - scaled["labels"].shape[-1]
+                    scaled = {**scaled, "labels": np.pad(scaled["labels"], ((0, 0), (0, missing)))}
                 yield {**scaled, "task": np.asarray(task, np.int32)}
             epoch, start = epoch + 1, 0
 

@@ -45,7 +45,12 @@ class TaskTable:
 
 
 # Groups of task kinds. The batches of a group have the same structure, so its tasks share one compiled program.
-STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (("classification", "regression"), ("multiple_choice",), ("span",))
+STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (
+    ("classification", "regression"),
+    ("multiple_choice",),
+    ("span",),
+    ("multi_label",),
+)
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
@@ -173,7 +178,7 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
       logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span ``[batch, length,
         max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
       batch: ``task``; ``labels``: float32 ``[batch]`` classes, choices or values, or int32 ``[batch, 2]`` token
-        positions; ``weights``; ``mask``.
+        positions, or float32 ``[batch, max_outputs]`` label sets; ``weights``; ``mask``.
       tasks: The tasks' kinds, numbers of outputs and class losses.
       group: The possible kinds of the batch's task, one of :data:`STEP_GROUPS`.
     """
@@ -182,7 +187,14 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
     classes = {**batch, "labels": batch["labels"].astype(jnp.int32)}
     if group == ("multiple_choice",):
         return task_loss(logits, classes, "multiple_choice")
-    has_output = jnp.arange(logits.shape[-1])[None] < jnp.asarray(tasks.num_outputs)[batch["task"]]
+    num_outputs = jnp.asarray(tasks.num_outputs)[batch["task"]]
+    has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
+    if group == ("multi_label",):
+        # The mean over the outputs of the task's own head. Labels are padded like the heads.
+        scale = logits.shape[-1] / num_outputs
+        # A label that is absent and has a very negative logit has no loss. Half of the minimum avoids an infinity.
+        masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min / 2)
+        return task_loss(masked, batch, "multi_label") * scale
     masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min)
     if tasks.class_losses:
         # Outputs that a narrower head does not have get weight 0.

@@ -200,5 +200,7 @@ def train_on_task(task_run: TaskRun, config: TrainConfig, options: RunOptions, w
         max_length=config.max_length,
         text_columns=data["train"].text_columns,
     )
+    if task.multi_label.tune_threshold:
+        task_model = task_model.tune_threshold(data["dev"])
     record_trained(folder, trunk, [task_model], task_run.method.get("partition", "fusion"))
     return task_model

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from facts import has_facts
 
 from afjax.config.tasks import Metric, TaskKind
 from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
@@ -526,7 +527,7 @@ def test_rows_of_spreadsheets(tmp_path: Path, name: str) -> None:
 
 
 def test_every_task_is_covered_by_these_tests() -> None:
-    others = {"newsgroups", "sms_spam", "news_aggregator"}
+    others = {"newsgroups", "sms_spam", "news_aggregator", "goemotions"}
     assert {*TASKS, *SPREADSHEETS, *others} == set(OFFICIAL)
 
 
@@ -538,11 +539,27 @@ def test_official_task_table_is_valid() -> None:
         assert task.kind in get_args(TaskKind)
         assert task.metric in ("", *get_args(Metric))
         assert len(set(task.labels)) == len(task.labels) != 1
-        assert not task.labels or task.kind in ("classification", "multiple_choice"), name
+        assert not task.labels or task.kind in ("classification", "multiple_choice", "multi_label"), name
         assert task.no_answer == (name == "squad_v2")
 
 
 # Cases that the parametrised tests leave out.
+
+
+def test_goemotions_has_several_labels_per_row(tmp_path: Path) -> None:
+    rows = 'Thanks, "friend"!\t15,17\tab1\nOh no\t27\tab2\n'
+    for split in SPLITS:
+        write(tmp_path / f"goemotions/{split}.tsv", rows)
+    expected = [
+        {"text": 'Thanks, "friend"!', "label": ["gratitude", "joy"], "id": "ab1"},
+        {"text": "Oh no", "label": ["neutral"], "id": "ab2"},
+    ]
+    assert rows_of("goemotions", tmp_path) == dict.fromkeys(SPLITS, expected)
+    for wrong in ("28", "1,x", "-1", ""):
+        write(tmp_path / "goemotions/dev.tsv", f"Oh no\t{wrong}\tab2\n")
+        with pytest.raises(UserError) as error:
+            list(read_official("goemotions", tmp_path, "dev"))
+        assert has_facts(str(error.value), "dev.tsv:1", "0 to 27")
 
 
 def test_mrpc_as_it_was_published(tmp_path: Path) -> None:
@@ -794,6 +811,7 @@ COUNTS = {
     "socialiqa": {"train": 33410, "dev": 1954},
     "winogrande_l": {"train": 10234, "dev": 1267},
     "squad": {"dev": 10570},
+    "goemotions": {"train": 43410, "dev": 5426, "test": 5427},
 }
 
 

@@ -110,6 +110,31 @@ def argument_row(place: str, raw: Row, labelled: bool) -> Row:
     return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labelled)
 
 
+def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
+    """Returns a reader for rows whose label column has indices of several labels, separated by commas.
+
+    Args:
+      names: The label names in the order of their indices.
+      **columns: The benchmark's columns for ``text``, ``label`` and ``id``.
+    """
+    read_row = fields(text=columns["text"], label=columns["label"], id=columns["id"])
+
+    def read_set(place: str, raw: Row, labelled: bool) -> Row:
+        row = read_row(place, raw, labelled)
+        if "label" not in row:
+            return row
+        indices = str(row["label"]).split(",")
+        for index in indices:
+            if not (index.isdecimal() and len(index) < 10 and int(index) < len(names)):
+                raise UserError(
+                    f"{place} has the labels {shorten(row['label'])}; they must be numbers from 0 to {len(names) - 1}, "
+                    "separated by commas."
+                )
+        return row | {"label": [names[int(index)] for index in indices]}
+
+    return read_set
+
+
 def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
     """The value of the first of the named columns or fields that exists."""
     for name in (names,) if isinstance(names, str) else names:

@@ -1,11 +1,9 @@
 """The definition of a task in a benchmark's official download."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from afjax.config.tasks import TaskKind
 from afjax.data.sources.layouts import Layout
-
-Kind = Literal["classification", "regression", "multiple_choice", "span"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,7 @@ class OfficialTask:
     about: str
     folders: tuple[str, ...]
     layouts: tuple[Layout, ...]
-    kind: Kind = "classification"
+    kind: TaskKind = "classification"
     labels: tuple[str, ...] = ()
     metric: str = ""
     no_answer: bool = False

@@ -2,21 +2,30 @@
 
 from collections.abc import Mapping
 
+from afjax.config.tasks import TaskKind
 from afjax.data.sources.layouts import Folders, JsonLines, Split, Squad, Table
 from afjax.data.sources.official_rows import (
     argument_row,
     by_column,
     fields,
+    label_set_row,
 )
-from afjax.data.sources.official_task import Kind, OfficialTask
+from afjax.data.sources.official_task import OfficialTask
 
 UKP_TOPICS = tuple(
     "abortion cloning death_penalty gun_control marijuana_legalization minimum_wage nuclear_energy "
     "school_uniforms".split()
 )
 
+# In the order of the indices in the files.
+EMOTIONS = tuple(
+    "admiration amusement anger annoyance approval caring confusion curiosity desire disappointment disapproval "
+    "disgust embarrassment excitement fear gratitude grief joy love nervousness optimism pride realization relief "
+    "remorse sadness surprise neutral".split()
+)
 
-def sick(about: str, kind: Kind, label: tuple[str, ...], labels: tuple[str, ...]) -> OfficialTask:
+
+def sick(about: str, kind: TaskKind, label: tuple[str, ...], labels: tuple[str, ...]) -> OfficialTask:
     row = fields(text_a="sentence_A", text_b="sentence_B", label=label, id="pair_ID")
     tests = ("SICK_test_annotated.txt", "SICK_test.txt")
     splits: Mapping[str, Split] = {"TRAIN": "train", "TRIAL": "dev", "TEST": "test"}
@@ -100,6 +109,21 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         ),
         labels=("negative", "positive"),
         tfds="imdb_reviews",
+    ),
+    "goemotions": OfficialTask(
+        about="Emotions of Reddit comments; a comment can have several (Demszky 2020).",
+        folders=("goemotions", "GoEmotions", "go_emotions", "goemotions/data"),
+        layouts=(
+            Table(
+                train=("train.tsv",),
+                dev=("dev.tsv",),
+                test=("test.tsv",),
+                names=("text", "labels", "id"),
+                row=label_set_row(EMOTIONS, text="text", label="labels", id="id"),
+            ),
+        ),
+        kind="multi_label",
+        labels=EMOTIONS,
     ),
     "squad": squad(
         "SQuAD v1.1: answers are spans of paragraphs (Rajpurkar 2016).",

@@ -25,6 +25,7 @@ _KINDS: Mapping[str, TaskKind] = {
     "classification": "classification",
     "multiple_choice": "multiple_choice",
     "question_answering": "span",
+    "multilabel_classification": "multi_label",
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 
@@ -232,7 +233,7 @@ def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[s
         if count != 2:
             raise UserError(f"{where} has num_labels={count}; heads for question answering have 2.")
         return kind, (), 2
-    if count == 1:
+    if kind == "classification" and count == 1:
         return "regression", (), 1
     return kind, _labels(settings, count, where) or tuple(f"LABEL_{number}" for number in range(count)), count
 

@@ -1,0 +1,199 @@
+"""Multi-label classification: each row has any number of labels.
+
+In JSONL files, a row's labels are a list of names. In columns of text, they are separated by
+``MultiLabelConfig.separator``; an empty text means no label.
+"""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optax
+from jax import Array
+
+from afjax.config.tasks import MultiLabelConfig, TaskConfig
+from afjax.data.columns import Columns, no_labels
+from afjax.data.labels import class_labels, find_label_names
+from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import MultiLabelRows
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError
+from afjax.tasks.kind import KindSpec, KindText, LabelReading
+from afjax.tasks.metrics import label_set_f1, multi_label_scores
+from afjax.tasks.predictions import Predictions
+from afjax.tasks.texts import columns_from_lists, given_names, pick_texts, read_columns, text_forms, tokenize_texts
+from afjax.tasks.weighted_scores import Weighted, label_set_scores
+
+# The thresholds that tuning compares.
+THRESHOLDS = tuple(round(0.01 * number, 2) for number in range(1, 100))
+
+
+def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
+    """The mean binary cross-entropy of each row's labels; logits ``[batch, labels]``."""
+    return optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(-1)
+
+
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    columns = read_columns(task, source)
+    names, listed = given_names(task, source, labels)
+    separator = task.multi_label.separator
+    if not (any_labels(columns) if labels.required is None else labels.required):
+        return MultiLabelRows(columns.text_a, columns.text_b, None, names, ids=columns.ids)
+    names = names or find_names(read_columns(task, labels.train()) if labels.train else columns, separator)
+    return make_rows(columns, names, separator, listed=listed)
+
+
+def any_labels(columns: Columns) -> bool:
+    """Whether any row has a label."""
+    return any(value is not None and (np.size(value) > 0 and value != "") for value in columns.labels or ())
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> MultiLabelRows:
+    """See :class:`afjax.tasks.kind.FromLists`; the labels are lists of names."""
+    columns, separator = columns_from_lists(texts, labels), MultiLabelConfig().separator
+    if labels is None:
+        return MultiLabelRows(columns.text_a, columns.text_b, None, label_names)
+    names = label_names or find_names(columns, separator)
+    return make_rows(columns, names, separator, listed=bool(label_names))
+
+
+def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
+    """Collects the label names of a split; see :func:`afjax.data.labels.find_label_names`.
+
+    Raises:
+      UserError: As in :func:`split_labels`. Also if no row has a label.
+    """
+    single_labels, _ = split_labels(columns, separator)
+    if not single_labels.labels:
+        raise UserError(f"No row of {columns.source} has a label; list the label names in the task's labels.")
+    return find_label_names(single_labels)
+
+
+def split_labels(columns: Columns, separator: str) -> tuple[Columns, np.ndarray]:
+    """Splits each row's labels.
+
+    Args:
+      columns: The split. A row's value is a list of labels, a text of labels with separators, or one integer.
+      separator: The separator.
+
+    Returns:
+      Columns with one entry per label, without texts, and the row of each entry, int64 [labels].
+
+    Raises:
+      UserError: There is no label column, or a row has neither a list nor a text of labels.
+    """
+    if columns.labels is None:
+        raise no_labels(columns)
+    places: list[str] = []
+    single_labels: list[Any] = []
+    row_of: list[int] = []
+    for row, value in enumerate(columns.labels):
+        row_labels: list[Any]
+        if isinstance(value, str):
+            row_labels = [label.strip() for label in value.split(separator)] if value.strip() else []
+        elif isinstance(value, (list, tuple, np.ndarray)):
+            row_labels = list(value)
+        elif isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            row_labels = [value]
+        else:
+            raise UserError(
+                f"{columns.places[row]} has the labels {shorten(value)}; give a list of labels (empty for none), or a "
+                f'text of labels separated by "{separator}".'
+            )
+        places += [columns.places[row]] * len(row_labels)
+        single_labels += row_labels
+        row_of += [row] * len(row_labels)
+    split = Columns(columns.source, places, [], None, single_labels, names=columns.names, label=columns.label)
+    return split, np.array(row_of, np.int64)
+
+
+def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, listed: bool) -> MultiLabelRows:
+    """Makes rows with checked labels. ``listed`` is as in ``LabelReading``."""
+    single_labels, row_of = split_labels(columns, separator)
+    labels = np.zeros((len(columns.text_a), len(names)), np.float32)
+    labels[row_of, class_labels(single_labels, names, listed=listed)] = 1
+    return MultiLabelRows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The labels whose probability is at least the task's threshold; logits ``[rows, labels]``."""
+    probabilities = sigmoid(logits)
+    chosen = probabilities >= np.float32(task.multi_label.threshold)
+    all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
+    labels = [[all_names[index] for index in np.flatnonzero(row)] for row in chosen]
+    # The probability that exactly the predicted labels are right, if labels are independent.
+    confidences = np.where(chosen, probabilities, 1 - probabilities).prod(-1)
+    return Predictions(logits, probabilities, labels, confidences=confidences)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The probability of each label, float32."""
+    from scipy import special
+
+    return np.asarray(special.expit(logits), np.float32)
+
+
+def predicted_sets(predictions: Predictions, task: TaskConfig) -> np.ndarray:
+    """The predicted labels, bool ``[rows, labels]``."""
+    return predictions.probabilities >= np.float32(task.multi_label.threshold)
+
+
+def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+    """All scores of a split."""
+    return multi_label_scores(predictions.logits, predicted_sets(predictions, task), labels)
+
+
+def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+    """1 for each row with a wrong or missing label, and 0 for the others."""
+    return (predicted_sets(predictions, task) != (labels > 0)).any(-1).astype(np.float64)
+
+
+def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return label_set_scores(predictions.logits, predicted_sets(predictions, task), labels)
+
+
+def best_threshold(logits: np.ndarray, labels: np.ndarray, metric: str) -> float:
+    """The threshold with the best score; of several, the one closest to 0.5.
+
+    Args:
+      logits: ``[rows, labels]``.
+      labels: ``[rows, labels]``, 1 for right labels.
+      metric: ``micro_f1`` or ``macro_f1``. Another metric does not depend on the threshold; then micro F1 is used.
+    """
+    chosen_metric = metric if metric == "macro_f1" else "micro_f1"
+    probabilities = sigmoid(logits)
+
+    def quality(threshold: float) -> tuple[float, float]:
+        score = label_set_f1(labels > 0, probabilities >= np.float32(threshold))[chosen_metric]
+        return score, -abs(threshold - 0.5)
+
+    return max(THRESHOLDS, key=quality)
+
+
+KIND = KindSpec(
+    name="multi_label",
+    num_outputs=len,
+    losses=losses,
+    label_shape=lambda num_outputs: (num_outputs,),
+    label_dtype="float32",
+    named_outputs=True,
+    metrics=("micro_f1", "macro_f1", "average_precision"),
+    read=read,
+    from_lists=from_lists,
+    forms=text_forms,
+    pick=pick_texts,
+    tokenize=tokenize_texts,
+    predict=predict,
+    scores=scores,
+    errors=errors,
+    weighted=weighted,
+    text=KindText(
+        pipeline_tag="text-classification",
+        logits="one for each of the labels, in their order; a label's probability is the sigmoid of its logit",
+        label="labels",
+    ),
+)
