@@ -6,10 +6,12 @@ afjax train --config=configs/single.py:task=csqa,data_dir=DATA,partition=head --
 afjax train --config=configs/single.py:task=squad,data_dir=DATA,max_length=384,train_rows=10000 --workdir=runs/squad
 
 afjax train --config=configs/single.py:task=mine.toml --workdir=runs/mine
+afjax train --config=configs/single.py:task=topics,data=topics.csv,kind=multi_label --workdir=runs/topics
 
 data is the source of the task: a file, or a folder with train and dev. data_dir is the folder of the benchmarks'
 downloads, in which the task is found by its name. Without data and data_dir, the task must be built in (entail,
-paraphrase or target). A TOML file can describe your own task. adapter is the name of a preset, such as pfeiffer,
+paraphrase or target). A TOML file can describe your own task. kind is the kind of task, if it is neither
+classification nor known from the task. adapter is the name of a preset, such as pfeiffer,
 houlsby, lora or ia3.
 """
 
@@ -22,6 +24,7 @@ def get_config(
     task: str = "entail",
     data: str = "",
     data_dir: str = "",
+    kind: str = "",
     partition: str = "adapter",
     adapter: str = "pfeiffer",
     top_k: int = 0,
@@ -41,6 +44,8 @@ def get_config(
     config.task = {"name": name, **source}
     if task.endswith(".toml"):
         config.task = {"preset": task}
+    if kind:
+        config.task.kind = kind
     if train_rows:
         config.task.train_rows = train_rows
     config.partition = partition

@@ -1,4 +1,4 @@
-"""Multiple choice and spans with every recipe: an adapter, a fusion, several tasks at once."""
+"""Multiple choice, spans and label sets with every recipe: an adapter, a fusion, several tasks at once."""
 
 import dataclasses
 import json
@@ -11,9 +11,10 @@ import pytest
 from afjax.cli.predictions import write_predictions
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
-from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.config.tasks import MultiLabelConfig, SpanConfig, TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows, ChoiceRows, SpanRows
+from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel, _predict_step
 from afjax.tasks.load import rows_from_lists
@@ -29,6 +30,7 @@ ADAPTER = AdapterConfig(reduction_factor=4.0, init_scale=0.1)
 CHOICE = TaskConfig(name="choice", kind="multiple_choice")
 # With 12 tokens per row, six are left for the context, so contexts have two windows.
 SPAN = TaskConfig(name="span", kind="span", span=SpanConfig(doc_stride=4, num_best=4))
+TOPICS = TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(tune_threshold=True))
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -68,17 +70,29 @@ def spans() -> Mapping[str, AnyRows]:
 
 
 @pytest.fixture(scope="module")
+def topics() -> Mapping[str, AnyRows]:
+    """Makes rows with a label for each of two words that they contain."""
+    texts = [f"{('all', 'some')[row % 2]} of the {NUMBERS[row // 2 % 4]}" for row in range(40)]
+    labels = [[word for word in ("all", "three") if word in text] for text in texts]
+    return {
+        "train": rows_from_lists(texts[:32], labels[:32], kind="multi_label"),
+        "dev": rows_from_lists(texts[32:], labels[32:], kind="multi_label", label_names=("all", "three")),
+    }
+
+
+@pytest.fixture(scope="module")
 def models(
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
+    topics: Mapping[str, AnyRows],
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, TaskModel], Path]:
-    """Trains an adapter for each task, and saves both to a store."""
+    """Trains an adapter for each task, and saves them to a store."""
     folder = tmp_path_factory.mktemp("kinds")
     found = {}
-    for task, data in ((CHOICE, choices), (SPAN, spans)):
+    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics)):
         found[task.name] = train_single(
             tiny_trunk, task, data, workdir=folder / task.name, config=settings, method=Method(adapter=ADAPTER)
         )
@@ -86,7 +100,9 @@ def models(
     return found, folder / "store"
 
 
-def test_both_kinds_learn(models: tuple[dict[str, TaskModel], Path]) -> None:
+def test_every_kind_learns(models: tuple[dict[str, TaskModel], Path]) -> None:
+    assert models[0]["topics"].metrics["micro_f1"] > 0.7
+    assert models[0]["topics"].metrics["average_precision"] > 0.7
     assert models[0]["choice"].metrics["accuracy"] > 0.7
     assert models[0]["span"].metrics["f1"] > 0.7
     assert models[0]["span"].metrics["exact_match"] <= models[0]["span"].metrics["f1"]
@@ -98,11 +114,25 @@ def test_stored_models_have_the_scores_of_their_runs(
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
+    topics: Mapping[str, AnyRows],
 ) -> None:
-    for task, data in ((CHOICE, choices), (SPAN, spans)):
+    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics)):
         loaded = load_task_model(models[1], tiny_trunk, head=task.name, adapter=task.name)
         found = loaded.evaluate(data["dev"], batch_size=8)
         assert found == {name: models[0][task.name].metrics[name] for name in found}
+
+
+def test_tuned_threshold_is_stored(
+    models: tuple[dict[str, TaskModel], Path], tiny_trunk: Trunk, topics: Mapping[str, AnyRows]
+) -> None:
+    loaded = load_task_model(models[1], tiny_trunk, head="topics", adapter="topics")
+    assert loaded.task.multi_label.threshold == models[0]["topics"].task.multi_label.threshold
+    untuned = dataclasses.replace(loaded, task=TaskConfig(name="topics", kind="multi_label"))
+    assert untuned.evaluate(topics["dev"])["micro_f1"] <= loaded.metrics["micro_f1"]
+    tuned = untuned.tune_threshold(topics["dev"])
+    assert tuned.task.multi_label.threshold == loaded.task.multi_label.threshold
+    with pytest.raises(UserError, match="choice is of the kind multiple_choice"):
+        models[0]["choice"].tune_threshold(topics["dev"])
 
 
 def test_renamed_model_needs_no_compilation(
@@ -177,15 +207,16 @@ def test_joint_training_on_several_kinds_of_tasks(
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
+    topics: Mapping[str, AnyRows],
     rows: Mapping[str, AnyRows],
     task: TaskConfig,
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    data = {"choice": choices, "span": spans, task.name: rows}
+    data = {"choice": choices, "span": spans, "topics": topics, task.name: rows}
     models = train_multitask(
         tiny_trunk,
-        [CHOICE, SPAN, task],
+        [CHOICE, SPAN, TOPICS, task],
         data,
         workdir=tmp_path,
         config=dataclasses.replace(settings, max_steps=24, eval_every=24),
@@ -195,7 +226,7 @@ def test_joint_training_on_several_kinds_of_tasks(
         ),
     )
     assert set(models) == set(data)
-    for name in ("choice", "span"):
+    for name in ("choice", "span", "topics"):
         found = models[name].evaluate(data[name]["dev"], batch_size=8)
         assert found == pytest.approx({metric: models[name].metrics[metric] for metric in found}, abs=1e-6)
     assert models["choice"].params["heads"]["choice"]["output"]["kernel"].shape == (32, 1)
@@ -208,6 +239,7 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
         "choice": [{"context": "the two", "choices": ["all of the two", "none of the two", "some"]},
                    {"context": "the", "question": "two", "choices": ["none", "all"]}],
         "span": [{"question": "most", "context": "all of the nine"}, {"question": "most", "context": ""}],
+        "topics": [{"text": "all of the three"}, {"text": "some of the two"}],
     }  # fmt: skip
     for name, lines in inputs.items():
         model = models[0][name]
@@ -218,6 +250,12 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
         if name == "choice":
             assert [len(line["logits"]) for line in found] == [3, 2]
             assert [line["label"] for line in found] == ["0", "1"]
+        elif name == "topics":
+            threshold = model.task.multi_label.threshold
+            for line in found:
+                shares = zip(model.labels, line["probabilities"], strict=True)
+                assert line["label"] == [word for word, share in shares if share >= threshold]
+            continue
         else:
             assert [line["label"] for line in found] == [line["answers"][0]["text"] for line in found]
             assert found[1]["label"] == ""

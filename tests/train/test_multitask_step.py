@@ -17,6 +17,7 @@ from afjax.distributed.sharding import local_mesh
 from afjax.model import partition
 from afjax.model.heads import init_head
 from afjax.model.model import Model
+from afjax.train.loss import task_loss
 from afjax.train.multitask_step import (
     TaskTable,
     init_multitask_state,
@@ -162,6 +163,21 @@ def test_losses_of_all_kinds_of_tasks() -> None:
     of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
     spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table, ("span",))
     assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
+
+
+def test_labels_that_a_narrower_head_lacks_have_no_loss_and_no_gradient() -> None:
+    table = TaskTable(("multi_label", "multi_label"), (2, 3))
+    logits = jnp.array([[0.5, -1.0, 9.0], [2.0, 0.0, 9.0]])
+    batch = {"labels": jnp.array([[1.0, 0, 0], [0, 1, 0]]), "weights": jnp.ones(2), "task": jnp.asarray(0)}
+
+    def narrow(logits: jax.Array) -> jax.Array:
+        return multitask_loss(logits, batch, table, ("multi_label",))
+
+    def plain(logits: jax.Array) -> jax.Array:
+        return task_loss(logits[:, :2], {**batch, "labels": batch["labels"][:, :2]}, "multi_label")
+
+    assert float(narrow(logits)) == pytest.approx(float(plain(logits)), rel=1e-6)
+    np.testing.assert_allclose(jax.grad(narrow)(logits), jax.grad(plain)(logits), rtol=1e-6)
 
 
 def test_stacking_pads_and_slicing_recovers_the_trees() -> None:
