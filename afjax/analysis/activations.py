@@ -21,7 +21,7 @@ from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.windows import TokenisedSpans
+from afjax.tasks.windows import TokenisedWindows
 from afjax.trees import Tree
 
 # The name of the group with all rows; the other groups are named after labels.
@@ -96,7 +96,7 @@ def mean_activations(
     data = task_model.tokenised(rows)
     members = np.stack(list(groups.values()), -1)  # [rows, groups]
     weights = (members / members.sum(0)).astype(np.float32)
-    if isinstance(data, TokenisedSpans):
+    if isinstance(data, TokenisedWindows):
         # A row's weight is split over its windows in proportion to their tokens.
         weights = weights[data.row_of] * data.shares[:, None]
     sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)

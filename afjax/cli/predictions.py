@@ -14,8 +14,8 @@ from afjax.storage.writing import check_output, write_output
 from afjax.tasks.prediction_rows import STANDARD, PredictionRows
 from afjax.tasks.predictions import Predictions
 
-# The fields of a prediction. Only span tasks have answers.
-FIELDS = ("logits", "label", "probabilities", "answers")
+# The fields of a prediction. Only span tasks have answers, and only tagging has entities.
+FIELDS = ("logits", "label", "probabilities", "answers", "entities")
 
 
 def write_predictions(
@@ -30,7 +30,9 @@ def write_predictions(
 
     A line has ``logits``, ``label`` and ``probabilities``. In multiple-choice tasks a row has one logit per choice. In
     span tasks the logits are the scores of its ``answers``, a list of ``{"text", "begin", "end", "score",
-    "probability"}``, best first. Fields kept from the input come before the prediction. The file is written completely
+    "probability"}``, best first. In tagging, logits and probabilities have one list per word, the label is the list of
+    tags, and ``entities`` is a list of ``{"type", "text", "begin", "end", "probability"}``. In multi-label tasks the
+    label is a list. Fields kept from the input come before the prediction. The file is written completely
     or not at all.
 
     Args:
@@ -88,4 +90,8 @@ def _line(predictions: Predictions, row: int) -> dict[str, Any]:
         "label": predictions.labels[row],
         "probabilities": predictions.probabilities[row, :count].tolist(),
     }
-    return line if answers is None else {**line, "answers": [dataclasses.asdict(answer) for answer in answers]}
+    if answers is not None:
+        line["answers"] = [dataclasses.asdict(answer) for answer in answers]
+    if predictions.entities is not None:
+        line["entities"] = [dataclasses.asdict(entity) for entity in predictions.entities[row]]
+    return line

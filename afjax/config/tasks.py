@@ -10,7 +10,7 @@ from afjax.config.from_dict import check_fields, settings_repr
 from afjax.config.values import check_name
 from afjax.errors import UserError
 
-TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label"]
+TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label", "tagging"]
 Metric = Literal[
     "accuracy",
     "f1",
@@ -30,6 +30,7 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
         "multiple_choice": "accuracy",
         "span": "f1",
         "multi_label": "micro_f1",
+        "tagging": "f1",
     }
 )
 
@@ -133,18 +134,19 @@ class TaskConfig:
         decides, so that equal rows are in the same split, independently of other rows and of the order of rows. 0
         disables this, and a task without a dev split is an error.
       kind: Classification; regression; multiple choice (a context and its choices per row); span (a question and a
-        context per row, and the answer is a span of the context); or multi-label classification (any number of labels
-        per row).
+        context per row, and the answer is a span of the context); multi-label classification (any number of labels per
+        row); or tagging (a tag for each word, such as named entities).
       labels: Label names in order; for multiple choice, names of the first, second, ... choice. Defaults to the names
         in the folder's ``labels.json``, or else the labels of the train split.
       text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
         multiple choice and span tasks, ``text_a`` is the context (default ``context``) and ``text_b`` the question
         (default ``question``, optional for multiple choice). For span tasks, ``label`` is the answers (default
-        ``answers``).
+        ``answers``). For tagging, ``text_a`` is the words (default ``words``) and ``label`` the tags (default
+        ``tags``).
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
       metric: The dev metric for early stopping. Defaults to accuracy; Pearson correlation for regression, F1 for span
-        tasks, and micro F1 for multi-label tasks.
+        tasks and (of entities) for tagging, and micro F1 for multi-label tasks.
       span: Windows and answers of a span task.
       multi_label: Labels and threshold of a multi-label task.
       scale: For regression, labels are divided by this for training, and predictions are multiplied by it. Stickland &

@@ -12,7 +12,8 @@ A batch is a dict of arrays:
 B is always the batch size, and T is one of a few padded lengths. A padding row has label 0 and an all-false mask.
 
 For multiple choice, ``tokens``, ``types`` and ``mask`` are [B, C, T], and C is the maximum number of choices in the
-split. A row with fewer choices has an all-false mask for the missing ones. For span tasks, ``labels`` is [B, 2].
+split. A row with fewer choices has an all-false mask for the missing ones. For span tasks, ``labels`` is [B, 2]; for
+multi-label tasks, float32 [B, labels]; for tagging, int32 [B, T], and -1 for tokens without a label.
 
 With several hosts, each host builds only its own rows of every batch, except ``rows``, which covers all hosts.
 """
@@ -189,18 +190,25 @@ def make_batch(data: TokenisedRows, rows: np.ndarray, batching: Batching, part: 
     mask = places < sequence_lengths[..., None]
     # Padding positions read an arbitrary token, which is then replaced by the padding token.
     indices = np.where(mask, starts[..., None] + places, 0)
-    given = np.zeros((0,), np.int32) if data.labels is None else data.labels
-    labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
-    if data.labels is not None:
-        labels[:count] = data.labels[rows]
     return {
         "tokens": np.where(mask, data.tokens[indices], batching.pad_id).astype(np.int32),
         "types": np.where(mask, data.types[indices], 0).astype(np.int32),
         "mask": mask,
-        "labels": labels[part],
+        "labels": _batch_labels(data, rows, batch_size)[part]
+        if data.token_labels is None
+        else np.where(mask, data.token_labels[indices], -1).astype(np.int32),
         "weights": (np.arange(batch_size) < count)[part].astype(np.float32),
         "rows": np.pad(rows, (0, batch_size - count), constant_values=-1).astype(np.int32),
     }
+
+
+def _batch_labels(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:
+    """The labels of rows, [B, ...]; zeros if the split has no labels."""
+    given = np.zeros((0,), np.int32) if data.labels is None else data.labels
+    labels = np.zeros((batch_size, *given.shape[1:]), given.dtype)
+    if data.labels is not None:
+        labels[: len(rows)] = data.labels[rows]
+    return labels
 
 
 def sequences_of(data: TokenisedRows, rows: np.ndarray, batch_size: int) -> np.ndarray:

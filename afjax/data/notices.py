@@ -12,7 +12,8 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
-from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, row_texts
+from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, row_texts
+from afjax.data.tags import num_unmarked
 
 # In a split with fewer rows, a large number of different labels is plausible.
 _MANY_ROWS = 20
@@ -31,7 +32,8 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
     notices = [
         notice
         for split, rows in splits.items()
-        for notice in (blank_texts(f"{task.name}'s {split}", rows), many_labels(f"{task.name}'s {split}", rows))
+        for name in [f"{task.name}'s {split}"]
+        for notice in (blank_texts(name, rows), many_labels(name, rows), unmarked_entities(name, rows))
     ]
     if "train" in splits and "dev" in splits:
         notices.append(rows_in_both(task.name, splits["train"], splits["dev"]))
@@ -86,6 +88,22 @@ def many_labels(name: str, rows: AnyRows) -> str:
     )
 
 
+def unmarked_entities(name: str, rows: AnyRows) -> str:
+    """Reports the number of entities that begin with an ``I-`` or ``E-`` tag; empty if there are none.
+
+    Args:
+      name: The split's name.
+      rows: The split.
+    """
+    if not isinstance(rows, TagRows) or rows.labels is None:
+        return ""
+    count = num_unmarked(rows.labels)
+    if not count:
+        return ""
+    entities = "1 entity begins" if count == 1 else f"{count} entities begin"
+    return f"{entities} with an I- or E- tag in {name} rows. They are read as in IOB1, and as seqeval reads them."
+
+
 def rows_in_both(name: str, train: AnyRows, dev: AnyRows) -> str:
     """Reports the number of rows whose texts are in both train and dev; empty if there are none.
 
@@ -119,7 +137,7 @@ def no_better_than_majority(name: str, rows: AnyRows, metrics: Mapping[str, floa
       rows: The labelled rows that were scored.
       metrics: The scores by name of metric.
     """
-    if isinstance(rows, SpanRows) or rows.labels is None or "accuracy" not in metrics:
+    if isinstance(rows, SpanRows | TagRows) or rows.labels is None or "accuracy" not in metrics:
         return ""
     (largest, count), *_ = Counter(rows.labels.tolist()).most_common(1)
     # Both are shares of the same rows, so they differ by at least one row or only by rounding.

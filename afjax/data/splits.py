@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from afjax.data.tags import chunks
 from afjax.display.html import Content, listed, shortened, table
 from afjax.errors import UserError
 
@@ -329,13 +330,84 @@ class SpanRows(_Split):
         return hashlib.sha256(self.texts_digest().encode() + answers).hexdigest()
 
 
-AnyRows = Rows | ChoiceRows | SpanRows
+@dataclass(frozen=True, repr=False)
+class TagRows(_Split):
+    """One split of a task with a tag for each word.
+
+    Attributes:
+      texts: One sentence per row.
+      bounds: For each row the first and end character of each word, int64 [words, 2]. Words do not overlap, and all
+        other characters are white space.
+      labels: For each row the tag of each word; None if the split is not labelled.
+      label_names: The tags in the order of the outputs.
+      ids: The source's ids of the rows; None if it has none.
+    """
+
+    texts: Sequence[str]
+    bounds: Sequence[np.ndarray]
+    labels: Sequence[tuple[str, ...]] | None
+    label_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def text_columns(self) -> int:
+        return 1
+
+    @property
+    def form(self) -> str:
+        return "sentences"
+
+    def words_of(self, row: int) -> list[str]:
+        """The words of a row."""
+        return [self.texts[row][begin:end] for begin, end in self.bounds[row]]
+
+    def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
+        return (("words", self.texts[row]),)
+
+    def label_of(self, row: int) -> str:
+        if self.labels is None:
+            return ""
+        return entities_text(self.labels[row], self.words_of(row))
+
+    def label_counts(self) -> dict[str, int]:
+        counts = dict.fromkeys(self.label_names, 0)
+        for tags in self.labels or ():
+            for tag in dict.fromkeys(tags):
+                counts[tag] += 1
+        return counts if self.labels is not None else {}
+
+    def _label_summary(self) -> str:
+        return "no labels" if self.labels is None else f"tags {listed(self.label_names)}"
+
+    def texts_digest(self) -> str:
+        """SHA-256 (hex) of the texts and their words."""
+        words = [word for row in range(len(self)) for word in self.words_of(row)]
+        counts = ",".join(str(len(row_bounds)) for row_bounds in self.bounds)
+        return _texts_digest(f"{len(self)} tags {counts}\n", [self.texts, words])
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the texts, the words, the tags and the tags' order."""
+        labels = json.dumps([self.labels, self.label_names]).encode()
+        return hashlib.sha256(self.texts_digest().encode() + labels).hexdigest()
+
+
+def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
+    """The entities of a sentence as text, such as "person: Ada Lovelace; place: London"."""
+    found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
+    return "; ".join(found) or "(no entities)"
+
+
+AnyRows = Rows | ChoiceRows | SpanRows | TagRows
 
 
 def row_texts(rows: AnyRows, *, choices: bool = True) -> Iterator[tuple[Any, ...]]:
     """The texts of each row. For multiple choice, the context and a tuple of choices, unless ``choices`` is False."""
     if isinstance(rows, SpanRows):
         return zip(rows.questions, rows.contexts, strict=True)
+    if isinstance(rows, TagRows):
+        return zip(rows.texts)
     if isinstance(rows, ChoiceRows):
         return zip(rows.contexts, rows.choices, strict=True) if choices else zip(rows.contexts)
     return zip(rows.text_a) if rows.text_b is None else zip(rows.text_a, rows.text_b, strict=True)

@@ -32,6 +32,8 @@ class TokenisedRows:
       truncated: Number of sequences that were truncated to the maximum length.
       choices: int64 [rows + 1] for multiple choice, else None. Row ``i`` has the sequences from ``choices[i]`` up to,
         but not including, ``choices[i + 1]``.
+      token_labels: int32 [tokens] for tagging, else None: the label of each token, or -1 for tokens without one. In
+        batches they replace ``labels``.
     """
 
     tokens: np.ndarray
@@ -40,6 +42,7 @@ class TokenisedRows:
     labels: np.ndarray | None
     truncated: int
     choices: np.ndarray | None = None
+    token_labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         """The number of rows."""

@@ -134,8 +134,10 @@ class KindSpec:
       name: The kind's name in configs.
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
-      losses: Returns the loss of each row, float ``[batch]``, for logits and a batch with ``labels`` and ``mask``.
-      label_shape: Returns the shape of a row's label in a batch, without the batch axis, for the number of outputs.
+      losses: Returns the loss of each row, float ``[batch]``, for logits and a batch with ``labels``, ``mask`` and
+        ``weights``.
+      label_shape: Returns the shape of a row's label in a batch, without the batch axis, for the number of outputs and
+        the batch's padded length.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
       named_outputs: Whether the outputs are the label names, in their order.
@@ -161,7 +163,7 @@ class KindSpec:
     reads: Reads = "pooled"
     num_outputs: Callable[[Sequence[str]], int]
     losses: Callable[[Array, Mapping[str, Any]], Array]
-    label_shape: Callable[[int], tuple[int, ...]] = lambda num_outputs: ()
+    label_shape: Callable[[int, int], tuple[int, ...]] = lambda num_outputs, length: ()
     label_dtype: Literal["int32", "float32"] = "int32"
     has_choices: bool = False
     named_outputs: bool = False

@@ -9,20 +9,27 @@ from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
 from afjax.errors import UserError, did_you_mean
-from afjax.tasks import classification, multi_label, multiple_choice, regression, span
+from afjax.tasks import classification, multi_label, multiple_choice, regression, span, tagging
 from afjax.tasks.kind import KindSpec
 
 TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
     {
         spec.name: spec
-        for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND, multi_label.KIND)
+        for spec in (
+            classification.KIND,
+            regression.KIND,
+            multiple_choice.KIND,
+            span.KIND,
+            multi_label.KIND,
+            tagging.KIND,
+        )
     }
 )
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
     """The metrics that early stopping can use for a task of this kind with this number of labels."""
-    two_classes = kind != "classification" or num_labels == 2
+    two_classes = not TASK_KINDS[kind].has_classes or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 
 

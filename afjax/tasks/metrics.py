@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import operator
 import re
 import string
 import warnings
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
 from afjax.display.tables import table_lines
 
@@ -76,6 +78,40 @@ def label_set_f1(right: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     return {
         "micro_f1": float(2 * true.sum() / total.sum()) if total.any() else 0.0,
         "macro_f1": float(f1.mean()) if len(f1) else 0.0,
+    }
+
+
+def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> np.ndarray:
+    """Counts entities and tags of each row.
+
+    Args:
+      predicted, right: The tags of each row's words.
+
+    Returns:
+      int64 ``[rows, 5]``: the numbers of correctly predicted, predicted and right entities, of right tags and of words.
+    """
+    counts = []
+    for predicted_row, right_row in zip(predicted, right, strict=True):
+        found, wanted = set(chunks(predicted_row)), set(chunks(right_row))
+        num_right = sum(map(operator.eq, predicted_row, right_row))
+        counts.append([len(found & wanted), len(found), len(wanted), num_right, len(right_row)])
+    return np.array(counts, np.int64)
+
+
+def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Returns ``precision``, ``recall`` and ``f1`` of entities, and ``tag_accuracy``; an undefined score is 0.
+
+    An entity is right if its type, its first and its last word are right, as in ``conlleval``.
+
+    Args:
+      predicted, right: The tags of each row's words.
+    """
+    both, found, wanted, num_right, words = entity_counts(predicted, right).sum(0).tolist()
+    return {
+        "precision": both / found if found else 0.0,
+        "recall": both / wanted if wanted else 0.0,
+        "f1": 2 * both / (found + wanted) if found + wanted else 0.0,
+        "tag_accuracy": num_right / words,
     }
 
 

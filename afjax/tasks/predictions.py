@@ -11,17 +11,38 @@ from afjax.tasks.best_answers import Answer
 
 
 @dataclasses.dataclass(frozen=True)
+class Entity:
+    """An entity in a text.
+
+    Attributes:
+      type: The entity's type.
+      text: The entity's text.
+      begin, end: The entity's first and end character in the text. If the row was a list of words, they are joined with
+        spaces.
+      probability: The mean probability of its words' tags.
+    """
+
+    type: str
+    text: str
+    begin: int
+    end: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Predictions:
     """The predictions of a task model, in the order of the rows.
 
     Attributes:
       logits: float32 ``[rows, num_outputs]``. For multiple choice ``[rows, choices]``. For span ``[rows, answers]``,
-        the scores of ``answers``. Rows with fewer choices or answers than others are padded with the lowest float32.
+        the scores of ``answers``. For tagging ``[rows, words, tags]``. Rows with fewer choices, answers or words than
+        others are padded with the lowest float32.
       probabilities: float32, of the logits' shape; each row sums to 1. For multi-label tasks, each label has its own
         probability. For regression ``[rows, 0]``.
       labels: The most likely label of every row, by name. For multiple choice, the most likely choice: its name, or if
         choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
-        answer, empty for no answer. For multi-label tasks, the list of labels.
+        answer, empty for no answer. For multi-label tasks, the list of labels; for tagging, the list of the
+        words' tags.
       fusion_attention: If requested, ``{slot: float32 [rows, num_layers, num_adapters]}``, the attention over adapters
         averaged over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
       answers: For span, the best answers of each row, best first; otherwise None.
@@ -29,7 +50,9 @@ class Predictions:
         the same for each layer, unless the fusion was pruned layer by layer.
       fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
       num_outputs: int ``[rows]``, each row's number of logits without padding; None if all rows have the same number.
-      confidences: float ``[rows]``, the probability of each row's prediction; None for regression.
+      confidences: float ``[rows]``, the probability of each row's prediction; for tagging, the mean probability of its
+        tags. None for regression.
+      entities: For tagging, the entities of each row, in their order; otherwise None.
 
     Example: the attention of the first row, with one line per layer::
 
@@ -63,6 +86,7 @@ class Predictions:
     fusion_layers: tuple[int, ...] = ()
     num_outputs: np.ndarray | None = None
     confidences: np.ndarray | None = None
+    entities: list[list[Entity]] | None = None
 
     def __repr__(self) -> str:
         attention = "".join(
@@ -105,6 +129,9 @@ class Predictions:
         numbers = [label for label in self.labels if isinstance(label, float)]
         if numbers:
             return f"values from {min(numbers):.4g} to {max(numbers):.4g}"
+        if self.entities is not None:
+            types = Counter(entity.type for row_entities in self.entities for entity in row_entities).most_common()
+            return f"entities {listed([f'{type_} ({count})' for type_, count in types]) or 'none'}"
         if self.answers is not None:
             return f"{sum(not label for label in self.labels)} without an answer"
         names = (name for label in self.labels for name in (label if isinstance(label, list) else [label]))
@@ -116,6 +143,8 @@ class Predictions:
         label = self.labels[row]
         if isinstance(label, float):
             return f"{label:.4g}"
+        if self.entities is not None:
+            return "; ".join(f"{entity.type}: {entity.text}" for entity in self.entities[row]) or "(no entities)"
         if isinstance(label, list):
             return ", ".join(label) or "(none)"
         return "(no answer)" if self.answers is not None and not label else label

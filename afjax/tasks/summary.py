@@ -11,9 +11,10 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
 from afjax.data.lengths import eval_lengths, train_lengths
-from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows
+from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.tokenize import tokenize
-from afjax.tasks.windows import TokenisedSpans
+from afjax.tasks.windows import TokenisedWindows
 
 # Percentiles of lengths in a summary.
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
@@ -102,9 +103,9 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
     full = tokenize(rows, tokenizer, task, max_length=UNLIMITED, training=False, cache_dir=None)
     lengths = np.diff(full.offsets)
     windows = None
-    if isinstance(rows, SpanRows):
+    if TASK_KINDS[task.kind].reads == "tokens":
         cut = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-        assert isinstance(cut, TokenisedSpans), "span rows are tokenised into windows"
+        assert isinstance(cut, TokenisedWindows), "a head that reads tokens needs all of them"
         windows_of_row = np.bincount(cut.row_of)
         windows = float(windows_of_row.mean()), int(windows_of_row.max())
         truncated = float((windows_of_row > 1).mean())
@@ -129,7 +130,9 @@ def summarise(rows: AnyRows, tokenizer: Any, task: TaskConfig, config: TrainConf
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
         choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
         answers=_counted(map(len, rows.labels)) if isinstance(rows, SpanRows) and rows.labels is not None else {},
-        unplaced=sum(bool(right) and right[0][1] < 0 for right in rows.labels or ()) if windows else 0,
+        unplaced=sum(bool(right) and right[0][1] < 0 for right in rows.labels or ())
+        if isinstance(rows, SpanRows)
+        else 0,
         lengths=tuple(np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()),
         truncated=truncated,
         windows=windows,
@@ -146,7 +149,7 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
     """
     rows = rows.take(range(min(num, len(rows))))
     data = tokenize(rows, tokenizer, task, max_length=config.max_length, training=False, cache_dir=None)
-    if isinstance(data, TokenisedSpans):
+    if isinstance(data, TokenisedWindows):
         first = np.searchsorted(data.row_of, np.arange(len(rows)))
     else:
         first = np.arange(len(rows)) if data.choices is None else data.choices[:-1]
@@ -176,6 +179,8 @@ def _fields(rows: AnyRows, row: int) -> dict[str, str | list[str]]:
         return {"context": rows.contexts[row], "choices": list(rows.choices[row])}
     if isinstance(rows, SpanRows):
         return {"question": rows.questions[row], "context": rows.contexts[row]}
+    if isinstance(rows, TagRows):
+        return {"words": " ".join(rows.words_of(row))}
     if rows.text_b is None:
         return {"text": rows.text_a[row]}
     return {"text_a": rows.text_a[row], "text_b": rows.text_b[row]}
@@ -186,6 +191,8 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
         return None
     if isinstance(rows, SpanRows):
         return [text for text, _ in rows.labels[row]]
+    if isinstance(rows, TagRows):
+        return rows.label_of(row).split("; ")
     if isinstance(rows, MultiLabelRows):
         return rows.names_of(row)
     if isinstance(rows, ChoiceRows):

@@ -77,6 +77,25 @@ def label_set_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarr
     return scores
 
 
+def entity_weighted_scores(counts: np.ndarray) -> Weighted:
+    """Metrics of tagging, from the counts of :func:`afjax.tasks.metrics.entity_counts`, ``[rows, 5]``.
+
+    Returns:
+      A function as :func:`class_scores` does.
+    """
+
+    def scores(weights: np.ndarray) -> Scores:
+        both, found, wanted, num_right, words = (weights @ counts).T
+        return {
+            "precision": _ratio(both, found),
+            "recall": _ratio(both, wanted),
+            "f1": _ratio(2 * both, found + wanted),
+            "tag_accuracy": _ratio(num_right, words),
+        }
+
+    return scores
+
+
 def _average_precision(logits: np.ndarray, right: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function for the average precision of one label: ``weights -> [resamples]``."""
     order = np.argsort(-logits, kind="stable")

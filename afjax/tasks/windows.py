@@ -12,7 +12,7 @@ import tokenizers
 from afjax.config.tasks import SpanConfig
 from afjax.data.cache import read_arrays, write_arrays
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
-from afjax.data.splits import SpanRows
+from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError
 
@@ -21,18 +21,16 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenisedSpans(TokenisedRows):
+class TokenisedWindows(TokenisedRows):
     """The windows of a split. The rows of :class:`TokenisedRows` are windows here.
 
     Attributes:
       row_of: int32 [windows], the index of each window's row in the split, in ascending order.
-      characters: int32 [tokens, 2], the first and end character in the context of each context token; -1 for others.
       rows: The split.
     """
 
     row_of: np.ndarray
-    characters: np.ndarray
-    rows: SpanRows
+    rows: AnyRows
 
     @property
     def right_labels(self) -> Any:
@@ -53,6 +51,19 @@ class TokenisedSpans(TokenisedRows):
 
     def source_row(self, index: int) -> tuple[int, int]:
         return int(self.row_of[index]), len(self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenisedSpans(TokenisedWindows):
+    """The windows of a split of a span task.
+
+    Attributes:
+      characters: int32 [tokens, 2], the first and end character in the context of each context token; -1 for others.
+      rows: The split.
+    """
+
+    characters: np.ndarray
+    rows: SpanRows
 
 
 def tokenise_spans(

@@ -111,7 +111,7 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
     }
     if training:
         # In multi-task runs class labels and regression targets have the same dtype, so that they share a program.
-        label_shape = kind.label_shape(max(plan.outputs))
+        label_shape = kind.label_shape(max(plan.outputs), plan.length)
         dtype = "float32" if plan.multitask and not label_shape else kind.label_dtype
         batch["labels"] = jax.ShapeDtypeStruct((rows, *label_shape), dtype)
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)

@@ -124,7 +124,7 @@ class MultitaskRun:
                 part=host_rows(self._config.batch_size, self.mesh),
             ):
                 scaled = scale_labels(batch, self._tasks[task])
-                if self._tasks[task].kind != "span":
+                if self._tasks[task].kind not in ("span", "tagging"):
                     # Use one dtype, so that classification and regression tasks share a compiled program.
                     scaled = {**scaled, "labels": scaled["labels"].astype(np.float32)}
                 if self._tasks[task].kind == "multi_label":

@@ -50,6 +50,7 @@ STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (
     ("multiple_choice",),
     ("span",),
     ("multi_label",),
+    ("tagging",),
 )
 
 
@@ -178,7 +179,8 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
       logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span ``[batch, length,
         max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
       batch: ``task``; ``labels``: float32 ``[batch]`` classes, choices or values, or int32 ``[batch, 2]`` token
-        positions, or float32 ``[batch, max_outputs]`` label sets; ``weights``; ``mask``.
+        positions, float32 ``[batch, max_outputs]`` label sets, or int32 ``[batch, length]`` tags; ``weights``;
+        ``mask``.
       tasks: The tasks' kinds, numbers of outputs and class losses.
       group: The possible kinds of the batch's task, one of :data:`STEP_GROUPS`.
     """
@@ -195,6 +197,9 @@ def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, 
         # A label that is absent and has a very negative logit has no loss. Half of the minimum avoids an infinity.
         masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min / 2)
         return task_loss(masked, batch, "multi_label") * scale
+    if group == ("tagging",):
+        tokens = jnp.where(has_output[None], logits, jnp.finfo(logits.dtype).min)
+        return task_loss(tokens, classes, "tagging")
     masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min)
     if tasks.class_losses:
         # Outputs that a narrower head does not have get weight 0.

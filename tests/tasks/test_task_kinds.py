@@ -33,7 +33,7 @@ def test_metrics_are_known_and_the_main_metric_is_supported(kind: TaskKind) -> N
 @pytest.mark.parametrize("group", STEP_GROUPS)
 def test_kinds_in_a_step_group_read_the_same_model_outputs(group: tuple[TaskKind, ...]) -> None:
     specs = [TASK_KINDS[kind] for kind in group]
-    assert len({(spec.reads, spec.label_shape(3), spec.has_choices) for spec in specs}) == 1
+    assert len({(spec.reads, spec.label_shape(3, 5), spec.has_choices) for spec in specs}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,8 @@ def test_losses_have_one_number_per_row(kind: TaskKind) -> None:
     spec, rows, length = TASK_KINDS[kind], 3, 5
     outputs = 4 if spec.has_choices else spec.num_outputs(("a", "b"))
     shape = (rows, length, outputs) if spec.reads == "tokens" else (rows, outputs)
-    labels = jnp.ones((rows, *spec.label_shape(outputs)), spec.label_dtype)
-    losses = spec.losses(jnp.zeros(shape), {"labels": labels, "mask": jnp.ones((rows, length), bool)})
+    labels = jnp.ones((rows, *spec.label_shape(outputs, length)), spec.label_dtype)
+    batch = {"labels": labels, "mask": jnp.ones((rows, length), bool), "weights": jnp.ones(rows)}
+    losses = spec.losses(jnp.zeros(shape), batch)
     expected = {"regression": 1.0, "span": np.log(length), "multi_label": np.log(2)}.get(kind, np.log(outputs))
     np.testing.assert_allclose(losses, np.full(rows, expected), rtol=1e-6)

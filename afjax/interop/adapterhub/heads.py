@@ -26,6 +26,7 @@ _KINDS: Mapping[str, TaskKind] = {
     "multiple_choice": "multiple_choice",
     "question_answering": "span",
     "multilabel_classification": "multi_label",
+    "tagging": "tagging",
 }
 _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()}, "regression": "classification"}
 

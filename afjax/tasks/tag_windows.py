@@ -1,0 +1,191 @@
+"""Tokenizes sentences with a tag for each word, and splits long sentences into overlapping windows."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from afjax.data.cache import read_arrays, write_arrays
+from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
+from afjax.data.sources.files import shorten
+from afjax.data.splits import TagRows
+from afjax.errors import UserError
+from afjax.tasks.windows import TokenisedWindows
+
+# Part of the cache key. Increment it when the content or the computation of the stored arrays changes.
+FORMAT_VERSION = 1
+
+# Consecutive windows of a sentence share at most this many tokens.
+OVERLAP = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenisedTags(TokenisedWindows):
+    """The windows of a split of a tagging task.
+
+    Attributes:
+      word_of: int32 [tokens], the index of the word whose tag the token predicts, or -1. It is the word's first token.
+        A word in several windows is predicted in the window where it is farthest from the ends.
+      rows: The split.
+    """
+
+    word_of: np.ndarray
+    rows: TagRows
+
+
+def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenisedTags:
+    """Tokenizes sentences, or reads their token ids from the cache.
+
+    A sentence that does not fit into ``max_length`` tokens is split into windows. Consecutive windows share half of
+    their tokens, but at most :data:`OVERLAP`.
+
+    Args:
+      rows: The split.
+      tokenizer: A fast tokenizer of transformers.
+      max_length: Maximum number of tokens per window.
+      cache_dir: The cache's folder. File names are digests of everything that the token ids depend on. None disables
+        the cache.
+
+    Returns:
+      The windows, with token labels if the split has tags.
+
+    Raises:
+      UserError: The tokenizer is not a fast one, ``max_length`` leaves no room for text, a word has no token, or the
+        cache is not writable.
+    """
+    check_fast(tokenizer)
+    path = cache_dir / f"{_cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None
+    arrays = read_arrays(path) if path else None
+    if arrays is None or not _is_sound(arrays, len(rows)):
+        arrays = _make_windows(rows, tokenizer, max_length)
+        if path:
+            write_arrays(path, arrays)
+    return TokenisedTags(
+        tokens=arrays["tokens"],
+        types=arrays["types"],
+        offsets=arrays["offsets"],
+        labels=None,
+        truncated=0,
+        row_of=arrays["row_of"],
+        word_of=arrays["word_of"],
+        rows=rows,
+        token_labels=None if rows.labels is None else _token_labels(rows, arrays),
+    )
+
+
+def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:
+    backend = plain_backend(tokenizer)
+    template = learn_template(backend, tokenizer, pair=False)
+    room = max_length - template.num_special
+    if room < 1:
+        raise UserError(
+            f"max_length is {max_length}, but a row has {template.num_special} special tokens; give a larger one."
+        )
+    texts, (numbers,) = number_texts(rows.texts)
+    pieces = encode_texts(backend, texts, characters=True)
+    assert pieces.characters is not None, "requested above"
+    before, after = (np.array(ids, np.int32) for ids in template.specials)
+    types_before, types_after = (np.array(types, np.int8) for types in template.special_types)
+    parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "word_of": []}
+    row_of, lengths = [], []
+    for row in range(len(rows)):
+        piece = slice(*pieces.offsets[numbers[row] : numbers[row] + 2])
+        ids, word_of = pieces.tokens[piece], first_tokens(rows, row, pieces.characters[piece])
+        for begin, end, owned in _windows(len(ids), room):
+            words = np.where(owned, word_of[begin:end], -1).astype(np.int32)
+            edges = np.full(len(before), -1, np.int32), np.full(len(after), -1, np.int32)
+            parts["tokens"].append(np.concatenate([before, ids[begin:end], after]).astype(np.int32))
+            parts["types"].append(
+                np.concatenate([types_before, np.full(end - begin, template.types[0], np.int8), types_after])
+            )
+            parts["word_of"].append(np.concatenate([edges[0], words, edges[1]]))
+            row_of.append(row)
+            lengths.append(len(before) + end - begin + len(after))
+    return {
+        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "row_of": np.array(row_of, np.int32),
+    }
+
+
+def first_tokens(rows: TagRows, row: int, characters: np.ndarray) -> np.ndarray:
+    """For each token of a sentence, the index of the word that it is the first token of, or -1; int64 [tokens].
+
+    Args:
+      rows: The split.
+      row: The sentence's index.
+      characters: int32 [tokens, 2], each token's first and end character. The first character can be white space
+        before the word, as in RoBERTa's tokenizer.
+
+    Raises:
+      UserError: A word has no token.
+    """
+    bounds = rows.bounds[row]
+    words = np.searchsorted(bounds[:, 1], characters[:, 0], side="right")
+    first = np.full(len(characters), -1, np.int64)
+    present, places = np.unique(words, return_index=True)
+    first[places] = present
+    if missing := sorted(set(range(len(bounds))) - set(present.tolist())):
+        word = rows.texts[row][slice(*bounds[missing[0]])]
+        raise UserError(
+            f"Row {row + 1} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in the trunk's "
+            "tokenizer; remove it or replace it."
+        )
+    return first
+
+
+def _windows(num_tokens: int, room: int) -> list[tuple[int, int, np.ndarray]]:
+    """Splits a sentence into windows.
+
+    Returns:
+      For each window its first and end token, and for each of its tokens whether this window predicts it, bool.
+    """
+    if num_tokens <= room:
+        return [(0, num_tokens, np.ones(num_tokens, bool))]
+    step = room - min(room // 2, OVERLAP)
+    begins = np.arange(0, num_tokens - room + step, step)
+    tokens = np.arange(num_tokens)
+    # The distance to the closer end of each window; negative outside of it. [windows, tokens]
+    context = np.minimum(tokens - begins[:, None], np.minimum(begins + room, num_tokens)[:, None] - 1 - tokens)
+    # The ends of a sentence are not cut, so a window loses no context there.
+    context[0] = np.where(context[0] >= 0, room - 1 - tokens, -1)
+    context[-1] = np.where(context[-1] >= 0, tokens - begins[-1], -1)
+    owner = context.argmax(0)
+    bounds = ((begin, min(begin + room, num_tokens)) for begin in begins.tolist())
+    return [(begin, end, owner[begin:end] == window) for window, (begin, end) in enumerate(bounds)]
+
+
+def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The label of each token that predicts a word, and -1 for the others; int32 [tokens]."""
+    assert rows.labels is not None, "the split is labelled"
+    index_of = {tag: index for index, tag in enumerate(rows.label_names)}
+    row_labels = [np.array([index_of[tag] for tag in tags], np.int32) for tags in rows.labels]
+    starts = np.cumsum([0, *map(len, row_labels)])
+    token_rows = np.repeat(arrays["row_of"], np.diff(arrays["offsets"]))
+    word_of = arrays["word_of"]
+    all_labels = np.concatenate(row_labels)
+    labels = all_labels[np.where(word_of >= 0, starts[token_rows] + word_of, 0)]
+    return np.where(word_of >= 0, labels, -1).astype(np.int32)
+
+
+def _cache_key(rows: TagRows, tokenizer: Any, max_length: int) -> str:
+    """SHA-256 (hex) of everything that the windows depend on."""
+    names = ",".join(tokenizer.model_input_names)
+    tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    everything = (
+        f"tags {FORMAT_VERSION} {tokenizers.__version__} {max_length} {names} {tokenizer_digest} {rows.texts_digest()}"
+    )
+    return hashlib.sha256(everything.encode()).hexdigest()
+
+
+def _is_sound(arrays: dict[str, np.ndarray], num_rows: int) -> bool:
+    return (
+        arrays.keys() == {"tokens", "types", "word_of", "offsets", "row_of"}
+        and len(arrays["offsets"]) == len(arrays["row_of"]) + 1
+        and arrays["row_of"][-1] == num_rows - 1
+        and [arrays[name].dtype for name in ("tokens", "types", "word_of")] == [np.int32, np.int8, np.int32]
+        and arrays["offsets"][-1] == len(arrays["tokens"]) == len(arrays["types"]) == len(arrays["word_of"])
+    )

@@ -1,0 +1,286 @@
+"""Tagging: each word of a sentence has a tag, such as the named entity that it belongs to.
+
+Rows have the columns ``words``, a list of words or a text with words separated by white space, and ``tags``, one tag
+per word (see :mod:`afjax.data.tags`). A row to predict on can also be a ``text``, whose words are separated by white
+space. Long sentences are split into windows by :mod:`afjax.tasks.tag_windows`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from afjax.config.tasks import TaskConfig
+from afjax.data.columns import check_ids, check_text, first_row, id_of, missing_column, text_of, value_of
+from afjax.data.sources.files import shorten
+from afjax.data.sources.kind import SplitSource
+from afjax.data.splits import TagRows
+from afjax.data.tags import OUTSIDE, chunks, is_tag
+from afjax.data.tokenise import TokenisedRows
+from afjax.errors import UserError, did_you_mean
+from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
+from afjax.tasks.metrics import entity_counts, entity_scores
+from afjax.tasks.predictions import Entity, Predictions, softmax
+from afjax.tasks.tag_windows import TokenisedTags, tokenise_tags
+from afjax.tasks.texts import given_names
+from afjax.tasks.weighted_scores import Weighted, entity_weighted_scores
+
+Tags = Sequence[tuple[str, ...]]
+
+
+def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
+    """The cross-entropies of each row's words; logits ``[batch, length, tags]``.
+
+    Rows are scaled so that their mean, weighted by the batch's ``weights``, is the mean over all words of the batch, as
+    in other libraries. A long sentence therefore counts more than a short one.
+    """
+    has_label = batch["labels"] >= 0  # [batch, length]
+    words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
+    rows = jnp.where(has_label, words, 0).sum(-1)
+    return rows * (batch["weights"].sum() / jnp.maximum(has_label.sum(), 1))
+
+
+def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
+    """See :class:`afjax.tasks.kind.Read`."""
+    names, _ = given_names(task, source, labels)
+    sentences, tags, places, ids = _columns(task, source, labels.required)
+    if tags is not None and not names:
+        train = _columns(task, labels.train(), True)[1] if labels.train else tags
+        names = find_names(train or ())
+    return make_rows(sentences, tags, names, places, ids)
+
+
+def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> TagRows:
+    """See :class:`afjax.tasks.kind.FromLists`; a text is a list of words or a string, and a label a list of tags."""
+    places = [f"texts:{row}" for row in range(len(texts))]
+    sentences = [_sentence(place, text) for place, text in zip(places, texts, strict=True)]
+    if labels is None:
+        return make_rows(sentences, None, label_names, places, None)
+    tags = [_tags(place, value) for place, value in zip(places, labels, strict=True)]
+    return make_rows(sentences, tags, label_names or find_names(tags), places, None)
+
+
+# A sentence and the bounds of its words.
+Sentence = tuple[str, np.ndarray]
+
+
+def _columns(
+    task: TaskConfig, source: SplitSource, required: bool | None
+) -> tuple[list[Sentence], list[tuple[str, ...]] | None, list[str], list[str] | None]:
+    """Reads sentences, tags (None if the split has none), the rows' names in error messages, and ids."""
+    place, first, rows = first_row(source.name, source.rows)
+    label, words = task.label or "tags", task.text_a or ("words" if "words" in first else "text")
+    if words not in first:
+        raise missing_column(place, task.text_a or "words", first, "text_a")
+    if required and label not in first:
+        raise missing_column(place, label, first, "label")
+    reads_tags = label in first and required is not False
+    places: list[str] = []
+    sentences: list[Sentence] = []
+    tags: list[tuple[str, ...]] = []
+    ids: list[str] | None = [] if "id" in first else None
+    for place, row in rows:
+        places.append(place)
+        sentences.append(_sentence(place, value_of(place, row, words)))
+        if reads_tags:
+            tags.append(_tags(place, value_of(place, row, label), empty=required is None))
+        if ids is not None:
+            ids.append(id_of(place, row))
+    check_ids(places, ids)
+    return sentences, tags if reads_tags and any(tags) else None, places, ids
+
+
+def _sentence(place: str, value: Any) -> Sentence:
+    """Joins words to a sentence, or finds the words of a text.
+
+    Raises:
+      UserError: There is no word, or a word is blank or not a string.
+    """
+    if isinstance(value, str):
+        check_text(place, value)
+        bounds = [match.span() for match in re.finditer(r"\S+", value)]
+        text = value
+    else:
+        words = [value] if not isinstance(value, (list, tuple, np.ndarray)) else list(value)
+        bounds, end = [], 0
+        for number, word in enumerate(words, start=1):
+            if not isinstance(word, str) or not word.strip():
+                raise UserError(
+                    f"{place} has the word {shorten(word)} (number {number}); a word is a string that is not blank."
+                )
+            check_text(place, word)
+            bounds.append((end, end + len(word)))
+            end += len(word) + 1
+        text = " ".join(words)
+    if not bounds:
+        raise UserError(f"{place} has no words; give the sentence at least one, or drop the row.")
+    return text, np.array(bounds, np.int64)
+
+
+def _tags(place: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
+    """Checks the tags of a row. With ``empty``, a row can have none.
+
+    Raises:
+      UserError: The value is not a list of tags, or a tag is ill-formed.
+    """
+    if empty and value is None:
+        return ()
+    tags = value.split() if isinstance(value, str) else value
+    if not isinstance(tags, (list, tuple, np.ndarray)):
+        raise UserError(
+            f"{place} has the tags {shorten(value)}; give a list of tags, or a text of tags separated by white space."
+        )
+    for number, tag in enumerate(tags, start=1):
+        if not isinstance(tag, str) or not is_tag(tag):
+            raise UserError(
+                f'{place} has the tag {shorten(tag)} (number {number}); a tag is "{OUTSIDE}", or B, I, E or S with a '
+                'type, such as "B-person".'
+            )
+    return tuple(tags)
+
+
+def find_names(tags: Tags) -> tuple[str, ...]:
+    """Collects the tags of a split, sorted."""
+    return tuple(sorted({tag for row_tags in tags for tag in row_tags}))
+
+
+def make_rows(
+    sentences: Sequence[Sentence],
+    tags: Tags | None,
+    names: tuple[str, ...],
+    places: Sequence[str],
+    ids: list[str] | None,
+) -> TagRows:
+    """Makes rows with checked tags.
+
+    Args:
+      sentences: The sentences with the bounds of their words.
+      tags: The tags of each row, or None.
+      names: The tags in the order of the outputs.
+      places: The rows' names in error messages.
+      ids: The rows' ids, or None.
+
+    Raises:
+      UserError: A row has more or fewer tags than words, or a tag is not among the names.
+    """
+    known = set(names)
+    for place, (_, bounds), row_tags in zip(places, sentences, tags or (), strict=tags is not None):
+        if len(bounds) != len(row_tags):
+            raise UserError(f"{place} has {len(bounds)} words and {len(row_tags)} tags; give one tag per word.")
+        unknown = next((number for number, tag in enumerate(row_tags) if tag not in known), None)
+        if unknown is not None:
+            tag = row_tags[unknown]
+            raise UserError(
+                f"{place} has the tag {tag} (number {unknown + 1}), which is not among the tags {', '.join(names)}."
+                f"{did_you_mean(tag, names)}"
+            )
+    texts, bounds_of_rows = [text for text, _ in sentences], [bounds for _, bounds in sentences]
+    return TagRows(texts, bounds_of_rows, tags, names, ids=ids)
+
+
+def forms(task: TaskConfig, text_columns: int | None) -> list[Form]:
+    """The columns that rows to predict on can have; see ``KindSpec.forms``."""
+    named = [Form((task.text_a,))] if task.text_a else []
+    return [*named, Form(("words",)), Form(("text",))]
+
+
+def pick(place: str, row: dict[str, Any], form: Form) -> Any:
+    """Picks the words or the text of a row; see ``KindSpec.pick``."""
+    (name,) = form.texts
+    value = value_of(place, row, name)
+    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else text_of(place, row, name)
+
+
+def tokenize(
+    rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenisedRows:
+    """See :class:`afjax.tasks.kind.Tokenize`."""
+    return tokenise_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
+
+
+def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+    """The most likely tag of each word, and the entities; logits ``[windows, length, tags]``."""
+    assert isinstance(data, TokenisedTags), "tagging rows are tokenized into windows"
+    rows = data.rows
+    num_words = np.array([len(bounds) for bounds in rows.bounds])
+    lowest = np.finfo(np.float32).min
+    word_logits = np.full((len(rows), num_words.max(), logits.shape[-1]), lowest, np.float32)
+    for window, row in enumerate(data.row_of):
+        word_of = data.word_of[data.offsets[window] : data.offsets[window + 1]]
+        (places,) = np.nonzero(word_of >= 0)
+        word_logits[row, word_of[places]] = logits[window, places]
+    probabilities = softmax(word_logits)
+    all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
+    labels, entities, confidences = [], [], np.zeros(len(rows))
+    for row, count in enumerate(num_words):
+        best = word_logits[row, :count].argmax(-1)
+        certainties = probabilities[row, np.arange(count), best]
+        labels.append([all_names[index] for index in best])
+        entities.append(_entities(rows, row, labels[-1], certainties))
+        confidences[row] = certainties.mean()
+    return Predictions(
+        word_logits, probabilities, labels, num_outputs=num_words, confidences=confidences, entities=entities
+    )
+
+
+def _entities(rows: TagRows, row: int, tags: Sequence[str], certainties: np.ndarray) -> list[Entity]:
+    text, bounds = rows.texts[row], rows.bounds[row]
+    found = []
+    for type_, first, last in chunks(tags):
+        begin, end = int(bounds[first, 0]), int(bounds[last, 1])
+        found.append(Entity(type_, text[begin:end], begin, end, float(certainties[first : last + 1].mean())))
+    return found
+
+
+def scores(predictions: Predictions, labels: Tags, task: TaskConfig) -> dict[str, float]:
+    """All scores of a split."""
+    return entity_scores(predicted_tags(predictions), labels)
+
+
+def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> np.ndarray:
+    """1 for each row with a wrong or missing entity, and 0 for the others."""
+    pairs = zip(predicted_tags(predictions), labels, strict=True)
+    return np.array([float(chunks(predicted) != chunks(right)) for predicted, right in pairs])
+
+
+def weighted(predictions: Predictions, labels: Tags, task: TaskConfig) -> Weighted:
+    """The scores as a function of the rows' weights."""
+    return entity_weighted_scores(entity_counts(predicted_tags(predictions), labels))
+
+
+def predicted_tags(predictions: Predictions) -> list[list[str]]:
+    """The predicted tags of each row."""
+    return [label for label in predictions.labels if isinstance(label, list)]
+
+
+KIND = KindSpec(
+    name="tagging",
+    reads="tokens",
+    num_outputs=len,
+    losses=losses,
+    label_shape=lambda num_outputs, length: (length,),
+    named_outputs=True,
+    metrics=("f1",),
+    read=read,
+    from_lists=from_lists,
+    forms=forms,
+    pick=pick,
+    tokenize=tokenize,
+    predict=predict,
+    scores=scores,
+    errors=errors,
+    weighted=weighted,
+    text=KindText(
+        pipeline_tag="token-classification",
+        row='{"words": ["...", "..."]} or {"text": "..."}',
+        texts='[["Ada", "Lovelace", "wrote", "it"]])  # or texts, whose words are separated by white space',
+        logits="of every token, one for each of the tags, in their order; a word's tag is that of its first token",
+        per_output=" (one per tag)",
+        label="entities",
+    ),
+)

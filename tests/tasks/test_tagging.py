@@ -1,0 +1,277 @@
+"""Tagging: reading, windows, entities and scores."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from facts import has_facts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval import metrics as seqeval
+from seqeval.metrics.sequence_labeling import get_entities
+
+from afjax.analysis.paired import resample_weights
+from afjax.config.tasks import TaskConfig
+from afjax.data.batches import Batching, eval_batches
+from afjax.data.notices import data_notices
+from afjax.data.splits import TagRows
+from afjax.data.tags import chunks, is_tag
+from afjax.errors import UserError
+from afjax.tasks import tagging
+from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
+from afjax.tasks.metrics import entity_counts, entity_scores
+from afjax.tasks.prediction_rows import read_prediction_rows
+from afjax.tasks.predictions import Entity
+from afjax.tasks.tag_windows import TokenisedTags, tokenise_tags
+from afjax.tasks.tokenize import tokenize
+from afjax.tasks.weighted_scores import entity_weighted_scores
+from afjax.trunk.pretrained import Trunk
+
+TASK = TaskConfig(name="names", kind="tagging")
+TAGS = st.sampled_from(["O", *(f"{prefix}-{type_}" for prefix in "BIES" for type_ in ("per", "loc"))])
+SENTENCES = st.lists(st.lists(TAGS, min_size=1, max_size=7), min_size=1, max_size=5)
+
+
+def table(words: list[Any], tags: list[Any], **config: Any) -> TagRows:
+    rows = rows_from_table({"words": words, "tags": tags}, dataclasses.replace(TASK, **config))
+    assert isinstance(rows, TagRows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("tags", "entities"),
+    [
+        (["B-per", "I-per", "O", "B-loc"], [("per", 0, 1), ("loc", 3, 3)]),  # IOB2
+        (["I-per", "I-per", "B-per", "O"], [("per", 0, 1), ("per", 2, 2)]),  # IOB1
+        (["B-per", "I-per", "E-per", "S-loc"], [("per", 0, 2), ("loc", 3, 3)]),  # BIOES
+        (["B-per", "I-loc", "I-per"], [("per", 0, 0), ("loc", 1, 1), ("per", 2, 2)]),
+        (["O", "O"], []),
+    ],
+)
+def test_entities_of_every_scheme(tags: list[str], entities: list[tuple[str, int, int]]) -> None:
+    assert [tuple(chunk) for chunk in chunks(tags)] == entities
+
+
+@given(sentences=SENTENCES)
+def test_entities_equal_those_of_seqeval(sentences: list[list[str]]) -> None:
+    for tags in sentences:
+        assert [tuple(chunk) for chunk in chunks(tags)] == get_entities(tags)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), right=SENTENCES)
+def test_scores_equal_seqeval_and_weighted_scores_equal_repeated_rows(
+    data: st.DataObject, right: list[list[str]]
+) -> None:
+    predicted = [data.draw(st.lists(TAGS, min_size=len(tags), max_size=len(tags))) for tags in right]
+    scores = entity_scores(predicted, right)
+    expected = {
+        "precision": seqeval.precision_score(right, predicted, zero_division=0),
+        "recall": seqeval.recall_score(right, predicted, zero_division=0),
+        "f1": seqeval.f1_score(right, predicted, zero_division=0),
+        "tag_accuracy": seqeval.accuracy_score(right, predicted),
+    }
+    assert scores == pytest.approx(expected)
+    (weights,) = resample_weights(len(right), 3, seed=0)
+    weighted = entity_weighted_scores(entity_counts(predicted, right))(weights)
+    for number, row_weights in enumerate(weights.astype(int)):
+        rows = np.repeat(np.arange(len(right)), row_weights)
+        repeated = entity_scores([predicted[row] for row in rows], [right[row] for row in rows])
+        assert {name: values[number] for name, values in weighted.items()} == pytest.approx(repeated)
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [("O", True), ("B-person", True), ("I-a-b", True), ("person", False), ("B-", False), ("X-per", False), ("", False)],
+)
+def test_form_of_a_tag(tag: str, expected: bool) -> None:
+    assert is_tag(tag) == expected
+
+
+def test_words_are_lists_or_texts() -> None:
+    rows = table([["Ada", "Lovelace", "wrote"], "in  London ."], [["B-per", "I-per", "O"], "O B-loc O"])
+    assert rows.texts == ["Ada Lovelace wrote", "in  London ."]
+    assert [row.tolist() for row in rows.bounds] == [[[0, 3], [4, 12], [13, 18]], [[0, 2], [4, 10], [11, 12]]]
+    assert rows.label_names == ("B-loc", "B-per", "I-per", "O")
+    assert [rows.label_of(row) for row in range(2)] == ["per: Ada Lovelace", "loc: London"]
+    assert rows.words_of(1) == ["in", "London", "."]
+    assert rows.label_counts() == {"B-loc": 1, "B-per": 1, "I-per": 1, "O": 2}
+    assert has_facts(repr(rows), "TagRows", "2 sentences", "B-loc", "O")
+    assert rows[[0]].digest() != rows[[1]].digest()
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "facts"),
+    [
+        (["a", "b c"], ["O", "O"], ("table:1", "2 words", "1 tags")),
+        (["a", []], ["O", []], ("table:1", "no words")),
+        (["a", "  "], ["O", ""], ("table:1", "no words")),
+        (["a", ["b", ""]], ["O", "O O"], ("table:1", "''", "number 2")),
+        (["a", ["b", 3]], ["O", "O O"], ("table:1", "3", "number 2")),
+        (["a", "b"], ["O", "person"], ("table:1", "'person'", "number 1", "B-person")),
+        (["a", "b"], ["O", None], ("table:1", "None", "list of tags")),
+        (["a", "b"], ["O", [7]], ("table:1", "7", "number 1")),
+    ],
+)
+def test_bad_rows_are_refused(words: list[Any], tags: list[Any], facts: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as error:
+        table(words, tags)
+    assert has_facts(str(error.value), *facts)
+
+
+def test_unknown_tag_is_refused_with_the_word_and_a_suggestion() -> None:
+    with pytest.raises(UserError) as error:
+        table(["a b", "c d"], ["O O", "O B-perso"], labels=("O", "B-person", "I-person"))
+    assert has_facts(str(error.value), "table:1", "B-perso ", "number 2", "B-person", 'Did you mean "B-person"?')
+
+
+def test_missing_columns_are_refused() -> None:
+    for columns, name in (({"tokens": ["a"], "tags": ["O"]}, '"words"'), ({"words": ["a"], "label": ["O"]}, '"tags"')):
+        with pytest.raises(UserError) as error:
+            rows_from_table(columns, TASK)
+        assert has_facts(str(error.value), "table:0", name)
+    renamed = dataclasses.replace(TASK, text_a="tokens", label="ner")
+    assert rows_from_table({"tokens": [["a"]], "ner": [["O"]]}, renamed).label_names == ("O",)
+
+
+def test_splits_of_jsonl_files(tmp_path: Path) -> None:
+    def write(name: str, *rows: dict[str, Any]) -> None:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write("train.jsonl", {"words": ["Ada"], "tags": ["B-per"], "id": 7}, {"words": ["a"], "tags": ["O"], "id": 8})
+    write("dev.jsonl", {"words": ["London"], "tags": ["O"]})
+    write("test.jsonl", {"words": ["Bob"]})
+    splits = load_task(dataclasses.replace(TASK, source=str(tmp_path)))
+    assert {rows.label_names for rows in splits.values() if rows.labels} == {("B-per", "O")}
+    assert splits["train"].ids == ["7", "8"]
+    assert splits["test"].labels is None
+    write("dev.jsonl", {"words": ["London"], "tags": ["B-loc"]})
+    with pytest.raises(UserError) as error:
+        load_task(dataclasses.replace(TASK, source=str(tmp_path)))
+    assert has_facts(str(error.value), "dev.jsonl:1", "B-loc", "B-per, O")
+
+
+def test_entities_that_begin_with_i_are_reported() -> None:
+    rows = table(["a b c", "d"], ["I-per I-per B-per", "O"])
+    notices = data_notices(TASK, {"train": rows, "dev": table(["x"], ["O"])})
+    assert has_facts("\n".join(notices), "1 entity", "I-", "names's train")
+
+
+def test_first_token_of_each_word_has_its_label(tiny_trunk: Trunk) -> None:
+    # "two" is one token of the tiny vocabulary, and the others are several.
+    rows = rows_from_lists([["two", "sixty", "of"]], [["O", "B-x", "O"]], label_names=("O", "B-x"), kind="tagging")
+    data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=32)
+    assert isinstance(data, TokenisedTags)
+    assert data.token_labels is not None
+    tokens = tiny_trunk.tokenizer().convert_ids_to_tokens(data.tokens.tolist())
+    firsts = [token for token, label in zip(tokens, data.token_labels, strict=True) if label >= 0]
+    assert len(firsts) == 3
+    assert data.token_labels[data.token_labels >= 0].tolist() == [0, 1, 0]
+    assert [data.token_labels[0], data.token_labels[-1]] == [-1, -1]
+    assert not any(token.startswith("##") for token in firsts)
+
+
+@pytest.mark.parametrize("max_length", [5, 8, 13, 64])
+def test_every_word_is_predicted_in_one_window_with_enough_context(tiny_trunk: Trunk, max_length: int) -> None:
+    words = [["two", "of", "the", "six"] * 6, ["all"]]
+    tags = [[f"B-{number % 3}" for number in range(len(row))] for row in words]
+    rows = rows_from_lists(words, tags, kind="tagging")
+    assert isinstance(rows, TagRows)
+    data = tokenise_tags(rows, tiny_trunk.tokenizer(), max_length=max_length, cache_dir=None)
+    assert data.lengths.max() <= max_length
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for window, row in enumerate(data.row_of):
+        word_of = data.word_of[data.offsets[window] : data.offsets[window + 1]]
+        places = np.flatnonzero(word_of >= 0)
+        seen[int(row)] += word_of[places].tolist()
+        room, last = max_length - 2, len(rows.bounds[row]) - 1
+        for place in places:
+            left, right = place - 1, len(word_of) - 2 - place
+            # A quarter of a window on each side, except at the ends of the sentence.
+            enough = room // 4 - 1
+            assert left >= enough or word_of[place] - left == 0
+            assert right >= enough or word_of[place] + right == last
+    assert sorted(seen[0]) == list(range(24))
+    assert seen[1] == [0]
+    assert data.token_labels is not None
+    assert (data.token_labels >= 0).sum() == 25
+
+
+def test_batches_have_one_label_per_token(tiny_trunk: Trunk) -> None:
+    rows = rows_from_lists([["two", "of"], ["six"]], [["B-x", "O"], ["O"]], label_names=("O", "B-x"), kind="tagging")
+    data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8)
+    (batch,) = eval_batches(data, Batching(batch_size=3, lengths=(8,), pad_id=0))
+    assert batch["labels"].dtype == np.int32
+    assert batch["labels"].tolist() == [[-1, 0, *[-1] * 6], [-1, 1, 0, *[-1] * 5], [-1] * 8]
+
+
+def test_loss_is_the_mean_over_all_words_of_the_batch() -> None:
+    logits = jnp.log(jnp.array([[[0.5, 0.5], [0.25, 0.75], [1.0, 9.0]], [[0.1, 0.9], [1.0, 1.0], [1.0, 1.0]]]))
+    labels = jnp.array([[0, 1, -1], [0, -1, -1]])
+    weights = jnp.ones(2)
+    losses = tagging.losses(logits, {"labels": labels, "weights": weights})
+    expected = -(np.log(0.5) + np.log(0.75) + np.log(0.1)) / 3
+    np.testing.assert_allclose((losses * weights).sum() / weights.sum(), expected, rtol=1e-6)
+    padded = {"labels": jnp.concatenate([labels, -jnp.ones((1, 3), int)]), "weights": jnp.array([1.0, 1.0, 0.0])}
+    losses = tagging.losses(jnp.concatenate([logits, logits[:1]]), padded)
+    np.testing.assert_allclose((losses * padded["weights"]).sum() / 2, expected, rtol=1e-6)
+
+
+def test_predictions_have_tags_per_word_and_entities_with_characters(tiny_trunk: Trunk) -> None:
+    names = ("B-per", "I-per", "O")
+    rows = rows_from_lists(["two  of six", ["the"]], kind="tagging")
+    data = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8)
+    assert isinstance(data, TokenisedTags)
+    logits = np.full((2, 5, 3), -5.0, np.float32)
+    logits[0, [1, 2, 3], [0, 1, 2]] = logits[1, 1, 2] = 5.0
+    predictions = tagging.predict(logits, data, TASK, names)
+    assert predictions.labels == [["B-per", "I-per", "O"], ["O"]]
+    assert predictions.logits.shape == (2, 3, 3)
+    assert predictions.num_outputs is not None
+    assert predictions.num_outputs.tolist() == [3, 1]
+    probability = pytest.approx(1 / (1 + 2 * np.exp(-10)), rel=1e-5)
+    assert predictions.entities is not None
+    assert [dataclasses.asdict(entity) for entity in predictions.entities[0]] == [
+        {"type": "per", "text": "two  of", "begin": 0, "end": 7, "probability": probability}
+    ]
+    assert predictions.entities[1] == []
+    assert [predictions.text_of(row) for row in range(2)] == ["per: two  of", "(no entities)"]
+    assert has_facts(repr(predictions), "2 rows", "per (1)")
+    right = [("B-per", "I-per", "O"), ("B-per",)]
+    assert tagging.errors(predictions, right, TASK).tolist() == [0, 1]
+    assert tagging.scores(predictions, right, TASK)["recall"] == 0.5
+    assert Entity("per", "x", 0, 1, 0.5).type == "per"
+
+
+def test_rows_to_predict_on_are_words_or_texts(tmp_path: Path) -> None:
+    lines = [{"words": ["a", "b"]}, {"text": "c  d e"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = read_prediction_rows(tmp_path / "rows.jsonl", TASK, 1)
+    ((numbers, tag_rows),) = rows.forms
+    assert numbers == [0, 1]
+    assert isinstance(tag_rows, TagRows)
+    assert tag_rows.texts == ["a b", "c  d e"]
+
+
+def test_word_without_a_token_is_refused(tiny_trunk: Trunk) -> None:
+    rows = rows_from_lists([["two"], ["two", "\u200b\u200b"]], kind="tagging")
+    with pytest.raises(UserError) as error:
+        tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8)
+    assert has_facts(str(error.value), "Row 2", "number 2", "no token")
+
+
+def test_token_ids_are_cached(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    rows = rows_from_lists([["two", "of"]], [["B-x", "O"]], kind="tagging")
+    first, again = (tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8, cache_dir=tmp_path) for _ in range(2))
+    (path,) = tmp_path.glob("*.npz")
+    assert isinstance(first, TokenisedTags)
+    assert isinstance(again, TokenisedTags)
+    np.testing.assert_array_equal(first.word_of, again.word_of)
+    np.testing.assert_array_equal(first.token_labels, again.token_labels)
+    path.write_bytes(b"damaged")
+    damaged = tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8, cache_dir=tmp_path)
+    np.testing.assert_array_equal(first.tokens, damaged.tokens)
