@@ -215,12 +215,13 @@ def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Se
         (places,) = np.nonzero(word_of >= 0)
         word_logits[row, word_of[places]] = logits[window, places]
     probabilities = softmax(word_logits)
-    all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
+    # Training scores its own rows, which have the names.
+    names = names or rows.label_names
     labels, entities, confidences = [], [], np.zeros(len(rows))
     for row, count in enumerate(num_words):
         best = word_logits[row, :count].argmax(-1)
         certainties = probabilities[row, np.arange(count), best]
-        labels.append([all_names[index] for index in best])
+        labels.append([names[index] for index in best])
         entities.append(_entities(rows, row, labels[-1], certainties))
         confidences[row] = certainties.mean()
     return Predictions(

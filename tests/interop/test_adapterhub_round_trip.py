@@ -90,6 +90,7 @@ TASKS = st.sampled_from(
         (TaskConfig(name="t", kind="multi_label"), ("no", "maybe", "yes")),
         (TaskConfig(name="t", kind="multiple_choice"), ("first", "second")),
         (TaskConfig(name="t", kind="span"), ()),
+        (TaskConfig(name="t", kind="tagging"), ("B-x", "I-x", "O")),
     ]
 )
 
@@ -184,8 +185,10 @@ def test_fusions(config: FusionConfig, member: AdapterConfig, seed: int) -> None
 @given(config=HEADS, task=TASKS, seed=SEEDS)
 def test_heads(config: HeadConfig, task: tuple[TaskConfig, tuple[str, ...]], seed: int) -> None:
     about, labels = task
-    outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2, "multi_label": 3}[about.kind]
-    tree = head_tree(config, about.kind == "span", outputs, seed)
+    outputs = {"classification": 3, "regression": 1, "multiple_choice": 1, "span": 2, "multi_label": 3, "tagging": 3}[
+        about.kind
+    ]
+    tree = head_tree(config, about.kind in ("span", "tagging"), outputs, seed)
     theirs, tensors = write_head(config, tree, "h", about, labels, None)
     part = through_files(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
     assert read_head(part, "h", TRUNK).text_columns == 2

@@ -1,4 +1,4 @@
-"""Multiple choice, spans and label sets with every recipe: an adapter, a fusion, several tasks at once."""
+"""Multiple choice, spans, label sets and tags with every recipe: an adapter, a fusion, several tasks at once."""
 
 import dataclasses
 import json
@@ -31,6 +31,7 @@ CHOICE = TaskConfig(name="choice", kind="multiple_choice")
 # With 12 tokens per row, six are left for the context, so contexts have two windows.
 SPAN = TaskConfig(name="span", kind="span", span=SpanConfig(doc_stride=4, num_best=4))
 TOPICS = TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(tune_threshold=True))
+NAMES = TaskConfig(name="names", kind="tagging")
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -81,18 +82,34 @@ def topics() -> Mapping[str, AnyRows]:
 
 
 @pytest.fixture(scope="module")
+def names() -> Mapping[str, AnyRows]:
+    """Makes sentences whose numbers are entities; half of the sentences are longer than a window."""
+    sentences, tags = [], []
+    for row in range(40):
+        number = NUMBERS[row % 8]
+        words = ["all", "of", "the", number] if row % 2 else ["some", "of", number, "of", "the"] * 3
+        sentences.append(words)
+        tags.append(["B-number" if word == number else "O" for word in words])
+    return {
+        "train": rows_from_lists(sentences[:32], tags[:32], kind="tagging"),
+        "dev": rows_from_lists(sentences[32:], tags[32:], kind="tagging"),
+    }
+
+
+@pytest.fixture(scope="module")
 def models(
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
     topics: Mapping[str, AnyRows],
+    names: Mapping[str, AnyRows],
     settings: TrainConfig,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, TaskModel], Path]:
     """Trains an adapter for each task, and saves them to a store."""
     folder = tmp_path_factory.mktemp("kinds")
     found = {}
-    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics)):
+    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics), (NAMES, names)):
         found[task.name] = train_single(
             tiny_trunk, task, data, workdir=folder / task.name, config=settings, method=Method(adapter=ADAPTER)
         )
@@ -103,6 +120,7 @@ def models(
 def test_every_kind_learns(models: tuple[dict[str, TaskModel], Path]) -> None:
     assert models[0]["topics"].metrics["micro_f1"] > 0.7
     assert models[0]["topics"].metrics["average_precision"] > 0.7
+    assert models[0]["names"].metrics["f1"] > 0.7
     assert models[0]["choice"].metrics["accuracy"] > 0.7
     assert models[0]["span"].metrics["f1"] > 0.7
     assert models[0]["span"].metrics["exact_match"] <= models[0]["span"].metrics["f1"]
@@ -115,8 +133,9 @@ def test_stored_models_have_the_scores_of_their_runs(
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
     topics: Mapping[str, AnyRows],
+    names: Mapping[str, AnyRows],
 ) -> None:
-    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics)):
+    for task, data in ((CHOICE, choices), (SPAN, spans), (TOPICS, topics), (NAMES, names)):
         loaded = load_task_model(models[1], tiny_trunk, head=task.name, adapter=task.name)
         found = loaded.evaluate(data["dev"], batch_size=8)
         assert found == {name: models[0][task.name].metrics[name] for name in found}
@@ -176,15 +195,16 @@ def test_answers_are_substrings_of_the_context(
     assert predictions.logits.shape == predictions.probabilities.shape == (8, 4)
 
 
-def test_fusion_with_choice_and_span_heads(
+def test_fusion_with_heads_that_read_the_first_token_and_all_tokens(
     models: tuple[dict[str, TaskModel], Path],
     tiny_trunk: Trunk,
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
+    names: Mapping[str, AnyRows],
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    for task, data in ((CHOICE, choices), (SPAN, spans)):
+    for task, data in ((CHOICE, choices), (SPAN, spans), (NAMES, names)):
         fused = train_fusion(
             tiny_trunk,
             task,
@@ -208,15 +228,16 @@ def test_joint_training_on_several_kinds_of_tasks(
     choices: Mapping[str, AnyRows],
     spans: Mapping[str, AnyRows],
     topics: Mapping[str, AnyRows],
+    names: Mapping[str, AnyRows],
     rows: Mapping[str, AnyRows],
     task: TaskConfig,
     settings: TrainConfig,
     tmp_path: Path,
 ) -> None:
-    data = {"choice": choices, "span": spans, "topics": topics, task.name: rows}
+    data = {"choice": choices, "span": spans, "topics": topics, "names": names, task.name: rows}
     models = train_multitask(
         tiny_trunk,
-        [CHOICE, SPAN, TOPICS, task],
+        [CHOICE, SPAN, TOPICS, NAMES, task],
         data,
         workdir=tmp_path,
         config=dataclasses.replace(settings, max_steps=24, eval_every=24),
@@ -226,7 +247,7 @@ def test_joint_training_on_several_kinds_of_tasks(
         ),
     )
     assert set(models) == set(data)
-    for name in ("choice", "span", "topics"):
+    for name in ("choice", "span", "topics", "names"):
         found = models[name].evaluate(data[name]["dev"], batch_size=8)
         assert found == pytest.approx({metric: models[name].metrics[metric] for metric in found}, abs=1e-6)
     assert models["choice"].params["heads"]["choice"]["output"]["kernel"].shape == (32, 1)
@@ -240,6 +261,7 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
                    {"context": "the", "question": "two", "choices": ["none", "all"]}],
         "span": [{"question": "most", "context": "all of the nine"}, {"question": "most", "context": ""}],
         "topics": [{"text": "all of the three"}, {"text": "some of the two"}],
+        "names": [{"words": ["all", "of", "the", "two"]}, {"text": "some  of the three"}],
     }  # fmt: skip
     for name, lines in inputs.items():
         model = models[0][name]
@@ -250,6 +272,12 @@ def test_predictions_of_files(models: tuple[dict[str, TaskModel], Path], tmp_pat
         if name == "choice":
             assert [len(line["logits"]) for line in found] == [3, 2]
             assert [line["label"] for line in found] == ["0", "1"]
+        elif name == "names":
+            assert [len(line["label"]) for line in found] == [4, 4]
+            assert [len(word) for line in found for word in line["logits"]] == [2] * 8
+            entity = {"type": "number", "text": "three", "begin": 13, "end": 18}
+            assert [{key: each[key] for key in entity} for each in found[1]["entities"]] == [entity]
+            continue
         elif name == "topics":
             threshold = model.task.multi_label.threshold
             for line in found:

@@ -33,16 +33,19 @@ _TYPES: Mapping[TaskKind, str] = {**{kind: name for name, kind in _KINDS.items()
 # Static heads: the settings of the equivalent flex head, and the names of the linear layers.
 _POOLED = {"layers": 1, "activation_function": None, "use_pooler": True}
 _TOKENS = {"head_type": "question_answering", "layers": 1, "activation_function": None}
+_TAGS = {**_TOKENS, "head_type": "tagging"}
 _STATIC: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "BertForSequenceClassification": ({"head_type": "classification", **_POOLED}, ("classifier",)),
     "BertForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
     "BertForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
+    "BertForTokenClassification": (_TAGS, ("classifier",)),
     "RobertaForSequenceClassification": (
         {"head_type": "classification", "layers": 2, "activation_function": "tanh", "use_pooler": False},
         ("classifier.dense", "classifier.out_proj"),
     ),
     "RobertaForMultipleChoice": ({"head_type": "multiple_choice", **_POOLED}, ("classifier",)),
     "RobertaForQuestionAnswering": (_TOKENS, ("qa_outputs",)),
+    "RobertaForTokenClassification": (_TAGS, ("classifier",)),
 }
 _DEFAULT_LENGTH = 128
 
