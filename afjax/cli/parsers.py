@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from afjax.config.tasks import NAMED_SOURCES
 from afjax.errors import did_you_mean
 
 
@@ -109,9 +110,7 @@ def add_length_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument(
-        "--source", help="a folder, a file, a task's .toml, official:NAME:FOLDER, builtin:NAME or tfds:NAME"
-    )
+    source.add_argument("--source", help=f"a folder, a file, a task's .toml, {NAMED_SOURCES}")
     source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 

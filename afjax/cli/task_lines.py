@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from afjax.config.tasks import MAIN_METRICS, TaskConfig
+from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.labels import find_label_names
 from afjax.data.sources import official
-from afjax.data.sources.files import ENDINGS, file_stem
 from afjax.data.sources.folder import is_one_file
+from afjax.data.sources.formats import ENDINGS, file_stem
 from afjax.data.sources.kinds import has_split, open_source, source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
@@ -76,7 +76,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(
                 f"Neither --data_dir nor --source was given for the task {name}; give --data_dir, the folder that "
-                "holds the tasks' folders, or --source, a task's own folder or file, builtin:NAME or tfds:NAME."
+                f"holds the tasks' folders, or --source, a task's own folder or file, {NAMED_SOURCES}."
             )
         return find_task(name, data_dir)
     if source_kind(source) is official.KIND:

@@ -10,6 +10,9 @@ from afjax.config.from_dict import check_fields, settings_repr
 from afjax.config.values import check_name
 from afjax.errors import UserError
 
+# The sources that begin with a scheme, for help texts and error messages.
+NAMED_SOURCES = "official:NAME:FOLDER, builtin:NAME or tfds:NAME"
+
 TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label", "tagging"]
 Metric = Literal[
     "accuracy",

@@ -10,7 +10,8 @@ from typing import Any
 
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import Metric, SpanConfig, TaskConfig
-from afjax.data.sources.files import ENDINGS, FORMATS, nearest_in_folder
+from afjax.data.sources.files import nearest_in_folder
+from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.data.sources.kinds import source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean

@@ -10,7 +10,6 @@ from afjax.data.dataframes import TABLES, as_list, is_table, table_rows
 from afjax.data.dev_split import divide, split_part
 from afjax.data.labels import check_label_names
 from afjax.data.sources.files import shorten
-from afjax.data.sources.folder import split_path
 from afjax.data.sources.kind import Split, SplitSource
 from afjax.data.sources.kinds import has_split, makes_dev, open_source
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
@@ -56,9 +55,10 @@ def load_task(task: TaskConfig) -> dict[str, AnyRows]:
       >>> {split: len(rows) for split, rows in splits.items()}
       {'train': 200, 'dev': 600, 'test': 600}
     """
-    train = read_source(task, open_source(task, "train"))
+    source = open_source(task, "train")
+    train = read_source(task, source)
     if makes_dev(task):
-        train, dev = divide(task, train, str(split_path(task, "train")))
+        train, dev = divide(task, train, source.name)
     else:
         dev = load_split(task, "dev", label_names=train.label_names)
     if isinstance(train, SpanRows) and not train.trainable():

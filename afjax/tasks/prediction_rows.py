@@ -5,18 +5,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import listing, missing_column
-from afjax.data.sources.files import read_rows, rows_of_stream, shorten
+from afjax.data.sources.files import shorten
+from afjax.data.sources.formats import read_rows, rows_of_stream
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.tasks.kind import Form
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
-
-Format = Literal["jsonl", "tsv", "csv"]
 
 # The name of standard input and standard output on the command line.
 STANDARD = "-"
@@ -44,9 +43,9 @@ def read_prediction_rows(
     text_columns: int | None = None,
     *,
     keep: Mapping[str, str] | None = None,
-    file_format: Format | None = None,
+    file_format: str | None = None,
 ) -> PredictionRows:
-    """Reads rows to predict on from JSONL, TSV or CSV, which may be gzipped. Labels are ignored.
+    """Reads rows to predict on from a file or from standard input. Labels are ignored.
 
     Rows have the columns that the task names in ``text_a``, ``text_b`` and ``choices``, or else the default columns:
     ``text``, or ``text_a`` and ``text_b``; for multiple choice ``context``, ``choices`` and optionally ``question``;
@@ -58,7 +57,8 @@ def read_prediction_rows(
       text_columns: The number of texts per row that the head was trained on; see ``Rows.text_columns``. If None, it is
         not known, and single texts and pairs are both accepted, even in the same file.
       keep: ``{column: field}``, columns to copy to the output and their names there.
-      file_format: The input's format. If None, it is taken from the file's name; standard input is JSONL.
+      file_format: One of ``FORMATS`` without the dot, such as "jsonl". If None, it is taken from the file's name, and
+        standard input is JSONL.
 
     Raises:
       UserError: The file cannot be read, its rows have other columns, or a row lacks a column to keep.

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from afjax.data.sources.files import find_split_file, read_lines, read_rows, read_text, table_rows
+from afjax.data.sources.files import read_lines, read_text, table_rows
+from afjax.data.sources.formats import find_split_file, read_rows
 from afjax.errors import UserError
 
 

@@ -1,12 +1,13 @@
-"""The table of kinds of sources: every kind has every part."""
+"""The tables of kinds of sources and of file formats: every entry has every part."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from afjax.config.tasks import TaskConfig
+from afjax.config.tasks import NAMED_SOURCES, TaskConfig
 from afjax.data.sources import folder
+from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.data.sources.kind import SourceKind
 from afjax.data.sources.kinds import SOURCE_KINDS, has_split, makes_dev, open_source, shared_source, source_kind
 
@@ -19,6 +20,16 @@ def test_every_source_kind_is_complete(scheme: str) -> None:
         assert callable(getattr(kind, part))
     assert all(1 <= len(columns) <= 2 for columns in kind.text_columns)
     assert {field.name for field in dataclasses.fields(SourceKind)} == set(vars(kind))
+    assert not scheme or f"{scheme}:" in NAMED_SOURCES
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_file_format_is_complete(ending: str) -> None:
+    entry = FORMATS[ending]
+    assert entry.ending == ending
+    assert callable(entry.read_file)
+    assert callable(entry.read_stream)
+    assert (f"{ending}.gz" in ENDINGS) == entry.gzipped
 
 
 @pytest.mark.parametrize(

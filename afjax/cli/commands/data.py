@@ -6,6 +6,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_length_flag, one_of
 from afjax.cli.stored_model import set_up_libraries
+from afjax.config.tasks import NAMED_SOURCES
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
     parser.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
     parser.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file or a file of rows")
     parser.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
-    parser.add_argument("--source", default="", help="a task's own folder or file, builtin:NAME or tfds:NAME")
+    parser.add_argument("--source", default="", help=f"a task's own folder or file, {NAMED_SOURCES}")
     for setting in ("text_a", "text_b", "label"):
         parser.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
     parser.add_argument("--trunk", default="minilm", help="the trunk whose tokenizer is used (minilm)")

@@ -6,6 +6,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command, add_model_flags
 from afjax.cli.stored_model import load_stored_model
+from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -27,11 +28,11 @@ def add(commands: Any) -> None:
     add_model_flags(parser)
     parser.add_argument("--max_length", type=int, help="tokens per row; longer rows are cut (as in training)")
     parser.add_argument(
-        "--input", required=True, metavar="FILE", help="rows: .jsonl, .tsv or .csv, also .gz; - for standard input"
+        "--input", required=True, metavar="FILE", help=f"rows: {', '.join(ENDINGS)}; - for standard input"
     )
     parser.add_argument(
         "--input_format",
-        choices=("jsonl", "tsv", "csv"),
+        choices=tuple(ending[1:] for ending in FORMATS),
         help="format of the input (from the file's name; jsonl for -)",
     )
     parser.add_argument("--output", default="-", metavar="FILE", help="predictions, .jsonl; - for standard output (-)")

@@ -1,4 +1,4 @@
-"""Reads rows of named columns from JSONL, TSV and CSV files, which may be gzipped."""
+"""Reads text files, which may be gzipped: their lines, and rows of named columns in JSONL, TSV and CSV."""
 
 import csv
 import errno
@@ -9,87 +9,11 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from afjax.config.from_dict import shown
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import parse_json
-
-FORMATS = (".jsonl", ".tsv", ".csv")
-ENDINGS = tuple(f"{ending}{packed}" for ending in FORMATS for packed in ("", ".gz"))
-
-
-def read_rows(path: Path, ending: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
-
-    TSV has no quoting. CSV is quoted as in Python's ``csv`` module. Both start with a line of column names, and their
-    values are strings. Blank lines are skipped.
-
-    Args:
-      path: The file.
-      ending: The file's format, one of ``FORMATS``. If empty, the format is taken from the file's name.
-
-    Raises:
-      UserError: The file is missing, empty, truncated, not UTF-8 or malformed. The message names the line.
-    """
-    ending = ending or Path(path.name.removesuffix(".gz")).suffix
-    if ending not in FORMATS:
-        raise UserError(f"{path} has no known format; its name must end in one of {', '.join(ENDINGS)}.")
-    yield from rows_of_lines(str(path), read_lines(path), ending)
-
-
-def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields rows from an open stream, such as standard input; see :func:`read_rows`.
-
-    Args:
-      stream: A binary stream.
-      name: The stream's name in error messages.
-      ending: One of ``FORMATS``.
-    """
-    lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
-    yield from rows_of_lines(name, lines, ending)
-
-
-def rows_of_lines(name: str, lines: Iterator[tuple[int, str]], ending: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of numbered lines in the format ``ending``."""
-    rows = json_rows(name, lines) if ending == ".jsonl" else table_rows(name, lines, tabs=ending == ".tsv")
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
-        raise UserError(f"{name} has no rows; give a file with at least one.")
-
-
-def find_split_file(folder: Path, split: str) -> Path | None:
-    """Finds the file of a split in a task's folder, such as ``train.jsonl.gz``; None if there is none.
-
-    Raises:
-      UserError: The folder is missing, or has two files for the split.
-    """
-    try:
-        names = os.listdir(folder)
-    except (OSError, ValueError) as error:
-        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
-        reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
-        raise UserError(
-            f"{problem}{reason}; a task's source is a folder with train and dev files, one file ({', '.join(FORMATS)}, "
-            f"each also .gz), official:NAME:FOLDER, builtin:NAME or tfds:NAME.{nearest_in_folder(folder)}"
-        ) from None
-    # Broken links count as files, so that they cause an error instead of a silently missing split.
-    paths = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
-    if len(paths) > 1:
-        raise UserError(
-            f"{folder} has both {paths[0].name} and {paths[1].name}; keep one, or name it in the task's "
-            f'"{split}" setting.'
-        )
-    return paths[0] if paths else None
-
-
-def file_stem(name: str) -> str:
-    """A data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
-    return Path(name.removesuffix(".gz")).stem
 
 
 def nearest_in_folder(path: Path) -> str:

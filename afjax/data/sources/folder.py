@@ -6,7 +6,7 @@ from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.labels import read_label_names
-from afjax.data.sources.files import ENDINGS, file_stem, find_split_file, read_rows
+from afjax.data.sources.formats import ENDINGS, file_stem, find_split_file, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
@@ -60,8 +60,8 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
         )
     similar = _similar_file(fetched(task.source), split) if task.source else ""
     return UserError(
-        f"{name}: {task.source or '(no source)'} has no file {split}.jsonl, .tsv or .csv (or these with .gz); add one, "
-        f'or name it in the task\'s "{split}" setting{share}.{similar}'
+        f"{name}: {task.source or '(no source)'} has no file named {split} and one of {', '.join(ENDINGS)}; "
+        f'add one, or name it in the task\'s "{split}" setting{share}.{similar}'
     )
 
 

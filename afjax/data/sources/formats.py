@@ -1,0 +1,139 @@
+"""The table of file formats that rows are read from. To add a format, write its reader and list it here."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from afjax.config.tasks import NAMED_SOURCES
+from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
+from afjax.errors import UserError
+
+# The name of each row in error messages, such as "PATH:LINE", and its values by column name.
+NamedRows = Iterator[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFormat:
+    """A format of files with rows of named columns.
+
+    Attributes:
+      ending: The end of the names of such files, such as ``.csv``.
+      read_file: Yields the rows of a file. Raises UserError if the file is missing or malformed.
+      read_stream: Yields the rows of a binary stream, given the stream and its name in error messages.
+      gzipped: Whether files may be compressed with gzip, with ``.gz`` after the ending.
+    """
+
+    ending: str
+    read_file: Callable[[Path], NamedRows]
+    read_stream: Callable[[IO[bytes], str], NamedRows]
+    gzipped: bool = False
+
+
+def _text_format(ending: str, rows_of_lines: Callable[[str, Iterator[tuple[int, str]]], NamedRows]) -> FileFormat:
+    """A format of text files, with a function that yields the rows of a file's name and numbered lines."""
+
+    def read_stream(stream: IO[bytes], name: str) -> NamedRows:
+        lines = ((number, decode(name, line, ("utf-8",), number)) for number, line in enumerate(stream, start=1))
+        return rows_of_lines(name, lines)
+
+    return FileFormat(
+        ending=ending,
+        read_file=lambda path: rows_of_lines(str(path), read_lines(path)),
+        read_stream=read_stream,
+        gzipped=True,
+    )
+
+
+FORMATS: Mapping[str, FileFormat] = {
+    entry.ending: entry
+    for entry in (
+        _text_format(".jsonl", json_rows),
+        _text_format(".tsv", partial(table_rows, tabs=True)),
+        _text_format(".csv", partial(table_rows, tabs=False)),
+    )
+}
+ENDINGS = tuple(
+    f"{entry.ending}{packed}" for entry in FORMATS.values() for packed in (("", ".gz") if entry.gzipped else ("",))
+)
+
+
+def read_rows(path: Path, ending: str = "") -> NamedRows:
+    """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
+
+    TSV has no quoting. CSV is quoted as in Python's ``csv`` module. Both start with a line of column names, and their
+    values are strings. Blank lines are skipped.
+
+    Args:
+      path: The file.
+      ending: The file's format, one of ``FORMATS``. If empty, the format is taken from the file's name.
+
+    Raises:
+      UserError: The file is missing, empty, truncated, not UTF-8 or malformed. The message names the line.
+    """
+    yield from _not_empty(file_format(str(path), ending).read_file(path), str(path))
+
+
+def rows_of_stream(stream: IO[bytes], name: str, ending: str) -> NamedRows:
+    """Yields rows from an open stream, such as standard input; see :func:`read_rows`.
+
+    Args:
+      stream: A binary stream.
+      name: The stream's name in error messages.
+      ending: One of ``FORMATS``.
+    """
+    yield from _not_empty(file_format(name, ending).read_stream(stream, name), name)
+
+
+def file_format(name: str, ending: str = "") -> FileFormat:
+    """The format of a file, by its name or by the given ending.
+
+    Raises:
+      UserError: There is no such format.
+    """
+    ending = ending or Path(name.removesuffix(".gz")).suffix
+    if ending not in FORMATS:
+        raise UserError(f"{name} has no known format; its name must end in one of {', '.join(ENDINGS)}.")
+    return FORMATS[ending]
+
+
+def _not_empty(rows: NamedRows, name: str) -> NamedRows:
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise UserError(f"{name} has no rows; give a file with at least one.")
+
+
+def find_split_file(folder: Path, split: str) -> Path | None:
+    """Finds the file of a split in a task's folder, such as ``train.jsonl.gz``; None if there is none.
+
+    Raises:
+      UserError: The folder is missing, or has two files for the split.
+    """
+    try:
+        names = os.listdir(folder)
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
+        reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
+        raise UserError(
+            f"{problem}{reason}; a task's source is a folder with train and dev files, one file "
+            f"({', '.join(ENDINGS)}), {NAMED_SOURCES}.{nearest_in_folder(folder)}"
+        ) from None
+    # Broken links count as files, so that they cause an error instead of a silently missing split.
+    paths = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
+    if len(paths) > 1:
+        raise UserError(
+            f"{folder} has both {paths[0].name} and {paths[1].name}; keep one, or name it in the task's "
+            f'"{split}" setting.'
+        )
+    return paths[0] if paths else None
+
+
+def file_stem(name: str) -> str:
+    """A data file's name without its endings: ``train`` for ``train.jsonl.gz``."""
+    return Path(name.removesuffix(".gz")).stem
