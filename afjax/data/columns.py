@@ -41,6 +41,19 @@ class Columns:
 # Text columns of JSONL, TSV and CSV files that are found without a setting, in order of preference.
 TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (("text_a", "text_b"), ("text",))
 
+# Text columns of published datasets that are found without a setting. Pairs come before single texts.
+PUBLISHED_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("sentence_A", "sentence_B"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("text",),
+    ("sentence",),
+)
+
 
 def pick_columns(
     source: str,

@@ -12,12 +12,14 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
 from afjax.errors import UserError, did_you_mean
@@ -84,6 +86,47 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
     if all(map(_is_integer, counts)):
         return tuple(sorted(counts, key=lambda name: (Decimal(name), name)))
     return tuple(sorted(counts))
+
+
+def name_classes(
+    task: TaskConfig, rows: Iterable[tuple[str, dict[str, Any]]], names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Replaces the class indices of a published dataset by label names, and its mark of unlabelled rows, -1, by None.
+
+    A name keeps its meaning where an index would not: if the names are themselves numbers ("1" to "5"), or if the task
+    or another split lists them in another order. If the task lists as many names, and none of the dataset's, they
+    replace the dataset's names in order. For regression, indices are numbers and are not replaced.
+
+    Args:
+      task: The task, which names the label column.
+      rows: Pairs of a row's name in error messages and the row. Labels are indices, or lists of indices.
+      names: The dataset's label names; if empty, the rows are not changed.
+
+    Raises:
+      UserError: An index is out of range. The message names the row.
+    """
+    renames = len(task.labels) == len(names) and not set(task.labels) & set(names)
+    chosen = task.labels if renames else names
+    column = task.label or "label"
+    for place, row in rows:
+        if chosen and column in row:
+            row = {**row, column: _class_name(place, row[column], chosen, as_number=task.kind == "regression")}
+        yield place, row
+
+
+def _class_name(place: str, label: Any, names: Sequence[str], *, as_number: bool) -> Any:
+    if isinstance(label, list):
+        return [_class_name(place, index, names, as_number=as_number) for index in label]
+    if isinstance(label, bool) or not isinstance(label, int):
+        return label
+    if label == -1:
+        return None
+    if not 0 <= label < len(names):
+        raise UserError(
+            f"{place} has the label {label}, but the dataset has {len(names)} label names "
+            f"({', '.join(names[:_SHOWN])}); correct the dataset."
+        )
+    return label if as_number else names[label]
 
 
 def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 from facts import has_facts
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.labels import indices_are_clear, spelling
+from afjax.data.labels import indices_are_clear, name_classes, spelling
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task, rows_from_lists
 
@@ -245,3 +245,33 @@ def test_unreadable_symlink_for_label_names_is_refused(target: str, tmp_path: Pa
 
 def test_number_with_an_out_of_range_exponent_is_text() -> None:
     assert spelling("1e" + "9" * 30) == "1e" + "9" * 30
+
+
+# Datasets that store the index of a label name
+
+
+def named(label: Any, names: tuple[str, ...], **settings: Any) -> Any:
+    ((_, row),) = name_classes(TaskConfig(name="t", **settings), [("a:1", {"text": "x", "label": label})], names)
+    return row["label"]
+
+
+def test_stored_class_indices_become_names() -> None:
+    assert [named(index, ("2", "1")) for index in (0, 1, -1)] == ["2", "1", None]
+    assert named([[1, 0], [-1]], ("O", "B")) == [["B", "O"], [None]]
+    # Other values, and datasets without names, are not changed.
+    assert [named(value, ("no", "yes")) for value in ("yes", 1.0, True, None)] == ["yes", 1.0, True, None]
+    assert named(1, ()) == 1
+    assert named(1, ("no", "yes"), kind="regression") == 1
+    assert named(-1, ("no", "yes"), kind="regression") is None
+
+
+def test_names_of_the_task_replace_or_reorder_those_of_the_dataset() -> None:
+    assert named(1, ("False", "True"), labels=("false", "true")) == "true"
+    assert named(1, ("no", "yes"), labels=("yes", "no")) == "yes"
+    assert named(1, ("no", "yes"), labels=("no", "maybe")) == "yes"
+
+
+def test_class_index_out_of_range_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        named(2, ("no", "yes"))
+    assert has_facts(str(caught.value), "a:1", "2", "no, yes")

@@ -13,7 +13,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.splits import ChoiceRows, SpanRows
+from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import load_split, load_task
 from afjax.train.single import train_single
@@ -104,6 +104,46 @@ def test_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
 def test_dataset_that_needs_tensorflow_is_refused() -> None:
     with pytest.raises(UserError, match=r"afjax\[tfds\]"):
         load_split(TaskConfig(name="t", source="tfds:glue/rte"), "train")
+
+
+class TinyStars(tfds.core.GeneratorBasedBuilder):
+    """Labels whose names are numbers, so that an index could be mistaken for a name."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self) -> Any:
+        label = tfds.features.ClassLabel(names=["1", "2", "3"])
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": label})
+        )
+
+    def _split_generators(self, _: Any) -> dict[str, Any]:
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for row in range(3):
+            yield row, {"text": f"{row + 1} stars", "label": row}
+
+
+@pytest.fixture(scope="module")
+def stars(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of the prepared dataset."""
+    builder = TinyStars(data_dir=tmp_path_factory.mktemp("tfds"), file_format="array_record")
+    builder.download_and_prepare()
+    return f"tfds:{builder.data_path}"
+
+
+@pytest.mark.parametrize(("labels", "first"), [((), "1"), (("3", "2", "1"), "1"), (("poor", "fair", "good"), "poor")])
+def test_class_indices_are_names_of_the_dataset(stars: str, labels: tuple[str, ...], first: str) -> None:
+    rows = load_split(TaskConfig(name="t", source=stars, labels=labels), "train")
+    assert isinstance(rows, Rows)
+    assert rows.labels is not None
+    names = {text: rows.label_names[label] for text, label in zip(rows.text_a, rows.labels, strict=True)}
+    assert names["1 stars"] == first
+    numbers = load_split(TaskConfig(name="t", source=stars, kind="regression"), "train")
+    assert isinstance(numbers, Rows)
+    assert numbers.labels is not None
+    assert dict(zip(numbers.text_a, numbers.labels.tolist(), strict=True))["1 stars"] == 0
 
 
 class TinyQuestions(tfds.core.GeneratorBasedBuilder):

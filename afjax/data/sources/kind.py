@@ -1,6 +1,6 @@
 """The interface of a kind of source."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,6 +8,13 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS
 
 Split = Literal["train", "dev", "test"]
+
+# Names of each split in published datasets, in order of preference.
+SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "valid"),
+    "test": ("test",),
+}
 
 
 @dataclass(frozen=True)

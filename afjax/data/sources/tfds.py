@@ -6,36 +6,22 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.sources.kind import SourceKind, Split, SplitSource
+from afjax.data.columns import PUBLISHED_TEXT_COLUMNS
+from afjax.data.labels import name_classes
+from afjax.data.sources.kind import SPLIT_NAMES, SourceKind, Split, SplitSource
 from afjax.errors import UserError
 from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
-# Names of text columns in TFDS datasets. Pairs come before single texts.
-TFDS_TEXT_COLUMNS = (
-    ("text_a", "text_b"),
-    ("sentence1", "sentence2"),
-    ("sentence_A", "sentence_B"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("text",),
-    ("sentence",),
-)
 
-# Names of each split in TFDS datasets, in order of preference.
-SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
-
-
-def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
+def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
     """Opens one split of ``tfds:NAME`` or ``tfds:FOLDER``, the version folder of a prepared dataset.
 
     A prepared dataset on ``gs://`` is copied to the cache first, because array_record only reads local files.
 
     Returns:
       The split's name in error messages; pairs of each row's name in error messages and the row; and the names of the
-      label column's ClassLabel feature (empty if it has another type). A class label of -1 means no label, as in GLUE's
-      test splits.
+      label column's ClassLabel feature (empty if it has another type). Class labels are names, or None for rows
+      without a label.
 
     Raises:
       UserError: The dataset or split does not exist, or a required package is not installed.
@@ -51,15 +37,10 @@ def read_tfds(task: TaskConfig, split: str) -> tuple[str, Iterator[tuple[str, di
     names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
     source = f"{task.source} {name}"
     rows = decode(open_split(builder, task.source, name), source)
-    return source, (_labelled(place, row, label if names else "") for place, row in rows), names
+    return source, name_classes(task, rows, names), names
 
 
-def _labelled(place: str, row: dict[str, Any], label: str) -> tuple[str, dict[str, Any]]:
-    """Removes a row's label if it is -1."""
-    return place, {name: value for name, value in row.items() if name != label or value != -1}
-
-
-def find_tfds_split(task: TaskConfig, split: str) -> str:
+def find_tfds_split(task: TaskConfig, split: Split) -> str:
     """The dataset's name for a split: the task's setting or a common name; empty if the dataset does not have it."""
     splits = open_builder(task.source).info.splits
     chosen = getattr(task, split)
@@ -152,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     name, rows, label_names = read_tfds(task, split)
-    return SplitSource(name, rows, label_names, TFDS_TEXT_COLUMNS)
+    return SplitSource(name, rows, label_names, PUBLISHED_TEXT_COLUMNS)
 
 
 def _has_split(task: TaskConfig, split: Split) -> bool:
@@ -174,5 +155,5 @@ KIND = SourceKind(
     split_files=_split_files,
     shared_form=_shared_form,
     portable=True,
-    text_columns=TFDS_TEXT_COLUMNS,
+    text_columns=PUBLISHED_TEXT_COLUMNS,
 )
