@@ -48,6 +48,7 @@ setup(
         "tfds": ["tensorflow>=2.20"],
         "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
+        "datasets": ["pyarrow>=21.0"],  # Parquet and Arrow files
         "dev": [
             # One of the examples of docs/reuse.md.
             "equinox>=0.13",
@@ -57,6 +58,7 @@ setup(
             # Tests compile for TPUs. The compiler is only available on this platform.
             "jax[tpu]>=0.10; sys_platform == 'linux' and platform_machine == 'x86_64'",
             "mypy>=1.18",
+            "pyarrow>=21.0",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "ruff>=0.14",

@@ -45,6 +45,7 @@ HEAVY = (
     "huggingface_hub",
     "matplotlib",
     "orbax",
+    "pyarrow",
     "scipy",
     "sklearn",
     "tensorboardX",

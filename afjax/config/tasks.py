@@ -125,7 +125,7 @@ class TaskConfig:
       source: One of:
 
         - a folder with ``train`` and optionally ``dev`` and ``test`` files (``.jsonl``, ``.tsv``, ``.csv``, optionally
-          with ``.gz``) and ``labels.json``;
+          with ``.gz``, ``.parquet``, ``.arrow``) and ``labels.json``;
         - one such file with the train rows;
         - ``official:NAME:FOLDER``, with the folder of the benchmarks' official downloads;
         - ``builtin:NAME``;

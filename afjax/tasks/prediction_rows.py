@@ -135,7 +135,7 @@ def _kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> di
             raise missing_column(place, column, row, flag="--keep")
         try:
             json.dumps(row[column], allow_nan=False)
-        except ValueError:
+        except (TypeError, ValueError):  # A date, bytes or NaN.
             raise UserError(
                 f'{place} has {shorten(row[column])} in the column "{column}", which JSON cannot express; leave the '
                 "column out of --keep."

@@ -1,5 +1,6 @@
 """One CSV file from training to predictions."""
 
+import importlib
 import io
 import json
 import shutil
@@ -104,6 +105,16 @@ def test_predict_reads_the_file_and_keeps_columns(
     assert lines("predict", *model, "--input=-", "--input_format=csv") == bare
     assert lines("predict", *model, source, f"--output={tmp_path / 'out.jsonl'}") == []
     assert (tmp_path / "out.jsonl").read_text().splitlines() == bare
+
+
+def test_parquet_files_are_scored_like_csv(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "reviews.parquet"
+    reviews, stars = zip(*REVIEWS, strict=True)
+    parquet = importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"review": reviews, "stars": stars}), path)
+    assert lines("predict", *model, f"--input={path}") == lines("predict", *model, f"--input={home / 'reviews.csv'}")
+    assert json.loads(lines("eval", *model, f"--source={path}")[-1])["rows"] == len(REVIEWS)
 
 
 def test_predict_truncates_rows_as_in_training(home: Path, model: list[str], lines: Lines, tmp_path: Path) -> None:

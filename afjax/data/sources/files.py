@@ -1,5 +1,6 @@
 """Reads text files, which may be gzipped: their lines, and rows of named columns in JSONL, TSV and CSV."""
 
+import contextlib
 import csv
 import errno
 import gzip
@@ -9,7 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from afjax.config.from_dict import shown
 from afjax.errors import UserError, did_you_mean
@@ -48,20 +49,37 @@ def read_text(path: Path, encodings: tuple[str, ...] = ("utf-8",)) -> str:
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
+    with open_data_file(path) as file:
+        try:
+            with gzip.open(file) if path.suffix == ".gz" else contextlib.nullcontext(file) as lines:
+                for number, line in enumerate(lines, start=1):
+                    yield number, line
+        except EOFError as error:
+            raise UserError(
+                f"{path} ends in the middle of its gzip data after line {number}; fetch it again."
+            ) from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(
+                f"{path} is not valid gzip data after line {number} ({error}); fetch it again, or drop .gz from its "
+                "name if it is plain text."
+            ) from error
+
+
+@contextlib.contextmanager
+def open_data_file(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a data file, and closes it at the end of the block.
+
+    Raises:
+      UserError: The file is missing, is not a regular file, or cannot be read.
+    """
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Reading a pipe might wait forever.
             raise OSError(errno.EINVAL, "it is a pipe or a device")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, line
-    except EOFError as error:
-        raise UserError(f"{path} ends in the middle of its gzip data after line {number}; fetch it again.") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is not valid gzip data after line {number} ({error}); fetch it again, or drop .gz from its name "
-            "if it is plain text."
-        ) from error
+        with path.open("rb") as file:
+            yield file
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             problem = "is a link to a file that does not exist" if path.is_symlink() else "does not exist"

@@ -1,12 +1,13 @@
 """Sources that are a folder with one file per split, or a single file."""
 
+import dataclasses
 import os
 import re
 from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.labels import read_label_names
-from afjax.data.sources.formats import ENDINGS, file_stem, find_split_file, read_rows
+from afjax.data.labels import name_classes, read_label_names
+from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_file, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
@@ -24,7 +25,9 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     names_path = folder / "labels.json" if folder else None
     # A broken link counts as a file, so that label names are not guessed in its place.
     label_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
-    return SplitSource(str(path), read_rows(path), label_names)
+    stored_names = file_format(str(path)).label_names(path, task.label or "label")
+    listed = task if task.labels else dataclasses.replace(task, labels=label_names)
+    return SplitSource(str(path), name_classes(listed, read_rows(path), stored_names), label_names or stored_names)
 
 
 def _has_split(task: TaskConfig, split: Split) -> bool:

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from afjax.config.tasks import NAMED_SOURCES
+from afjax.data.sources import arrow
 from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
 from afjax.errors import UserError
 
 # The name of each row in error messages, such as "PATH:LINE", and its values by column name.
 NamedRows = Iterator[tuple[str, dict[str, Any]]]
+
+
+def _no_label_names(path: Path, column: str) -> tuple[str, ...]:
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +28,15 @@ class FileFormat:
       ending: The end of the names of such files, such as ``.csv``.
       read_file: Yields the rows of a file. Raises UserError if the file is missing or malformed.
       read_stream: Yields the rows of a binary stream, given the stream and its name in error messages.
+      label_names: Returns the label names that a file defines for a column; empty if it defines none. Its labels are
+        then indices into these names.
       gzipped: Whether files may be compressed with gzip, with ``.gz`` after the ending.
     """
 
     ending: str
     read_file: Callable[[Path], NamedRows]
     read_stream: Callable[[IO[bytes], str], NamedRows]
+    label_names: Callable[[Path, str], tuple[str, ...]] = _no_label_names
     gzipped: bool = False
 
 
@@ -53,6 +61,18 @@ FORMATS: Mapping[str, FileFormat] = {
         _text_format(".jsonl", json_rows),
         _text_format(".tsv", partial(table_rows, tabs=True)),
         _text_format(".csv", partial(table_rows, tabs=False)),
+        FileFormat(
+            ending=".parquet",
+            read_file=arrow.read_parquet,
+            read_stream=arrow.parquet_rows,
+            label_names=arrow.parquet_label_names,
+        ),
+        FileFormat(
+            ending=".arrow",
+            read_file=arrow.read_arrow,
+            read_stream=arrow.arrow_rows,
+            label_names=arrow.arrow_label_names,
+        ),
     )
 }
 ENDINGS = tuple(
@@ -64,14 +84,15 @@ def read_rows(path: Path, ending: str = "") -> NamedRows:
     """Yields ``("PATH:LINE", {column: value})`` for every row of a file.
 
     TSV has no quoting. CSV is quoted as in Python's ``csv`` module. Both start with a line of column names, and their
-    values are strings. Blank lines are skipped.
+    values are strings. Blank lines are skipped. In Parquet and Arrow files, rows are counted from 1.
 
     Args:
       path: The file.
       ending: The file's format, one of ``FORMATS``. If empty, the format is taken from the file's name.
 
     Raises:
-      UserError: The file is missing, empty, truncated, not UTF-8 or malformed. The message names the line.
+      UserError: The file is missing, empty, truncated, not UTF-8 or malformed, or pyarrow is needed and not installed.
+        The message names the line.
     """
     yield from _not_empty(file_format(str(path), ending).read_file(path), str(path))
 

@@ -1,0 +1,153 @@
+"""Reads Parquet and Arrow files. pyarrow is imported when the first file is read."""
+
+import contextlib
+import importlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from afjax.data.sources.files import open_data_file
+from afjax.errors import UserError
+
+# The number of rows that are decoded at once.
+BATCH_SIZE = 1000
+
+# The end of an Arrow stream. A writer that was stopped does not write it.
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file, with rows counted from 1.
+
+    Lists, structures and numbers have Python's types.
+
+    Raises:
+      UserError: The file is missing, truncated or not Parquet; two columns have the same name; or pyarrow is missing.
+    """
+    with open_data_file(path) as file:
+        yield from parquet_rows(file, str(path))
+
+
+def parquet_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of an open Parquet file; see :func:`read_parquet`."""
+    with _explain_errors(name, "Parquet"):
+        yield from _rows(_open_parquet(file, name).iter_batches(BATCH_SIZE), name)
+
+
+def read_arrow(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of an Arrow file in the file or the stream format; see :func:`read_parquet`."""
+    with open_data_file(path) as file:
+        yield from arrow_rows(file, str(path))
+
+
+def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of an open Arrow file; see :func:`read_arrow`."""
+    with _explain_errors(name, "Arrow"):
+        yield from _rows(_arrow_batches(_open_arrow(file, name)), name)
+
+
+def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
+    """The label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
+    with open_data_file(path) as file, _explain_errors(str(path), "Parquet"):
+        return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
+
+
+def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
+    """The label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
+    with open_data_file(path) as file, _explain_errors(str(path), "Arrow"):
+        return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
+
+
+def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
+    """The names of a column's ``ClassLabel`` in the metadata that Hugging Face's datasets writes; empty if none."""
+    try:
+        feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
+        feature = feature.get("feature", feature)  # The feature of a list of labels.
+        return tuple(map(str, feature["names"])) if feature["_type"] == "ClassLabel" else ()
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return ()
+
+
+def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("NAME:ROW", {column: value})`` for every row of an Arrow table or batch.
+
+    Args:
+      table: A ``pyarrow.Table`` or ``pyarrow.RecordBatch``.
+      name: The name of the rows in error messages.
+      first: The number of the first row.
+
+    Raises:
+      UserError: Two columns have the same name.
+      pyarrow.ArrowInvalid: The table is damaged.
+    """
+    names = table.schema.names
+    repeated = [column for column in names if names.count(column) > 1]
+    if repeated:
+        raise UserError(f'{name} has two columns "{repeated[0]}"; column names must differ.')
+    # Reading a damaged table could crash the process.
+    table.validate(full=True)
+    for number, row in enumerate(table.to_pylist(), start=first):
+        yield f"{name}:{number}", row
+
+
+def _rows(batches: Iterable[Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    first = 1
+    for batch in batches:
+        yield from table_rows(batch, name, first=first)
+        first += len(batch)
+
+
+def _open_parquet(file: IO[bytes], name: str) -> Any:
+    return _import("pyarrow.parquet", name).ParquetFile(_seekable(file))
+
+
+def _open_arrow(file: IO[bytes], name: str) -> Any:
+    ipc = _import("pyarrow.ipc", name)
+    file = _seekable(file)
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    if is_file:
+        return ipc.open_file(file)
+    file.seek(-min(len(_END_OF_STREAM), file.seek(0, io.SEEK_END)), io.SEEK_END)
+    complete = file.read() == _END_OF_STREAM
+    file.seek(0)
+    reader = ipc.open_stream(file)
+    if not complete:
+        raise UserError(f"{name} has no mark at its end, so it is truncated; write or fetch it again.")
+    return reader
+
+
+def _arrow_batches(reader: Any) -> Iterable[Any]:
+    """The batches of a reader. Only readers of the file format have numbered batches; the others are iterators."""
+    if hasattr(reader, "num_record_batches"):
+        return (reader.get_batch(number) for number in range(reader.num_record_batches))
+    return iter(reader)
+
+
+def _seekable(file: IO[bytes]) -> IO[bytes]:
+    return file if file.seekable() else io.BytesIO(file.read())
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f'{name} needs {module.partition(".")[0]}, which is not installed; run pip install "afjax[datasets]".'
+        ) from error
+
+
+@contextlib.contextmanager
+def _explain_errors(name: str, form: str) -> Iterator[None]:
+    """Converts pyarrow's errors to UserErrors."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # A damaged file raises many kinds of errors.
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{name} is not a valid {form} file, or is truncated ({reason}); write or fetch it again."
+        ) from error
