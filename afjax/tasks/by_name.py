@@ -11,7 +11,7 @@ from typing import Any
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import nearest_in_folder
-from afjax.data.sources.formats import ENDINGS, FORMATS
+from afjax.data.sources.formats import FORMATS, is_split_file
 from afjax.data.sources.kinds import source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean
@@ -137,5 +137,4 @@ def read_task(path: Path) -> TaskConfig:
 
 def _is_own(folder: Path) -> bool:
     """Whether a folder has a split in afjax's own format."""
-    splits = ("train", "dev", "test")
-    return any((folder / f"{split}{ending}").is_file() for split in splits for ending in ENDINGS)
+    return folder.is_dir() and any(is_split_file(path.name) and path.is_file() for path in folder.iterdir())

@@ -123,6 +123,20 @@ def test_split_files_in_a_folder(write: Any, tmp_path: Path) -> None:
     assert has_facts(refused(load_task, TaskConfig(name="t", source=str(folder))), str(folder), "train.csv", "train.")
 
 
+def test_files_with_names_of_the_hub(write: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "DATA" / "reviews"
+    for number in range(2):
+        table = with_class_names({"text": [f"a {number}", f"b {number}"], "label": [1, 0]}, label=["no", "yes"])
+        write(table, f"train-0000{number}-of-00002", folder)
+    dev = write({"text": ["one", None], "label": ["yes", "no"]}, "validation-00000-of-00001", folder)
+    task = find_task("reviews", tmp_path / "DATA")
+    rows = load_split(task, "train")
+    assert isinstance(rows, Rows)
+    assert rows.text_a == ["a 0", "b 0", "a 1", "b 1"]
+    assert rows.label_names == ("no", "yes")
+    assert has_facts(refused(load_split, task, "dev"), f"{dev}:2 ", '"text"')
+
+
 def test_other_kinds_of_tasks(write: Any) -> None:
     path = write({"context": ["x", "y"], "choices": [["a", "b"], ["c", "d", "e"]], "label": [0, 2]})
     choices = load_split(TaskConfig(name="t", source=str(path), kind="multiple_choice", dev_share=0), "train")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import has_facts
 
 from afjax.data.sources.files import read_lines, read_text, table_rows
-from afjax.data.sources.formats import find_split_file, read_rows
+from afjax.data.sources.formats import find_split_files, read_rows
 from afjax.errors import UserError
 
 
@@ -141,17 +142,34 @@ def test_duplicate_column_name_is_refused(tmp_path: Path) -> None:
 
 def test_split_file(tmp_path: Path) -> None:
     write(tmp_path / "train.csv.gz", "text")
-    assert find_split_file(tmp_path, "train") == tmp_path / "train.csv.gz"
-    assert find_split_file(tmp_path, "dev") is None
+    assert find_split_files(tmp_path, "train") == (tmp_path / "train.csv.gz",)
+    assert find_split_files(tmp_path, "dev") == ()
     write(tmp_path / "train.tsv", "text")
     with pytest.raises(UserError, match=r"train\.tsv and train\.csv\.gz"):
-        find_split_file(tmp_path, "train")
+        find_split_files(tmp_path, "train")
+
+
+def test_split_of_several_files(tmp_path: Path) -> None:
+    names = ["train-00000-of-00003-0a1b.jsonl", "train-00001-of-00003.jsonl", "train-00002-of-00003.jsonl"]
+    paths = [write(tmp_path / name, f'{{"text": "{number}"}}') for number, name in enumerate(names)]
+    write(tmp_path / "validation-00000-of-00001.csv", "text")
+    write(tmp_path / "trains-00000-of-00001.csv", "text")
+    assert find_split_files(tmp_path, "train") == tuple(paths)
+    assert find_split_files(tmp_path, "dev") == (tmp_path / "validation-00000-of-00001.csv",)
+    paths[1].unlink()
+    with pytest.raises(UserError) as caught:
+        find_split_files(tmp_path, "train")
+    assert has_facts(str(caught.value), str(tmp_path), "2", "3", "train", names[0], names[2])
+    write(tmp_path / "dev.csv", "text")
+    with pytest.raises(UserError) as caught:
+        find_split_files(tmp_path, "dev")
+    assert has_facts(str(caught.value), str(tmp_path), "dev.csv", "validation-00000-of-00001.csv")
 
 
 def test_missing_folder_suggests_the_closest_name(tmp_path: Path) -> None:
     (tmp_path / "mnli").mkdir()
     with pytest.raises(UserError, match=r'mnil.*Did you mean "mnli"'):
-        find_split_file(tmp_path / "mnil", "train")
+        find_split_files(tmp_path / "mnil", "train")
 
 
 def test_old_files_can_have_one_of_several_encodings(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 import dataclasses
 import os
 import re
+from itertools import chain
 from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.labels import name_classes, read_label_names
-from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_file, read_rows
+from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
@@ -18,24 +19,26 @@ _DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)"
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
-    path = split_path(task, _read_from(task, split))
-    if path is None:
+    paths = split_paths(task, _read_from(task, split))
+    if not paths:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
     names_path = folder / "labels.json" if folder else None
     # A broken link counts as a file, so that label names are not guessed in its place.
-    label_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
-    stored_names = file_format(str(path)).label_names(path, task.label or "label")
-    listed = task if task.labels else dataclasses.replace(task, labels=label_names)
-    return SplitSource(str(path), name_classes(listed, read_rows(path), stored_names), label_names or stored_names)
+    listed_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
+    named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
+    stored_names = [file_format(str(path)).label_names(path, task.label or "label") for path in paths]
+    rows = (name_classes(named_task, read_rows(path), names) for path, names in zip(paths, stored_names, strict=True))
+    name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    return SplitSource(name, chain.from_iterable(rows), listed_names or stored_names[0])
 
 
 def _has_split(task: TaskConfig, split: Split) -> bool:
-    return split_path(task, split) is not None or (split == "dev" and _makes_dev(task))
+    return bool(split_paths(task, split)) or (split == "dev" and _makes_dev(task))
 
 
 def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [str(split_path(task, _read_from(task, split)))]
+    return list(map(str, split_paths(task, _read_from(task, split))))
 
 
 def _read_from(task: TaskConfig, split: Split) -> Split:
@@ -44,7 +47,7 @@ def _read_from(task: TaskConfig, split: Split) -> Split:
 
 
 def _makes_dev(task: TaskConfig) -> bool:
-    if not task.dev_share or split_path(task, "dev") is not None or split_path(task, "train") is None:
+    if not task.dev_share or split_paths(task, "dev") or not split_paths(task, "train"):
         return False
     return is_one_file(task) or not task.source or not _dev_files(fetched(task.source))
 
@@ -77,8 +80,8 @@ def is_one_file(task: TaskConfig) -> bool:
     return os.path.isfile(path) or (path.name.endswith(ENDINGS) and not os.path.isdir(path))
 
 
-def split_path(task: TaskConfig, split: Split) -> Path | None:
-    """Returns the file of a split: the one that the task names, or else the default; None if there is none.
+def split_paths(task: TaskConfig, split: Split) -> tuple[Path, ...]:
+    """Returns the files of a split: the file that the task names, or else the default; empty if there are none.
 
     File names in the task's ``train``, ``dev`` and ``test`` settings are relative to the source's folder.
 
@@ -93,10 +96,10 @@ def split_path(task: TaskConfig, split: Split) -> Path | None:
                 f"The task {task.name} has the train file {chosen} and the source {task.source}, which is also a "
                 "file; give only one of them."
             )
-        return source.parent / fetched(chosen) if chosen else source if split == "train" else None
+        return (source.parent / fetched(chosen),) if chosen else (source,) if split == "train" else ()
     if chosen:
-        return source / fetched(chosen)
-    return find_split_file(source, split) if task.source else None
+        return (source / fetched(chosen),)
+    return find_split_files(source, split) if task.source else ()
 
 
 def _similar_file(folder: Path, split: Split) -> str:

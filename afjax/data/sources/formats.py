@@ -1,6 +1,7 @@
 """The table of file formats that rows are read from. To add a format, write its reader and list it here."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import IO, Any
 from afjax.config.tasks import NAMED_SOURCES
 from afjax.data.sources import arrow
 from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
+from afjax.data.sources.kind import SPLIT_NAMES, Split
 from afjax.errors import UserError
 
 # The name of each row in error messages, such as "PATH:LINE", and its values by column name.
@@ -78,6 +80,11 @@ FORMATS: Mapping[str, FileFormat] = {
 ENDINGS = tuple(
     f"{entry.ending}{packed}" for entry in FORMATS.values() for packed in (("", ".gz") if entry.gzipped else ("",))
 )
+# One of several files of a split, as the Hugging Face hub names them. Older names end in a hash.
+_PART = re.compile(
+    rf"(?P<split>{'|'.join(name for names in SPLIT_NAMES.values() for name in names)})-\d+-of-(?P<total>\d+)"
+    rf"(-[0-9a-f]+)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
+)
 
 
 def read_rows(path: Path, ending: str = "") -> NamedRows:
@@ -129,14 +136,17 @@ def _not_empty(rows: NamedRows, name: str) -> NamedRows:
         raise UserError(f"{name} has no rows; give a file with at least one.")
 
 
-def find_split_file(folder: Path, split: str) -> Path | None:
-    """Finds the file of a split in a task's folder, such as ``train.jsonl.gz``; None if there is none.
+def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
+    """Finds the files of a split in a task's folder; empty if there are none.
+
+    A split is one file, such as ``train.jsonl.gz``, or several with the names of the Hugging Face hub, such as
+    ``train-00000-of-00002.parquet``. The hub's dev split is named ``validation``.
 
     Raises:
-      UserError: The folder is missing, or has two files for the split.
+      UserError: The folder is missing, has two files for the split, or lacks some of several files.
     """
     try:
-        names = os.listdir(folder)
+        names = sorted(os.listdir(folder))
     except (OSError, ValueError) as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
@@ -146,13 +156,28 @@ def find_split_file(folder: Path, split: str) -> Path | None:
             f"({', '.join(ENDINGS)}), {NAMED_SOURCES}.{nearest_in_folder(folder)}"
         ) from None
     # Broken links count as files, so that they cause an error instead of a silently missing split.
-    paths = [folder / f"{split}{ending}" for ending in ENDINGS if f"{split}{ending}" in names]
-    if len(paths) > 1:
+    files = [[f"{split}{ending}"] for ending in ENDINGS if f"{split}{ending}" in names]
+    parts: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        if (part := _PART.fullmatch(name)) and part["split"] in SPLIT_NAMES[split]:
+            parts.setdefault(part.group("split", "total", "ending"), []).append(name)
+    found = [*files, *parts.values()]
+    if len(found) > 1:
         raise UserError(
-            f"{folder} has both {paths[0].name} and {paths[1].name}; keep one, or name it in the task's "
-            f'"{split}" setting.'
+            f'{folder} has both {found[0][0]} and {found[1][0]}; keep one, or name it in the task\'s "{split}" setting.'
         )
-    return paths[0] if paths else None
+    for (_, total, _), part_names in parts.items():
+        if len(part_names) != int(total):
+            raise UserError(
+                f"{folder} has {len(part_names)} of the {int(total)} files of its {split} split "
+                f"({', '.join(part_names[:3])}); fetch the folder again."
+            )
+    return tuple(folder / name for names in found for name in names)
+
+
+def is_split_file(name: str) -> bool:
+    """Whether a file name is one that :func:`find_split_files` finds for a split."""
+    return bool(_PART.fullmatch(name)) or name in {f"{split}{ending}" for split in SPLIT_NAMES for ending in ENDINGS}
 
 
 def file_stem(name: str) -> str:
