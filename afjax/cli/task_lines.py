@@ -14,7 +14,7 @@ from afjax.data.labels import find_label_names
 from afjax.data.sources import official
 from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import ENDINGS, file_stem
-from afjax.data.sources.kinds import has_split, open_source, source_kind
+from afjax.data.sources.kinds import has_split, open_source, source_kind, split_files
 from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
@@ -114,7 +114,9 @@ def show_lines(
         summaries[name] = summarise(split_rows, tokenizer, task, config, training=name == "train")
     first = next(iter(rows))
     examples = first_examples(rows[first], NUM_EXAMPLES, tokenizer, task, config)
-    splits = {name: {"files": _files(task, name), **_plain_summary(summary)} for name, summary in summaries.items()}
+    splits = {
+        name: {"files": split_files(task, name), **_plain_summary(summary)} for name, summary in summaries.items()
+    }
     facts = {
         "task": {
             "name": task.name,
@@ -156,7 +158,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
     names: tuple[str, ...] = ()
     rows: dict[Split, AnyRows] = {}
     for split in chosen:
-        if _is_large(_files(task, split)):
+        if _is_large(split_files(task, split)):
             print(f"Reading {split} ...", file=sys.stderr)
         train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
         if TASK_KINDS[task.kind].has_classes and not names and not train_has_names:
@@ -176,11 +178,6 @@ def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
         return ()
     columns = read_columns(task, source)
     return () if columns.labels is None else find_label_names(columns)
-
-
-def _files(task: TaskConfig, split: Split) -> list[str]:
-    """The files that a split is read from, or the source's name for the split."""
-    return source_kind(task.source).split_files(task, split)
 
 
 def _is_large(files: Sequence[str]) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import nearest_in_folder
-from afjax.data.sources.formats import FORMATS, is_split_file
-from afjax.data.sources.kinds import source_kind
+from afjax.data.sources.formats import FORMATS
+from afjax.data.sources.kinds import folder_kind, source_kind
 from afjax.data.sources.official import OFFICIAL, SPLITS, find_official
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded, is_remote, local_path
@@ -73,7 +73,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
             f"that holds the tasks' folders.{nearest_in_folder(folder)}"
         )
     official = find_official(name, folder) if benchmark else {}
-    own_folder = folder / name if _is_own(folder / name) else None
+    own_folder = folder / name if folder_kind(folder / name) else None
     if own_folder and any(path.is_relative_to(own_folder) for paths in official.values() for path in paths):
         own_folder = None
     if official and own_folder:
@@ -91,7 +91,7 @@ def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:
         raise UserError(
             f"The task {name} is not in {folder}. {_expected_files(name, folder)}, or a folder {own_files}."
         )
-    names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if _is_own(entry))]
+    names = [*OFFICIAL, *(entry.name for entry in folder.iterdir() if folder_kind(entry))]
     raise UserError(
         f'There is no task "{name}": it is not a benchmark task (afjax data list), and there is no folder {own_files}.'
         f"{did_you_mean(name, names)}"
@@ -133,8 +133,3 @@ def read_task(path: Path) -> TaskConfig:
     if source_kind(task.source).scheme or is_remote(task.source):
         return task
     return dataclasses.replace(task, source=str(path.parent / expanded(task.source)))
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether a folder has a split in afjax's own format."""
-    return folder.is_dir() and any(is_split_file(path.name) and path.is_file() for path in folder.iterdir())

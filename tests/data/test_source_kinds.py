@@ -16,7 +16,7 @@ from afjax.data.sources.kinds import SOURCE_KINDS, has_split, makes_dev, open_so
 def test_every_source_kind_is_complete(scheme: str) -> None:
     kind = SOURCE_KINDS[scheme]
     assert kind.scheme == scheme
-    for part in ("open_split", "has_split", "split_files", "makes_dev", "shared_form"):
+    for part in ("open_split", "has_split", "split_files", "makes_dev", "recognizes", "shared_form"):
         assert callable(getattr(kind, part))
     assert all(1 <= len(columns) <= 2 for columns in kind.text_columns)
     assert {field.name for field in dataclasses.fields(SourceKind)} == set(vars(kind))

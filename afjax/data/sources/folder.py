@@ -8,7 +8,7 @@ from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.labels import name_classes, read_label_names
-from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, read_rows
+from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, is_split_file, read_rows
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
@@ -66,7 +66,7 @@ def missing_split(task: TaskConfig, split: Split) -> UserError:
         )
     similar = _similar_file(fetched(task.source), split) if task.source else ""
     return UserError(
-        f"{name}: {task.source or '(no source)'} has no file named {split} and one of {', '.join(ENDINGS)}; "
+        f"{name}: {task.source or '(no source)'} has no file {split}{ENDINGS[0]} (or {', '.join(ENDINGS[1:])}); "
         f'add one, or name it in the task\'s "{split}" setting{share}.{similar}'
     )
 
@@ -119,10 +119,14 @@ def _dev_files(folder: Path) -> list[str]:
     return [name for name in _data_files(folder) if _DEV_WORD.match(name)]
 
 
+def _has_split_files(folder: Path) -> bool:
+    return any(is_split_file(name) and os.path.isfile(folder / name) for name in _data_files(folder))
+
+
 def _data_files(folder: Path) -> list[str]:
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(ENDINGS))
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 
@@ -132,5 +136,6 @@ KIND = SourceKind(
     has_split=_has_split,
     split_files=_split_files,
     makes_dev=_makes_dev,
+    recognizes=_has_split_files,
     shared_form=_shared_form,
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from afjax.config.tasks import TaskConfig
@@ -36,7 +37,7 @@ class SplitSource:
     has_questions: bool = True
 
 
-def _never(task: TaskConfig) -> bool:
+def _never(_: Any) -> bool:
     return False
 
 
@@ -49,7 +50,9 @@ class SourceKind:
       open_split: Opens a split's rows. Raises UserError if the split is missing.
       has_split: Whether a task has a split.
       split_files: The files that a split is read from, or the source's name for the split.
-      makes_dev: Whether the dev split is taken from the train file because the task has no dev split.
+      makes_dev: Whether the dev split is taken from the train rows because the task has no dev split.
+      recognizes: Whether a local folder holds data of this kind, so that a task's source can be its path, without a
+        scheme. Such a source is then read by this kind.
       shared_form: Removes this machine's folders from the text after the colon, for artefacts that are shared.
       portable: Whether the source refers to the same data on every machine.
       text_columns: Text columns to look for if a task names none.
@@ -61,6 +64,7 @@ class SourceKind:
     has_split: Callable[[TaskConfig, Split], bool]
     split_files: Callable[[TaskConfig, Split], list[str]]
     makes_dev: Callable[[TaskConfig], bool] = _never
+    recognizes: Callable[[Path], bool] = _never
     shared_form: Callable[[str], str] = str
     portable: bool = False
     text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS

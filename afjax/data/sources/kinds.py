@@ -1,10 +1,12 @@
 """The table of all kinds of sources. To add a kind, write a module with a ``KIND`` and list it here."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources import builtin, folder, official, tfds
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
+from afjax.storage.paths import fetched
 
 SOURCE_KINDS: Mapping[str, SourceKind] = {
     kind.scheme: kind for kind in (folder.KIND, official.KIND, builtin.KIND, tfds.KIND)
@@ -12,9 +14,20 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 
 
 def source_kind(source: str) -> SourceKind:
-    """The kind of a task's ``source``. If the word before the colon is not a scheme, it is a path, as in ``gs://``."""
+    """The kind that a task's ``source`` names. If the word before the colon is not a scheme, it is a path (``gs://``)."""
     scheme, colon, _ = source.partition(":")
     return SOURCE_KINDS.get(scheme if colon else "", folder.KIND)
+
+
+def folder_kind(folder: Path) -> SourceKind | None:
+    """The kind whose data a local folder holds; None if it holds no task."""
+    return next((kind for kind in SOURCE_KINDS.values() if kind.recognizes(folder)), None)
+
+
+def _reading_kind(source: str) -> SourceKind:
+    """The kind that reads a source. A folder without a scheme is read by the kind that recognizes it."""
+    kind = source_kind(source)
+    return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 
 
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
@@ -25,20 +38,25 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
     Raises:
       UserError: The split is missing.
     """
-    return source_kind(task.source).open_split(task, split)
+    return _reading_kind(task.source).open_split(task, split)
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
     """Whether a task has a split, or its dev split can be made by hash."""
-    return source_kind(task.source).has_split(task, split)
+    return _reading_kind(task.source).has_split(task, split)
 
 
 def makes_dev(task: TaskConfig) -> bool:
-    """Whether the dev split is taken from the train file because the task has no dev split.
+    """Whether the dev split is taken from the train rows because the task has no dev split.
 
-    This only applies to files. The splits of benchmarks, TFDS and built-in tasks are fixed.
+    The splits of benchmarks, TFDS and built-in tasks are fixed, and are never divided.
     """
-    return source_kind(task.source).makes_dev(task)
+    return _reading_kind(task.source).makes_dev(task)
+
+
+def split_files(task: TaskConfig, split: Split) -> list[str]:
+    """The files that a split is read from, or the source's name for the split."""
+    return _reading_kind(task.source).split_files(task, split)
 
 
 def shared_source(source: str) -> str:
