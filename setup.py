@@ -48,8 +48,9 @@ setup(
         "tfds": ["tensorflow>=2.20"],
         "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
-        "datasets": ["pyarrow>=21.0"],  # Parquet and Arrow files
+        "datasets": ["datasets>=4.8", "pyarrow>=21.0"],  # datasets of Hugging Face, Parquet and Arrow files
         "dev": [
+            "datasets>=4.8",
             # One of the examples of docs/reuse.md.
             "equinox>=0.13",
             "gcp-storage-emulator>=2026.7",

@@ -42,6 +42,7 @@ LAYERS = (
     "__main__",
 )
 HEAVY = (
+    "datasets",
     "huggingface_hub",
     "matplotlib",
     "orbax",

@@ -11,7 +11,7 @@ from afjax.config.values import check_name
 from afjax.errors import UserError
 
 # The sources that begin with a scheme, for help texts and error messages.
-NAMED_SOURCES = "official:NAME:FOLDER, builtin:NAME or tfds:NAME"
+NAMED_SOURCES = "official:NAME:FOLDER, builtin:NAME, tfds:NAME or hf:NAME"
 
 TaskKind = Literal["classification", "regression", "multiple_choice", "span", "multi_label", "tagging"]
 Metric = Literal[
@@ -129,10 +129,13 @@ class TaskConfig:
         - one such file with the train rows;
         - ``official:NAME:FOLDER``, with the folder of the benchmarks' official downloads;
         - ``builtin:NAME``;
-        - ``tfds:NAME``, or ``tfds:FOLDER`` with a prepared dataset.
+        - ``tfds:NAME``, or ``tfds:FOLDER`` with a prepared dataset;
+        - ``hf:NAME``, ``hf:ORG/NAME``, ``hf:NAME/CONFIG`` or ``hf:ORG/NAME/CONFIG`` on the Hugging Face hub;
+        - a folder that ``save_to_disk`` of Hugging Face's datasets has written.
 
         Folders and files can be on ``gs://``, except official downloads; they are copied to the cache.
-      train, dev, test: Files that replace the folder's, relative to the folder; or names of TFDS splits.
+      train, dev, test: Files that replace the folder's, relative to the folder; or names or slices of the splits of
+        TFDS and Hugging Face, such as ``train[:10%]``.
       dev_share: The share of the train rows that becomes the dev split if the task has none. A hash of the row's texts
         decides, so that equal rows are in the same split, independently of other rows and of the order of rows. 0
         disables this, and a task without a dev split is an error.
@@ -140,7 +143,7 @@ class TaskConfig:
         context per row, and the answer is a span of the context); multi-label classification (any number of labels per
         row); or tagging (a tag for each word, such as named entities).
       labels: Label names in order; for multiple choice, names of the first, second, ... choice. Defaults to the names
-        in the folder's ``labels.json``, or else the labels of the train split.
+        in the folder's ``labels.json`` or of the source, or else the labels of the train split.
       text_a, text_b, label: Column names. Default to ``text_a`` and ``text_b``, or ``text``; and ``label``. For
         multiple choice and span tasks, ``text_a`` is the context (default ``context``) and ``text_b`` the question
         (default ``question``, optional for multiple choice). For span tasks, ``label`` is the answers (default

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from afjax.data.sources import arrow
+from afjax.data.sources.arrow import BATCH_SIZE, explain_errors
 from afjax.data.sources.files import shorten
 from afjax.errors import UserError
 
@@ -44,6 +46,34 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise UserError(f"{name} has no rows (its columns are {', '.join(columns) or 'none'}); give at least one.")
     for row, values in enumerate(zip(*columns.values(), strict=True)):
         yield f"{name}:{row}", dict(zip(columns, values, strict=True))
+
+
+def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("NAME:ROW", {column: value})`` for every row of a dataset of Hugging Face's datasets.
+
+    Args:
+      dataset: A ``Dataset`` or an ``IterableDataset``. Values have Python's types, whatever its format is. Images and
+        audio are not decoded.
+      name: The name of the rows in error messages.
+      first: The number of the first row.
+
+    Raises:
+      UserError: The dataset has no rows or cannot be read, or two columns have the same name.
+    """
+    number = first
+    with explain_errors(name, "a dataset"):
+        for batch in dataset.with_format("arrow").iter(batch_size=BATCH_SIZE):
+            yield from arrow.table_rows(batch, name, first=number)
+            number += len(batch)
+    if number == first:
+        raise UserError(f"{name} has no rows; give at least one.")
+
+
+def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:
+    """The names of a dataset's ``ClassLabel`` column, or of its column of ``ClassLabel`` lists; empty if neither."""
+    features = getattr(dataset, "features", None)
+    feature = features.get(column) if isinstance(features, Mapping) else None
+    return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
 
 
 def as_list(values: Any, what: str) -> list[Any]:

@@ -53,7 +53,7 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     # Rounded up to hundredths, as a user would write it.
     lowest = math.floor(100 * hashes.min() + 1) / 100
     minimum = f" of at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
-    advice = f"give another task.dev_share{minimum}, or a dev file" if len(set(hashes)) > 1 else "give a dev file"
+    advice = f"give another task.dev_share{minimum}, or a dev split" if len(set(hashes)) > 1 else "give a dev split"
     raise UserError(
         f"The task {task.name} has no {split} rows: task.dev_share={task.dev_share:g} puts {num_dev} of the "
         f"{len(rows)} rows of {name} into dev and {len(rows) - num_dev} into train; {advice}."

@@ -1,4 +1,4 @@
-"""Loads the splits of a task from files, official downloads, TFDS, or Python lists and tables."""
+"""Loads the splits of a task from files, downloads, TFDS, Hugging Face, or Python lists and tables."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -33,8 +33,9 @@ __all__ = [
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:
     """Loads ``train``, ``dev`` and, if it exists, ``test``, which may be unlabelled.
 
-    Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the TFDS
-    feature). If neither has them, they are the labels that occur in train, sorted (integers in numeric order).
+    Label names come from the task, or else from the source (the folder's ``labels.json``, the benchmark, or the feature
+    of a TFDS or Hugging Face dataset). If neither has them, they are the labels that occur in train, sorted (integers
+    in numeric order).
 
     If a task has no dev split, some of its train rows become dev; see ``TaskConfig.dev_share``. Label names are then
     collected from all rows before they are divided.

@@ -163,7 +163,7 @@ def test_circular_and_dangling_symlinks_are_refused(
     "source",
     [
         *("tfds:", "tfds:a b", "tfds:nothing/at/all", "http://x/y", "https://x", "foo://x/y", "S3://x/y", "gs://"),
-        *("builtin:none", "official:", "official:rte:", "foo:bar", "a" * 5000, "a/" * 5000),
+        *("builtin:none", "hf:", "official:", "official:rte:", "foo:bar", "a" * 5000, "a/" * 5000),
     ],
 )
 def test_missing_sources_are_refused(source: str, model: list[str], train: list[str], refused: Refused) -> None:

@@ -144,7 +144,7 @@ def test_suggested_share_works(tmp_path: Path) -> None:
     share = float(re.findall(r"task\.dev_share [a-z ]*([\d.e-]+)", str(caught.value))[-1])
     assert len(load_task(TaskConfig(name="t", source=str(path), dev_share=share))["dev"]) >= 1
     same = rows_from_lists(["one", "one"], ["a", "b"])
-    with pytest.raises(UserError, match="give a dev file"):
+    with pytest.raises(UserError, match="dev split"):
         divide(TaskConfig(name="t"), same, "rows")
 
 

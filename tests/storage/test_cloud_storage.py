@@ -395,6 +395,16 @@ def test_prepared_tfds_dataset_is_read_from_a_bucket(tmp_path: Path, capsys: pyt
         load_split(TaskConfig(name="t", source="tfds:gs://bucket/data"), "train")
 
 
+def test_folder_of_hugging_face_is_read_from_a_bucket(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    folder = upload(tmp_path / "saved", "gs://bucket/saved")
+    shutil.rmtree(tmp_path / "saved")
+    found = load_split(TaskConfig(name="t", source=str(folder), dev_share=0), "train")
+    assert list(found.text_a) == [row["text"] for row in ROWS]
+
+
 # Bad input
 
 

@@ -32,7 +32,7 @@ def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def parquet_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of an open Parquet file; see :func:`read_parquet`."""
-    with _explain_errors(name, "Parquet"):
+    with explain_errors(name, "Parquet"):
         yield from _rows(_open_parquet(file, name).iter_batches(BATCH_SIZE), name)
 
 
@@ -44,19 +44,19 @@ def read_arrow(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of an open Arrow file; see :func:`read_arrow`."""
-    with _explain_errors(name, "Arrow"):
+    with explain_errors(name, "Arrow"):
         yield from _rows(_arrow_batches(_open_arrow(file, name)), name)
 
 
 def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
     """The label names that a Parquet file defines for a column; see :func:`stored_label_names`."""
-    with open_data_file(path) as file, _explain_errors(str(path), "Parquet"):
+    with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
         return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
 
 
 def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
     """The label names that an Arrow file defines for a column; see :func:`stored_label_names`."""
-    with open_data_file(path) as file, _explain_errors(str(path), "Arrow"):
+    with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
         return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
 
 
@@ -140,8 +140,8 @@ def _import(module: str, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _explain_errors(name: str, form: str) -> Iterator[None]:
-    """Converts pyarrow's errors to UserErrors."""
+def explain_errors(name: str, form: str) -> Iterator[None]:
+    """Converts errors of reading ``name`` as ``form``, such as Parquet, to UserErrors."""
     try:
         yield
     except UserError:
@@ -149,5 +149,5 @@ def _explain_errors(name: str, form: str) -> Iterator[None]:
     except Exception as error:  # A damaged file raises many kinds of errors.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{name} is not a valid {form} file, or is truncated ({reason}); write or fetch it again."
+            f"{name} cannot be read as {form} ({reason}); it may be damaged or truncated, so write or fetch it again."
         ) from error

@@ -2,20 +2,15 @@
 
 import dataclasses
 import os
-import re
 from itertools import chain
 from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.labels import name_classes, read_label_names
 from afjax.data.sources.formats import ENDINGS, file_format, file_stem, find_split_files, is_split_file, read_rows
-from afjax.data.sources.kind import SourceKind, Split, SplitSource
+from afjax.data.sources.kind import SourceKind, Split, SplitSource, looks_like_dev
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, last_part
-
-# The beginning of a file name that indicates a dev split. A folder with such a file does not get a dev split by hash,
-# even if the file is not named "dev", because the file would be ignored.
-_DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
@@ -116,7 +111,7 @@ def _similar_file(folder: Path, split: Split) -> str:
 
 def _dev_files(folder: Path) -> list[str]:
     """The data files of a folder whose names indicate a dev split."""
-    return [name for name in _data_files(folder) if _DEV_WORD.match(name)]
+    return [name for name in _data_files(folder) if looks_like_dev(name)]
 
 
 def _has_split_files(folder: Path) -> bool:

@@ -1,5 +1,6 @@
 """The interface of a kind of source."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,15 @@ SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {
     "dev": ("dev", "validation", "valid"),
     "test": ("test",),
 }
+
+# The beginning of a name that indicates a dev split. If there is one, no dev split is made by hash, even if the name is
+# not among ``SPLIT_NAMES``, because the existing dev split would be ignored.
+_DEV_WORD = re.compile(r"(dev|devel|development|val|valid|validation)([^a-z]|$)", re.IGNORECASE)
+
+
+def looks_like_dev(name: str) -> bool:
+    """Whether the name of a file or split indicates a dev split, such as ``validation_matched``."""
+    return _DEV_WORD.match(name) is not None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.sources import builtin, folder, official, tfds
+from afjax.data.sources import builtin, folder, hugging_face, official, tfds
 from afjax.data.sources.kind import SourceKind, Split, SplitSource
 from afjax.storage.paths import fetched
 
 SOURCE_KINDS: Mapping[str, SourceKind] = {
-    kind.scheme: kind for kind in (folder.KIND, official.KIND, builtin.KIND, tfds.KIND)
+    kind.scheme: kind for kind in (folder.KIND, official.KIND, builtin.KIND, tfds.KIND, hugging_face.KIND)
 }
 
 
