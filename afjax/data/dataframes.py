@@ -15,12 +15,12 @@ from afjax.data.sources.files import shorten
 from afjax.errors import UserError
 
 # The types of table that error messages suggest.
-TABLES = "a DataFrame or a dictionary of columns"
+TABLES = "a DataFrame, a Dataset or a dictionary of columns"
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a table: a dictionary of columns, or an object with named columns, such as a DataFrame."""
-    if isinstance(value, Mapping):
+    """Whether a value is a table: a dictionary of columns, a Dataset, or an object with named columns (a DataFrame)."""
+    if isinstance(value, Mapping) or is_dataset(value):
         return True
     named = hasattr(value, "column_names") or hasattr(value, "columns")
     return named and hasattr(value, "__getitem__") and hasattr(value, "__len__")
@@ -30,9 +30,14 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``("NAME:ROW", {column: value})`` for every row of a table, with rows counted from 0 by position.
 
     Raises:
-      UserError: The table has no columns or no rows, two columns have the same name or different lengths, or a column
-        cannot be read.
+      UserError: The table has no columns or no rows, two columns have the same name or different lengths, a column
+        cannot be read, or the value is a dictionary of tables.
     """
+    if is_dataset(table):
+        yield from dataset_rows(table, name)
+        return
+    if isinstance(table, Mapping) and table and all(map(is_table, table.values())):
+        raise UserError(f"{name} has several tables ({', '.join(map(str, table))}); give one of them.")
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
     repeated = [str(column) for column in names if names.count(column) > 1]
     if repeated:
@@ -46,6 +51,11 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise UserError(f"{name} has no rows (its columns are {', '.join(columns) or 'none'}); give at least one.")
     for row, values in enumerate(zip(*columns.values(), strict=True)):
         yield f"{name}:{row}", dict(zip(columns, values, strict=True))
+
+
+def is_dataset(value: Any) -> bool:
+    """Whether a value is a ``Dataset`` or an ``IterableDataset`` of Hugging Face's datasets."""
+    return all(callable(getattr(value, method, None)) for method in ("with_format", "iter"))
 
 
 def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,5 +117,7 @@ def as_list(values: Any, what: str) -> list[Any]:
 def _plain(value: Any) -> Any:
     """Converts NumPy values to Python's types. Columns of Parquet files can contain NumPy arrays."""
     if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
+        return _plain(value.tolist()) if value.dtype == object else value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

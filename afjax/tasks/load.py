@@ -6,11 +6,11 @@ from typing import Any
 
 from afjax.config.from_dict import check_value
 from afjax.config.tasks import TaskConfig, TaskKind
-from afjax.data.dataframes import TABLES, as_list, is_table, table_rows
+from afjax.data.dataframes import TABLES, as_list, dataset_label_names, is_table, table_rows
 from afjax.data.dev_split import divide, split_part
-from afjax.data.labels import check_label_names
+from afjax.data.labels import check_label_names, name_classes
 from afjax.data.sources.files import shorten
-from afjax.data.sources.kind import Split, SplitSource
+from afjax.data.sources.kind import SPLIT_NAMES, Split, SplitSource
 from afjax.data.sources.kinds import has_split, makes_dev, open_source
 from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
 from afjax.errors import UserError
@@ -154,10 +154,12 @@ def rows_from_table(
     labelled: bool | None = True,
     name: str = "table",
 ) -> AnyRows:
-    """Makes a split from a DataFrame or a dictionary of columns.
+    """Makes a split from a DataFrame, a Dataset or a dictionary of columns.
 
     Args:
-      table: A pandas or Polars DataFrame, another object with named columns, or ``{column: values}``.
+      table: A pandas or Polars DataFrame, another object with named columns, ``{column: values}``, or a ``Dataset`` or
+        ``IterableDataset`` of Hugging Face's datasets. Of a dataset, the names of its ``ClassLabel`` column are the
+        label names.
       task: The task, with its kind and label names. ``text_a``, ``text_b``, ``label`` and ``choices`` name the columns;
         the defaults are ``text``, or ``text_a`` and ``text_b``; and ``label``.
       label_names, listed, labelled: See :func:`load_split`.
@@ -177,7 +179,8 @@ def rows_from_table(
     """
     if not is_table(table):
         raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
-    source = SplitSource(name, table_rows(table, name))
+    names = dataset_label_names(table, task.label or "label")
+    source = SplitSource(name, name_classes(task, table_rows(table, name), names), names)
     return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labelled))
 
 
@@ -188,7 +191,8 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
 
     Args:
       task: The task.
-      data: ``{"train": rows, "dev": rows, "test": rows}``. Only train is required. Test may be unlabelled.
+      data: ``{"train": rows, "dev": rows, "test": rows}``, or a ``DatasetDict``. Only train is required. Test may be
+        unlabelled. The dev split can also be named ``validation`` or ``valid``.
 
     Raises:
       UserError: There is no train split, a split's name or type is invalid, or :func:`rows_from_table` fails.
@@ -197,28 +201,28 @@ def rows_by_split(task: TaskConfig, data: Any) -> dict[str, AnyRows]:
     if not isinstance(data, Mapping):
         raise UserError(f'{name} is {shorten(data)}, of the type {type(data).__name__}; give {{"train": rows, ...}}.')
     given = ", ".join(map(str, data)) or "nothing"
-    other_splits = [str(split) for split in data if split not in ("train", "dev", "test")]
-    if "train" not in data or ("dev" not in data and (other_splits or not task.dev_share)):
+    names = {split: next((name for name in SPLIT_NAMES[split] if name in data), "") for split in SPLIT_NAMES}
+    other_splits = [str(split) for split in data if split not in names.values()]
+    if not names["train"] or (not names["dev"] and (other_splits or not task.dev_share)):
         raise UserError(
             f'{name} has {given}; give rows for "train" and "dev". Without any other split, dev rows are taken from '
             "train if the task's dev_share is above 0."
         )
     splits: dict[str, AnyRows] = {}
-    for split in ("train", "dev", "test"):
-        if split not in data:
+    for split, split_name in names.items():
+        if not split_name:
             continue
-        rows, rows_name = data[split], f'data["{split}"]'
+        rows, rows_name = data[split_name], f'data["{split_name}"]'
         if not isinstance(rows, AnyRows) and not is_table(rows):
             raise UserError(
                 f"The {split} rows of the task {task.name} are {shorten(rows)}, of the type {type(rows).__name__}; "
                 f"give rows_from_lists(...), {TABLES}."
             )
         if not isinstance(rows, AnyRows):
-            names = splits["train"].label_names if splits else ()
             rows = rows_from_table(
                 rows,
                 task,
-                label_names=names,
+                label_names=splits["train"].label_names if splits else (),
                 listed=bool(task.labels),
                 labelled=None if split == "test" else True,
                 name=rows_name,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from afjax.config.tasks import TaskConfig
+from afjax.data.dataframes import as_list
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
 from afjax.errors import UserError
 from afjax.tasks.load import rows_by_split, rows_from_lists, rows_from_table
@@ -122,6 +123,9 @@ def test_tables_for_the_other_task_kinds() -> None:
     rows = rows_from_table(table, TaskConfig(name="t", kind="multiple_choice"))
     assert isinstance(rows, ChoiceRows)
     assert rows.choices == [("a", "b"), ("c", "d")]
+    nested = np.empty(1, object)
+    nested[0] = [np.array(["a", "b"], object), np.array(["c"])]
+    assert as_list(nested, "values") == [[["a", "b"], ["c"]]]
     answers = [{"text": np.array(["two"]), "answer_start": np.array([4])}]
     table = {"question": ["how many"], "context": ["the two"], "answers": answers}
     spans = rows_from_table(table, TaskConfig(name="t", kind="span"))
@@ -195,7 +199,7 @@ def test_dev_rows_are_split_from_train_if_missing(capsys: pytest.CaptureFixture[
         (Frame(text=TEXTS), ("Frame", '"train"')),
         ({"text": TEXTS, "label": LABELS}, ("text, label", '"train"')),
         ({"dev": {"text": TEXTS, "label": LABELS}}, ("has dev", '"train"')),
-        ({"train": {"text": TEXTS, "label": LABELS}, "validation": {}}, ("train, validation", '"dev"')),
+        ({"train": {"text": TEXTS, "label": LABELS}, "held_out": {}}, ("train, held_out", '"dev"')),
         ({"train": [("fine", "good")]}, ("train rows", "list", "DataFrame")),
         ({"train": 7}, ("train rows", "int")),
         (None, ("NoneType",)),

@@ -92,6 +92,34 @@ def test_tables_can_be_evaluated_and_predicted(
         from_tables.evaluate({"sentence": ["all"], "amuont": ["few"]})
 
 
+def test_datasets_of_hugging_face_give_the_same_model(
+    from_tables: TaskModel,
+    tiny_trunk: Trunk,
+    rows: Mapping[str, Rows],
+    tables: dict[str, Any],
+    settings: TrainConfig,
+    tmp_path: Path,
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["many", "few"])
+    splits = {}
+    for split, name in (("train", "train"), ("dev", "validation")):
+        dataset = datasets.Dataset.from_dict(tables[split])
+        splits[name] = dataset.cast_column("amount", names)
+    model = train_single(
+        tiny_trunk,
+        COLUMNS,
+        datasets.DatasetDict(splits),
+        workdir=tmp_path / "run",
+        config=settings,
+        method=Method(adapter=ADAPTER),
+    )
+    assert tree_digest(model.params) == tree_digest(from_tables.params)
+    assert model.evaluate(splits["validation"]) == model.evaluate(rows["dev"])
+    stream = splits["validation"].to_iterable_dataset()
+    assert model.predict(stream).labels == model.predict(rows["dev"].text_a).labels
+
+
 def test_the_other_recipes_take_tables(
     from_tables: TaskModel, tiny_trunk: Trunk, tables: dict[str, Any], settings: TrainConfig, tmp_path: Path
 ) -> None:
