@@ -231,8 +231,8 @@ def number_labels(columns: Columns) -> np.ndarray:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is a placeholder for a missing one: null, an empty string or -1."""
-    return label is None or (isinstance(label, (str, int)) and label in ("", "-1", -1))
+    """Whether a label is a placeholder for a missing one: null, an empty string, -1, or -1.0 (STS-B's test rows)."""
+    return label is None or (isinstance(label, (str, int, float)) and label in ("", "-1", -1))
 
 
 def is_visible(text: str) -> bool:

@@ -65,6 +65,15 @@ def test_dataset_dict_is_the_data_of_a_task() -> None:
     assert has_facts(refused(rows_from_table, datasets.DatasetDict(train=train), task), "table", "train")
 
 
+def test_numbers_of_unlabelled_rows_are_not_labels() -> None:
+    task = TaskConfig(name="t", kind="regression")
+    unlabelled = {"text": ["one", "two"], "label": [-1.0, -1.0]}
+    assert rows_from_table(datasets.Dataset.from_dict(unlabelled), task, labelled=None).labels is None
+    negative = rows_from_table({"text": ["one", "two"], "label": [-1.0, 0.5]}, task, labelled=None)
+    assert negative.labels is not None
+    assert list(negative.labels) == [-1.0, 0.5]
+
+
 def test_column_of_a_dataset() -> None:
     dataset = labelled(0, 1, 1)
     rows = rows_from_lists(dataset["text_a"], dataset["label"], label_names=dataset.features["label"].names)

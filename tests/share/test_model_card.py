@@ -153,6 +153,7 @@ def test_shared_trunk_names_do_not_contain_private_folders(
         ("", ""),
         ("builtin:entail", "builtin:entail"),
         ("tfds:glue/rte", "tfds:glue/rte"),
+        ("hf:nyu-mll/glue/rte", "hf:nyu-mll/glue/rte"),
         ("tfds:/home/alice/tfds/rte/1.0.0", "tfds:./1.0.0"),
         ("tfds:gs://bucket/rte/1.0.0", "tfds:./1.0.0"),
         ("official:rte:/home/alice/DATA", "official:rte:./DATA"),
