@@ -241,6 +241,8 @@ SOURCES = {
     "tfds-without-a-name": "tfds:",
     "tfds-unknown": "tfds:no_such_dataset",
     "tfds-with-slashes": "tfds:../../x/y/z",
+    "hf-without-a-name": "hf:",
+    "hf-with-slashes": "hf:../../x/y/z",
     "http": "http://x/y",
     "https": "https://example.invalid/data.jsonl",
     "s3": "s3://bucket/key",
