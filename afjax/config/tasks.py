@@ -220,5 +220,10 @@ class TaskConfig:
             )
 
     @property
+    def label_column(self) -> str:
+        """The name of the column with the labels."""
+        return self.label or {"span": "answers", "tagging": "tags"}.get(self.kind, "label")
+
+    @property
     def main_metric(self) -> str:
         return self.metric or MAIN_METRICS[self.kind]

@@ -107,7 +107,7 @@ def name_classes(
     """
     renames = len(task.labels) == len(names) and not set(task.labels) & set(names)
     chosen = task.labels if renames else names
-    column = task.label or "label"
+    column = task.label_column
     for place, row in rows:
         if chosen and column in row:
             row = {**row, column: _class_name(place, row[column], chosen, as_number=task.kind == "regression")}

@@ -179,7 +179,7 @@ def rows_from_table(
     """
     if not is_table(table):
         raise UserError(f"{name} is {shorten(table)}, of the type {type(table).__name__}; give {TABLES}.")
-    names = dataset_label_names(table, task.label or "label")
+    names = dataset_label_names(table, task.label_column)
     source = SplitSource(name, name_classes(task, table_rows(table, name), names), names)
     return read_source(task, source, LabelReading(names=tuple(label_names), listed=listed, required=labelled))
 

@@ -74,7 +74,7 @@ def _columns(
 ) -> tuple[list[Sentence], list[tuple[str, ...]] | None, list[str], list[str] | None]:
     """Reads sentences, tags (None if the split has none), the rows' names in error messages, and ids."""
     place, first, rows = first_row(source.name, source.rows)
-    label, words = task.label or "tags", task.text_a or ("words" if "words" in first else "text")
+    label, words = task.label_column, task.text_a or ("words" if "words" in first else "text")
     if words not in first:
         raise missing_column(place, task.text_a or "words", first, "text_a")
     if required and label not in first:

@@ -527,7 +527,7 @@ def test_rows_of_spreadsheets(tmp_path: Path, name: str) -> None:
 
 
 def test_every_task_is_covered_by_these_tests() -> None:
-    others = {"newsgroups", "sms_spam", "news_aggregator", "goemotions"}
+    others = {"newsgroups", "sms_spam", "news_aggregator", "goemotions", "wnut17"}
     assert {*TASKS, *SPREADSHEETS, *others} == set(OFFICIAL)
 
 
@@ -539,11 +539,26 @@ def test_official_task_table_is_valid() -> None:
         assert task.kind in get_args(TaskKind)
         assert task.metric in ("", *get_args(Metric))
         assert len(set(task.labels)) == len(task.labels) != 1
-        assert not task.labels or task.kind in ("classification", "multiple_choice", "multi_label"), name
+        assert not task.labels or task.kind in ("classification", "multiple_choice", "multi_label", "tagging"), name
         assert task.no_answer == (name == "squad_v2")
 
 
 # Cases that the parametrised tests leave out.
+
+
+def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
+    lines = "Ada\tB-person\nwrote\tO\n\t\n\n-DOCSTART-\tO\n\nLondon\tB-location"
+    for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
+        write(tmp_path / "wnut17" / name, lines)
+    expected = [
+        {"words": ["Ada", "wrote"], "tags": ["B-person", "O"]},
+        {"words": ["London"], "tags": ["B-location"]},
+    ]
+    assert rows_of("wnut17", tmp_path) == dict.fromkeys(SPLITS, expected)
+    write(tmp_path / "wnut17/emerging.dev.conll", "Ada\tB-person\nwrote\n")
+    with pytest.raises(UserError) as error:
+        list(read_official("wnut17", tmp_path, "dev"))
+    assert has_facts(str(error.value), "emerging.dev.conll:2", "1 columns", "2")
 
 
 def test_goemotions_has_several_labels_per_row(tmp_path: Path) -> None:
@@ -812,6 +827,7 @@ COUNTS = {
     "winogrande_l": {"train": 10234, "dev": 1267},
     "squad": {"dev": 10570},
     "goemotions": {"train": 43410, "dev": 5426, "test": 5427},
+    "wnut17": {"train": 3394, "dev": 1009, "test": 1287},
 }
 
 

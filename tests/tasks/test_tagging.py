@@ -155,6 +155,27 @@ def test_splits_of_jsonl_files(tmp_path: Path) -> None:
     assert has_facts(str(error.value), "dev.jsonl:1", "B-loc", "B-per, O")
 
 
+def test_conll_files_are_a_task(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("Ada NNP B-per\nwrote VBD O\n\n\nin\tIN\tO\r\nNew York\tNNP\tB-loc\n")
+    (tmp_path / "dev.conll").write_text("London NNP B-loc\n")
+    (tmp_path / "test.conll").write_text("Ada\n\nLondon\n")
+    splits = load_task(dataclasses.replace(TASK, source=str(tmp_path)))
+    train, test = splits["train"], splits["test"]
+    assert isinstance(train, TagRows)
+    assert isinstance(test, TagRows)
+    assert [train.words_of(row) for row in range(2)] == [["Ada", "wrote"], ["in", "New York"]]
+    assert train.labels == [("B-per", "O"), ("O", "B-loc")]
+    assert (test.labels, test.texts) == (None, ["Ada", "London"])
+    (tmp_path / "dev.conll").write_text("x NNP O\n\nLondon NNP B-loc\nis B\n")
+    with pytest.raises(UserError) as error:
+        load_task(dataclasses.replace(TASK, source=str(tmp_path)))
+    assert has_facts(str(error.value), "dev.conll:4", "2 columns", "3")
+    (tmp_path / "dev.conll").write_text("x NNP O\n\nLondon NNP B-loc\nis VB B-lok\n")
+    with pytest.raises(UserError) as error:
+        load_task(dataclasses.replace(TASK, source=str(tmp_path)))
+    assert has_facts(str(error.value), "dev.conll:3", "B-lok", "number 2", '"B-loc"')
+
+
 def test_entities_that_begin_with_i_are_reported() -> None:
     rows = table(["a b c", "d"], ["I-per I-per B-per", "O"])
     notices = data_notices(TASK, {"train": rows, "dev": table(["x"], ["O"])})

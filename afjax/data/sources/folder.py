@@ -22,7 +22,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     # A broken link counts as a file, so that label names are not guessed in its place.
     listed_names = read_label_names(names_path) if names_path and os.path.lexists(names_path) else ()
     named_task = task if task.labels else dataclasses.replace(task, labels=listed_names)
-    stored_names = [file_format(str(path)).label_names(path, task.label or "label") for path in paths]
+    stored_names = [file_format(str(path)).label_names(path, task.label_column) for path in paths]
     rows = (name_classes(named_task, read_rows(path), names) for path, names in zip(paths, stored_names, strict=True))
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     return SplitSource(name, chain.from_iterable(rows), listed_names or stored_names[0])

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from afjax.config.tasks import NAMED_SOURCES
 from afjax.data.sources import arrow
+from afjax.data.sources.conll import conll_rows
 from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
 from afjax.data.sources.kind import SPLIT_NAMES, Split
 from afjax.errors import UserError
@@ -63,6 +64,7 @@ FORMATS: Mapping[str, FileFormat] = {
         _text_format(".jsonl", json_rows),
         _text_format(".tsv", partial(table_rows, tabs=True)),
         _text_format(".csv", partial(table_rows, tabs=False)),
+        _text_format(".conll", conll_rows),
         FileFormat(
             ending=".parquet",
             read_file=arrow.read_parquet,

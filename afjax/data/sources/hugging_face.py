@@ -210,7 +210,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
             f'one in the task\'s "{split}" setting{share}.{suggestion}'
         )
     dataset = _select(task.source, splits, name, setting)
-    label_names = dataset_label_names(dataset, task.label or "label")
+    label_names = dataset_label_names(dataset, task.label_column)
     rows_name = f"{task.source} {name}"
     rows = name_classes(task, dataset_rows(dataset, rows_name, first=1), label_names)
     # A folder has the same default columns as a folder of files.

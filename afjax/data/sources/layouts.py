@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.data.sources.archives import ARCHIVE_ENDINGS, read_archive
+from afjax.data.sources.conll import conll_rows
 from afjax.data.sources.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
 from afjax.data.sources.kind import Split
 from afjax.errors import UserError
@@ -172,6 +173,15 @@ def add_labels(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Conll(Files):
+    """CoNLL files: one word per line with its tag, and a blank line after each sentence."""
+
+    def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        for path in files:
+            yield from conll_rows(path, read_lines(path))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Folders:
     """One file per text in one folder per class, either unpacked or in an archive (.tar.gz, .tgz, .zip).
 
@@ -292,4 +302,4 @@ def member(place: str, value: Any, name: str, kind: type) -> Any:
     return content
 
 
-Layout = Table | JsonLines | Folders | Squad
+Layout = Table | JsonLines | Conll | Folders | Squad

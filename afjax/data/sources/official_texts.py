@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
-from afjax.data.sources.layouts import Folders, JsonLines, Split, Squad, Table
+from afjax.data.sources.layouts import Conll, Folders, JsonLines, Split, Squad, Table
 from afjax.data.sources.official_rows import (
     argument_row,
     by_column,
@@ -23,6 +23,8 @@ EMOTIONS = tuple(
     "disgust embarrassment excitement fear gratitude grief joy love nervousness optimism pride realization relief "
     "remorse sadness surprise neutral".split()
 )
+
+ENTITIES = ("corporation", "creative-work", "group", "location", "person", "product")
 
 
 def sick(about: str, kind: TaskKind, label: tuple[str, ...], labels: tuple[str, ...]) -> OfficialTask:
@@ -124,6 +126,22 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         ),
         kind="multi_label",
         labels=EMOTIONS,
+    ),
+    "wnut17": OfficialTask(
+        about="Rare and new named entities in social media (Derczynski 2017).",
+        folders=("ner/wnut17", "wnut17", "WNUT17", "wnut_17"),
+        layouts=(
+            Conll(
+                train=("wnut17train.conll",),
+                dev=("emerging.dev.conll",),
+                test=("emerging.test.annotated", "emerging.test.conll"),
+            ),
+        ),
+        kind="tagging",
+        labels=(
+            *(f"{prefix}-{entity}" for prefix in "BI" for entity in ENTITIES),
+            "O",
+        ),
     ),
     "squad": squad(
         "SQuAD v1.1: answers are spans of paragraphs (Rajpurkar 2016).",

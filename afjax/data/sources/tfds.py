@@ -33,7 +33,7 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
             f"{task.source} has no {split} split, but {', '.join(builder.info.splits) or 'none at all'}; name one in "
             f'the task\'s "{split}" setting.'
         )
-    label = task.label or "label"
+    label = task.label_column
     names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
     source = f"{task.source} {name}"
     rows = decode(open_split(builder, task.source, name), source)

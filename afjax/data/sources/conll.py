@@ -1,0 +1,54 @@
+"""Reads CoNLL files: one word per line with its tag, and a blank line after each sentence."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from afjax.errors import UserError
+
+# A line with this word separates documents in some files.
+DOCUMENT = "-DOCSTART-"
+
+
+def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence, with the line of its first word.
+
+    Columns are separated by tabs or, in lines without a tab, by spaces. The word is in the first column and the tag in
+    the last one. If all lines have a single column, the rows have no tags.
+
+    Args:
+      path: The file's name in error messages.
+      lines: Numbered lines, as from :func:`afjax.data.sources.files.read_lines`.
+
+    Raises:
+      UserError: A line has another number of columns than the first line of the file.
+    """
+    num_columns = 0
+    first_line = 0
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in lines:
+        stripped = line.rstrip("\r\n")
+        columns = stripped.split("\t") if "\t" in stripped else stripped.split()
+        if not stripped.strip() or columns[0] == DOCUMENT:
+            if words:
+                yield _row(path, first_line, words, tags)
+                words, tags = [], []
+            continue
+        num_columns = num_columns or len(columns)
+        if len(columns) != num_columns:
+            raise UserError(
+                f"{path}:{number} has {len(columns)} columns, but the first line has {num_columns}; every line needs a "
+                "word and a tag, and sentences are separated by blank lines."
+            )
+        if not words:
+            first_line = number
+        words.append(columns[0])
+        if num_columns > 1:
+            tags.append(columns[-1])
+    if words:
+        yield _row(path, first_line, words, tags)
+
+
+def _row(path: Path | str, line: int, words: list[str], tags: list[str]) -> tuple[str, dict[str, Any]]:
+    return f"{path}:{line}", {"words": words, "tags": tags} if tags else {"words": words}
