@@ -555,6 +555,10 @@ def test_wnut17_has_words_and_tags(tmp_path: Path) -> None:
         {"words": ["London"], "tags": ["B-location"]},
     ]
     assert rows_of("wnut17", tmp_path) == dict.fromkeys(SPLITS, expected)
+    write(tmp_path / "wnut17/emerging.dev.conll", "Ada\tB-person\n\ufe0f\tO\nwrote\tO\n")
+    with pytest.warns(UserWarning, match=r"1 words .*emerging.dev.conll:1"):
+        (dev,) = read_official("wnut17", tmp_path, "dev")
+    assert dev[1] == {"words": ["Ada", "wrote"], "tags": ["B-person", "O"]}
     write(tmp_path / "wnut17/emerging.dev.conll", "Ada\tB-person\nwrote\n")
     with pytest.raises(UserError) as error:
         list(read_official("wnut17", tmp_path, "dev"))

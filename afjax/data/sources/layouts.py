@@ -4,6 +4,7 @@ A layout finds the files of each split in a task's folder (``find``), and reads 
 common to all tasks (``read``). ``afjax.data.sources.official_tasks`` lists the tasks with their layouts.
 """
 
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from afjax.data.columns import is_visible
 from afjax.data.sources.archives import ARCHIVE_ENDINGS, read_archive
 from afjax.data.sources.conll import conll_rows
 from afjax.data.sources.files import decode, json_rows, read_lines, read_raw_lines, read_text, shorten, table_rows
@@ -174,11 +176,26 @@ def add_labels(
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(Files):
-    """CoNLL files: one word per line with its tag, and a blank line after each sentence."""
+    """CoNLL files: one word per line with its tag, and a blank line after each sentence.
+
+    Words without a visible character, such as the variation selectors after emojis in WNUT-17, are left out with a
+    warning, because tokenizers have no token for them.
+    """
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
+        invisible: list[str] = []
         for path in files:
-            yield from conll_rows(path, read_lines(path))
+            for place, row in conll_rows(path, read_lines(path)):
+                is_kept = [is_visible(word) for word in row["words"]]
+                invisible += [place] * is_kept.count(False)
+                if any(is_kept):
+                    yield place, {name: list(itertools.compress(values, is_kept)) for name, values in row.items()}
+        if invisible:
+            warnings.warn(
+                f"{len(invisible)} words without a visible character are left out, the first in the sentence at "
+                f"{invisible[0]}.",
+                stacklevel=2,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
