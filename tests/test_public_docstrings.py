@@ -26,10 +26,13 @@ FROM_PAPERS = {
     "afjax.AdapterConfig",
     "afjax.FusionConfig",
     "afjax.FusionMethod",
+    "afjax.Ia3Config",
+    "afjax.LoraConfig",
     "afjax.Method",
     "afjax.MultitaskMethod",
     "afjax.PalConfig",
     "afjax.SamplingConfig",
+    "afjax.TaskModel.merged",
     "afjax.Trunk.embed",
     "afjax.bottleneck",
     "afjax.fuse",
@@ -42,6 +45,7 @@ FROM_PAPERS = {
 }
 # Names whose example has lines that do not run in tests, because they need a pretrained trunk or the Hugging Face hub.
 SKIPPED = {
+    "afjax.TaskModel.merged",
     "afjax.Trunk.embed",
     "afjax.load_trunk",
     "afjax.share.pull",

@@ -454,7 +454,7 @@ class LoraConfig(_InDenseLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ia3Config(_InDenseLayers):
-    """(IA)³: trained factors of keys, values, and inner activations of the feed-forward network.
+    """(IA)³: trained factors of keys, values and feed-forward activations.
 
     The factors are initialized to one, so training begins with the pretrained encoder.
 

@@ -552,7 +552,7 @@ class TaskModel:
         return self._edited(editing.with_kept(self.model, kept), self.params)
 
     def merged(self) -> "TaskModel":
-        """Merges the adapter into the trunk's weights, if it is of the kind ``lora`` or ``ia3``.
+        """Merges an adapter of the kind ``lora`` or ``ia3`` into the trunk's weights.
 
         The merged model has the same outputs up to rounding, at the cost of the trunk without an adapter. A model with
         a float32 trunk predicts, evaluates and embeds with merged weights anyway. If the trunk is bfloat16, weights are

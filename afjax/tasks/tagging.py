@@ -280,7 +280,7 @@ KIND = KindSpec(
         pipeline_tag="token-classification",
         row='{"words": ["...", "..."]} or {"text": "..."}',
         texts='[["Ada", "Lovelace", "wrote", "it"]])  # or texts, whose words are separated by white space',
-        logits="of every token, one for each of the tags, in their order; a word's tag is that of its first token",
+        logits="of every token, one for each of the tags, in their order; a word has the tag of its first token",
         per_output=" (one per tag)",
         label="entities",
     ),
