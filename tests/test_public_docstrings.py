@@ -45,7 +45,6 @@ FROM_PAPERS = {
 }
 # Names whose example has lines that do not run in tests, because they need a pretrained trunk or the Hugging Face hub.
 SKIPPED = {
-    "afjax.TaskModel.merged",
     "afjax.Trunk.embed",
     "afjax.load_trunk",
     "afjax.share.pull",
