@@ -134,7 +134,8 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
         return [tag("div", image(picture_, alternative, "Predicted and true values"), class_="figures")]
     counts = evaluation.confusion
     if counts is None:
-        return [tag("p", f"The task {result.task} has no fixed set of labels, so it has no confusion matrix.")]
+        text = f"The task {result.task} does not have one label of a fixed set per row, so it has no confusion matrix."
+        return [tag("p", text)]
     if len(evaluation.labels) > _CLASSES:
         off = np.where(np.eye(len(counts), dtype=bool), 0, counts)
         worst = [divmod(int(place), len(counts)) for place in np.argsort(-off, axis=None, kind="stable")[:30]]
