@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from afjax.config import methods
-from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.adapters import ADAPTER_PRESETS, InDenseLayers
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import TrainConfig
-from afjax.config.values import TrunkDtype
+from afjax.config.values import Partition, TrunkDtype
 from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
-from afjax.errors import UserError
+from afjax.errors import UserError, did_you_mean
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.train.optimizer import make_optimizer
@@ -52,8 +52,8 @@ class Case:
 
     Attributes:
       trunk: Name of a size (``bert-base``), or a folder with a config.json.
-      method: ``adapter`` (one Pfeiffer adapter), ``fusion`` (of ``num_adapters`` Pfeiffer adapters), or ``full``
-        fine-tuning.
+      method: ``adapter`` (one adapter), ``fusion`` (of ``num_adapters`` adapters), or ``full`` fine-tuning.
+      preset: The adapters' preset, in ``ADAPTER_PRESETS``.
       mode: ``train`` (forward, backward, update, with dropout) or ``eval`` (forward, without dropout).
       num_adapters: Number of fused adapters.
       batch_size: Rows per step.
@@ -68,6 +68,7 @@ class Case:
     num_adapters: int
     batch_size: int
     max_length: int
+    preset: str = "pfeiffer"
     scan_layers: bool = False
     trunk_dtype: TrunkDtype = "float32"
 
@@ -84,7 +85,12 @@ def prepare(case: Case) -> Prepared:
             f"num_adapters={case.num_adapters}, batch_size={case.batch_size}, max_length={case.max_length}: take at "
             f"least 1 of each, and at most {config.max_length} tokens."
         )
-    setup = _setup(config, case.method, case.num_adapters)
+    if case.preset not in ADAPTER_PRESETS:
+        raise UserError(
+            f'There is no preset "{case.preset}"; give one of {", ".join(ADAPTER_PRESETS)}.'
+            f"{did_you_mean(case.preset, ADAPTER_PRESETS)}"
+        )
+    setup = _setup(config, case)
     setup = setup.computed(dtype=case.trunk_dtype, scan_layers=case.scan_layers)
     model, key = setup.model, jax.random.key(0)
     trunk_params = init_trunk(named_key(key, "trunk"), config, stacked=case.scan_layers)
@@ -96,12 +102,16 @@ def prepare(case: Case) -> Prepared:
     return _prepare_train(model, trained, model.with_bank(frozen) if case.method == "fusion" else frozen, batch)
 
 
-def _setup(trunk: TrunkConfig, method: Method, num_adapters: int) -> Setup:
+def _setup(trunk: TrunkConfig, case: Case) -> Setup:
+    adapter = ADAPTER_PRESETS[case.preset]
     head: dict[str, Any] = {"name": "head", "reads": "pooled", "num_outputs": 2}
-    if method == "fusion":
-        adapters = dict.fromkeys((f"adapter{number}" for number in range(num_adapters)), ADAPTER_PRESETS["pfeiffer"])
+    if case.method == "fusion":
+        adapters = dict.fromkeys((f"adapter{number}" for number in range(case.num_adapters)), adapter)
         return fusion_setup(adapters, FusionConfig(), HeadConfig(), trunk, **head)
-    return single_setup(methods.Method(partition=method), trunk, **head)
+    # An adapter in dense layers is merged for inference, so the step is the trunk's.
+    is_merged = case.mode == "eval" and isinstance(adapter, InDenseLayers)
+    partition: Partition = "head" if case.method == "adapter" and is_merged else case.method
+    return single_setup(methods.Method(partition=partition, adapter=adapter), trunk, **head)
 
 
 def _synthetic_batch(vocab_size: int, batch_size: int, length: int) -> dict[str, jax.Array]:

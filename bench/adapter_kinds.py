@@ -1,0 +1,164 @@
+"""Compares kinds of adapters on small data sets: dev scores, trained parameters, and the time of a training step.
+
+    python bench/adapter_kinds.py --data=DATA --results=bench/results/adapter_kinds.jsonl
+    python bench/adapter_kinds.py --results=bench/results/adapter_kinds.jsonl --table
+
+DATA is a folder with the folders mrpc, sick and cb, each with train and dev files. Each run trains one preset on one
+task and appends one line to the results file. The same command resumes: runs that are already in the file are skipped.
+There are two parts, in this order:
+
+1. ``rates``: each preset and task with three learning rates, seed 0.
+2. ``seeds``: each preset and task with seeds 1 and 2, at the preset's best rate of part 1.
+
+Heads pool the mean over tokens, as afjax does by default on minilm. Dev is evaluated only once, after the last step. On
+two cores, a run takes about a minute.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from afjax import load_task, load_trunk, train_single
+from afjax.config.adapters import ADAPTER_PRESETS
+from afjax.config.methods import Method
+from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
+from afjax.train.options import RunOptions
+from afjax.trees import count
+from afjax.trunk.pretrained import Trunk
+
+RATES = {
+    "pfeiffer": (3e-4, 1e-3, 3e-3),
+    "houlsby": (3e-4, 1e-3, 3e-3),
+    "lora": (1e-3, 3e-3, 1e-2),
+    "lora_all": (3e-4, 1e-3, 3e-3),
+    "ia3": (3e-3, 1e-2, 3e-2),
+}
+# For each task, the maximum number of tokens per row (few rows are longer), and the number of steps.
+TASKS = {"mrpc": (80, 300), "sick": (48, 300), "cb": (96, 160)}
+SEEDS = (0, 1, 2)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """One training run."""
+
+    task: str
+    preset: str
+    rate: float
+    seed: int
+
+
+def rate_runs() -> list[Run]:
+    return [Run(task, preset, rate, 0) for task in TASKS for preset, rates in RATES.items() for rate in rates]
+
+
+def seed_runs(scores: dict[Run, float]) -> list[Run]:
+    return [
+        Run(task, preset, best_rate(scores, preset), seed) for seed in SEEDS[1:] for task in TASKS for preset in RATES
+    ]
+
+
+def best_rate(scores: dict[Run, float], preset: str) -> float:
+    """Returns the learning rate with the best mean score over the tasks with seed 0."""
+    return max(RATES[preset], key=lambda rate: statistics.mean(scores[Run(task, preset, rate, 0)] for task in TASKS))
+
+
+def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
+    """Trains one run and returns its line of the results file."""
+    task = TaskConfig(name=run.task, source=f"{data}/{run.task}")
+    max_length, num_steps = TASKS[run.task]
+    config = TrainConfig(learning_rate=run.rate, max_length=max_length, max_steps=num_steps, eval_every=num_steps)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        model = train_single(
+            trunk,
+            task,
+            load_task(task),
+            workdir=folder,
+            config=config,
+            method=Method(adapter=ADAPTER_PRESETS[run.preset]),
+            options=RunOptions(seed=run.seed),
+        )
+    return {
+        **dataclasses.asdict(run),
+        "score": round(model.metrics[task.main_metric], 4),
+        "metric": task.main_metric,
+        "parameters": count(model.params["adapters"]),
+        "steps": num_steps,
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_scores(path: Path) -> dict[Run, float]:
+    fields = [field.name for field in dataclasses.fields(Run)]
+    return {Run(**{field: line[field] for field in fields}): line["score"] for line in read_lines(path)}
+
+
+def tables(path: Path) -> Iterator[str]:
+    """Yields Markdown tables. Rows with missing runs are left out."""
+    scores = read_scores(path)
+    parameters = {line["preset"]: line["parameters"] for line in read_lines(path)}
+    yield f"Learning rates, seed 0\n\n| preset | learning rate | {' | '.join(TASKS)} | mean |"
+    yield "|" + "---|" * (3 + len(TASKS))
+    for preset, rates in RATES.items():
+        for rate in rates:
+            cells = [scores.get(Run(task, preset, rate, 0)) for task in TASKS]
+            values = [cell for cell in cells if cell is not None]
+            if len(values) == len(cells):
+                texts = [preset, f"{rate:g}", *(f"{value:.3f}" for value in values), f"{statistics.mean(values):.3f}"]
+                yield f"| {' | '.join(texts)} |"
+    missing = [run for run in rate_runs() if run not in scores]
+    missing = missing or [run for run in seed_runs(scores) if run not in scores]
+    if missing:
+        yield f"\n{len(missing)} runs are missing."
+        return
+    yield "\nMean and standard deviation of seeds 0, 1 and 2\n"
+    yield f"| preset | parameters | learning rate | {' | '.join(TASKS)} | mean |"
+    yield "|" + "---|" * (4 + len(TASKS))
+    for preset in RATES:
+        rate, cells, means = best_rate(scores, preset), [], []
+        for task in TASKS:
+            values = [scores[Run(task, preset, rate, seed)] for seed in SEEDS]
+            means.append(statistics.mean(values))
+            cells.append(f"{means[-1]:.3f} ± {statistics.stdev(values):.3f}")
+        yield f"| {preset} | {parameters[preset]:,} | {rate:g} | {' | '.join(cells)} | {statistics.mean(means):.3f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="folder with one folder per task")
+    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
+    parser.add_argument("--trunk", default="minilm")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(tables(arguments.results)))
+        return
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
+    trunk = load_trunk(arguments.trunk)
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    for part in (lambda _: rate_runs(), seed_runs):
+        for run in part(read_scores(arguments.results)):
+            if run in read_scores(arguments.results):
+                continue
+            line = measure(run, trunk, arguments.data)
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
