@@ -26,6 +26,7 @@ setup(
         "huggingface_hub>=1.0",
         "importlib_resources>=6.4",
         "jax>=0.10",
+        "jaxtyping>=0.3",
         "matplotlib>=3.9",
         "ml_collections>=1.1",
         "numpy>=2.0",
@@ -50,6 +51,7 @@ setup(
         "gcs": ["gcsfs>=2024.6"],
         "datasets": ["datasets>=4.8", "pyarrow>=21.0"],  # datasets of Hugging Face, Parquet and Arrow files
         "dev": [
+            "beartype>=0.22",
             "datasets>=4.8",
             # One of the examples of docs/reuse.md.
             "equinox>=0.13",
@@ -63,6 +65,7 @@ setup(
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "ruff>=0.14",
+            "seqeval>=1.2",
             "types-tabulate",
             "types-tqdm",
         ],

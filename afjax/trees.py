@@ -12,8 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 Tree = dict[str, Any]
+# The arrays of callers: JAX arrays, traced or not, and NumPy arrays.
+AnyArray = jax.Array | np.ndarray
 
 
 class Node(Tree):
@@ -152,7 +155,7 @@ def tree_digest(tree: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def named_key(key: jax.Array, *names: str) -> jax.Array:
+def named_key(key: PRNGKeyArray, *names: str) -> PRNGKeyArray:
     """Derives a random key from ``key`` and the names only, whatever else draws from ``key``.
 
     Adding an adapter therefore never changes another adapter's initial values.

@@ -7,16 +7,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.nn.layers import dense, dropout_mask, saveable, wide_matmul
+from afjax.trees import AnyArray
 
 # attend(scores [batch, ..., length], values [batch, ..., length, size]) returns the result of weighted_sum.
 Attend = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def attend_to_tokens(
-    scores: Array, values: Array, *, mask: Array, head_size: int, dropout_rate: float, key: Array | None
-) -> tuple[Array, Array]:
+    scores: Float[Array, "batch num_heads queries length"],
+    values: Float[Array, "batch num_heads length size"],
+    *,
+    mask: Bool[AnyArray, "batch length"],
+    head_size: int,
+    dropout_rate: float,
+    key: PRNGKeyArray | None,
+) -> tuple[Float[Array, "batch num_heads queries size"], Float[Array, "batch num_heads queries"]]:
     """Scaled dot-product attention over all tokens except padding, with dropout.
 
     Args:
@@ -37,8 +45,13 @@ def attend_to_tokens(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def weighted_sum(
-    scores: Array, values: Array, mask: Array, kept: Array | None, scale: float, rate: float
-) -> tuple[Array, Array]:
+    scores: Float[Array, "*batch queries length"],
+    values: Float[Array, "*batch length size"],
+    mask: Bool[AnyArray, "..."],
+    kept: Bool[Array, "*batch queries length"] | None,
+    scale: float,
+    rate: float,
+) -> tuple[Float[Array, "*batch queries size"], Float[Array, "*batch queries"]]:
     """Computes ``dropout(softmax(scale * scores)) @ values`` and the weights' totals.
 
     The attention weights are the largest arrays for long rows. This function's own derivative rule stores them once
@@ -61,8 +74,8 @@ def weighted_sum(
 
 
 def _weighted_sum_forward(
-    scores: Array, values: Array, mask: Array, kept: Array | None, scale: float, rate: float
-) -> tuple[tuple[Array, Array], tuple[Array, Array, Array, Array]]:
+    scores: Array, values: Array, mask: AnyArray, kept: Array | None, scale: float, rate: float
+) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array]]:
     # With -inf in place of the finite minimum, fully masked queries would have NaN.
     weights = jax.nn.softmax(jnp.where(mask, scores * scale, jnp.finfo(scores.dtype).min)).astype(values.dtype)
     signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
@@ -74,7 +87,7 @@ def _weighted_sum_forward(
 
 
 def _weighted_sum_backward(
-    scale: float, rate: float, backward: tuple[Array, Array, Array, Array], cotangents: tuple[Array, Array]
+    scale: float, rate: float, backward: tuple[Array, Array, AnyArray, Array], cotangents: tuple[Array, Array]
 ) -> tuple[Array, Array, None, None]:
     signed, values, mask, empty = backward
     to_sums, to_totals = cotangents
@@ -90,7 +103,13 @@ def _weighted_sum_backward(
 weighted_sum.defvjp(_weighted_sum_forward, _weighted_sum_backward)
 
 
-def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, attend: Attend) -> Array:
+def attend_tokens(
+    query: Float[Array, "batch queries size"],
+    keys: Float[Array, "batch length size"],
+    values: Float[Array, "batch length size"],
+    num_heads: int,
+    attend: Attend,
+) -> Float[Array, "batch queries size"]:
     """Multi-head attention.
 
     Args:
@@ -114,7 +133,9 @@ def attend_tokens(query: Array, keys: Array, values: Array, num_heads: int, atte
     return jax.lax.optimization_barrier(context.transpose(0, 2, 1, 3).reshape(query.shape))
 
 
-def first_token_attention(params: Mapping[str, Any], x: Array, num_heads: int, attend: Attend) -> Array:
+def first_token_attention(
+    params: Mapping[str, Any], x: Float[Array, "batch length inputs"], num_heads: int, attend: Attend
+) -> Float[Array, "batch 1 size"]:
     """Self-attention for the first token only, without computing keys and values.
 
     With one query per row, ``q · (K x + b)`` equals ``(Kᵀ q) · x`` up to a constant that the softmax ignores, and

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jaxtyping import Float
 
 # run_layer(x, layer_params, shared_params) -> (output, others). The output has the shape and dtype of x. The others are
 # a tree of floats.
@@ -15,7 +16,9 @@ RunLayer = Callable[[Array, Any, Any], tuple[Array, Any]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def loop_over_layers(run_layer: RunLayer, x: Array, per_layer: Any, shared: Any) -> tuple[Array, Any]:
+def loop_over_layers(
+    run_layer: RunLayer, x: Float[Array, "*shape"], per_layer: Any, shared: Any
+) -> tuple[Float[Array, "*shape"], Any]:
     """Runs the layers one after another, as a scan with its own backward pass.
 
     JAX's backward pass of a scan computes the gradient with respect to every layer's input. If everything below the
@@ -31,8 +34,8 @@ def loop_over_layers(run_layer: RunLayer, x: Array, per_layer: Any, shared: Any)
     Args:
       run_layer: Runs one layer. It must not close over arrays.
       x: The bottom layer's input.
-      of_each: The parameters of each layer: a tree with leaves ``[depth, ...]``.
-      of_all: A tree that all layers share.
+      per_layer: The parameters of each layer: a tree with leaves ``[depth, ...]``.
+      shared: A tree that all layers share.
 
     Returns:
       The top layer's output, and the stacked other results of the layers.
@@ -53,7 +56,7 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: An
         (x, others), backward = jax.vjp(run, x, trained_layer, trained_shared)
         return x, (others, backward)
 
-    # Residuals that are leaves of of_each are returned by the scan without a copy.
+    # Residuals that are leaves of per_layer are returned by the scan without a copy.
     x_out, (others, backwards) = jax.lax.scan(step, x.value, (trained_per_layer, frozen_per_layer))
     depth = jax.tree.leaves((trained_per_layer, frozen_per_layer))[0].shape[0]
     # The number of layers, and the number of layers whose input gradient is needed. They are stored as the shape of an

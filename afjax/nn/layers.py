@@ -10,27 +10,29 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Bool, Float, PRNGKeyArray, Shaped
 
 from afjax.errors import UserError
 from afjax.nn.random_bits import random_bits
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 
 # The checkpoint name of arrays marked by :func:`saveable`.
 SAVEABLE = "kept"
 
 
-def saveable(x: Array) -> Array:
+def saveable(x: Shaped[AnyArray, "*shape"]) -> Shaped[Array, "*shape"]:
     """Marks an array to be stored for the backward pass, not rematerialized.
 
     This only matters if other activations are rematerialized (``remat`` of :mod:`afjax.trunk.encoder`). Results of
     matrix products and dropout masks are marked, because they are small and expensive to recompute.
     """
-    marked: Array = checkpoint_name(x, SAVEABLE)
+    # Outside of jit, checkpoint_name would return a NumPy array unchanged.
+    marked: Array = checkpoint_name(jnp.asarray(x), SAVEABLE)
     return marked
 
 
 @jax.custom_jvp
-def gelu(x: Array) -> Array:
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The exact GELU, with its own derivative rule that stores only ``x``.
 
     It is computed with ``erf``, which is much faster on CPU than the ``erfc`` of ``jax.nn.gelu``.
@@ -50,7 +52,7 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 @jax.custom_vjp
-def relu(x: Array) -> Array:
+def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``max(x, 0)``, with its own derivative rule that stores only the mask ``x > 0``.
 
     JAX's rule would also store an array of zeros.
@@ -71,7 +73,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def dense(params: Tree, x: Array) -> Array:
+def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
     """Applies a dense layer, ``x @ kernel + bias``, to the last axis.
 
     The leading axes are flattened to rows, because XLA's CPU backward pass is twice as slow if the kernel's gradient
@@ -118,7 +120,9 @@ def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None
         )
 
 
-def matmul(rows: Array, kernel: Array) -> Array:
+def matmul(
+    rows: Float[AnyArray, "rows inputs"], kernel: Float[AnyArray, "inputs outputs"]
+) -> Float[Array, "rows outputs"]:
     """``rows @ kernel`` in the rows' dtype, accumulated in float32 or wider.
 
     The gradient of the kernel has the kernel's dtype, even if the rows are bfloat16.
@@ -126,7 +130,9 @@ def matmul(rows: Array, kernel: Array) -> Array:
     return saveable(_narrow_matmul(rows, kernel) if rows.dtype == jnp.bfloat16 else rows @ kernel)
 
 
-def wide_matmul(left: Array, right: Array) -> Array:
+def wide_matmul(
+    left: Float[AnyArray, "... inputs"], right: Float[AnyArray, "... inputs outputs"]
+) -> Float[Array, "... outputs"]:
     """``left @ right``, accumulated and returned in float32 or wider."""
     return jnp.matmul(left, right, preferred_element_type=jnp.promote_types(left.dtype, jnp.float32))
 
@@ -157,7 +163,7 @@ _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def softmax(x: Array, dtype: Any) -> Array:
+def softmax(x: Float[Array, "*shape"], dtype: Any) -> Float[Array, "*shape"]:
     """Softmax over the last axis, computed in the dtype of x, returned as ``dtype``.
 
     Its own derivative rule stores only the returned array for the backward pass. JAX's rule would also store the result
@@ -181,7 +187,7 @@ def _softmax_backward(dtype: Any, kept: tuple[Array, Array], cotangent: Array) -
 softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
-def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
+def layer_norm(params: Tree, x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Array, "*batch hidden"]:
     """Applies LayerNorm to the last axis.
 
     Args:
@@ -195,7 +201,7 @@ def layer_norm(params: Tree, x: Array, epsilon: float) -> Array:
     return _layer_norm(x, params["scale"], params["bias"], epsilon)
 
 
-def normalise(x: Array, epsilon: float) -> Array:
+def normalise(x: Float[AnyArray, "*batch hidden"], epsilon: float) -> Float[Array, "*batch hidden"]:
     """Normalizes the last axis to zero mean and unit variance.
 
     The computation is in float32 or wider. The result has the dtype of ``x``.
@@ -243,7 +249,7 @@ def _layer_norm_backward(
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
-def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array | None:
+def dropout_mask(key: PRNGKeyArray | None, shape: Sequence[int], rate: float) -> Bool[Array, "..."] | None:
     """Draws a mask that is True with probability ``1 - rate``.
 
     Returns None (no dropout) if the key is None or the rate is 0.
@@ -257,7 +263,7 @@ def dropout_mask(key: Array | None, shape: Sequence[int], rate: float) -> Array 
     )
 
 
-def dropout(key: Array | None, x: Array, rate: float) -> Array:
+def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
     """Zeroes entries with probability ``rate`` and multiplies the rest by ``1 / (1 - rate)``.
 
     Returns ``x`` if the key is None.
@@ -283,7 +289,7 @@ _keep_some.defvjp(
 )
 
 
-def split_key(key: Array | None, num: int) -> list[Array] | list[None]:
+def split_key(key: PRNGKeyArray | None, num: int) -> list[PRNGKeyArray] | list[None]:
     """Splits a PRNG key into ``num`` keys, or returns ``num`` Nones if the key is None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
@@ -300,7 +306,9 @@ class Dense(nn.Module):
     init_scale: float = 0.02
 
     @nn.compact
-    def __call__(self, x: Array, apply: Callable[[Tree, Array], Array] = dense) -> Array:
+    def __call__(
+        self, x: Float[Array, "*batch inputs"], apply: Callable[[Tree, Array], Array] = dense
+    ) -> Float[Array, "*batch outputs"]:
         kernel = self.param("kernel", nn.initializers.normal(self.init_scale), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         return apply({"kernel": kernel, "bias": bias}, x)
@@ -312,7 +320,7 @@ class LayerNorm(nn.Module):
     epsilon: float
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
         return layer_norm({"scale": scale, "bias": bias}, x, self.epsilon)

@@ -2,13 +2,16 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
 from afjax.config.values import Pooling
 from afjax.nn.layers import dense
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 
 
-def pool(hidden: Array, mask: Array, pooling: Pooling) -> Array:
+def pool(
+    hidden: Float[Array, "batch queries hidden"], mask: Bool[AnyArray, "batch length"], pooling: Pooling
+) -> Float[Array, "batch hidden"]:
     """Pools the last hidden states of each row into one vector.
 
     Args:
@@ -33,6 +36,6 @@ def pool(hidden: Array, mask: Array, pooling: Pooling) -> Array:
     return jnp.einsum("bth,bt->bh", hidden, tokens) / jnp.maximum(tokens.sum(-1, keepdims=True), 1)
 
 
-def apply_pooler(pooler: Tree, pooled: Array) -> Array:
+def apply_pooler(pooler: Tree, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch hidden"]:
     """Applies BERT's pooler, ``tanh(dense(pooled))``, to pooled rows ``[batch, hidden_size]``."""
     return jnp.tanh(dense(pooler, pooled))

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import PRNGKeyArray, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def random_bits(key: Array, shape: Sequence[int]) -> Array:
+def random_bits(key: PRNGKeyArray, shape: Sequence[int]) -> UInt32[Array, "..."]:
     """Draws uint32 bits, identical to ``jax.random.bits(key, shape)``.
 
     For threefry keys the rounds are unrolled, so that XLA fuses them with the operation that uses the bits. JAX's loop
@@ -24,7 +25,9 @@ def random_bits(key: Array, shape: Sequence[int]) -> Array:
     return first ^ second
 
 
-def flat_index(indices: Sequence[Array], shape: Sequence[int]) -> tuple[Array, Array]:
+def flat_index(
+    indices: Sequence[UInt32[Array, "*shape"]], shape: Sequence[int]
+) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """Computes the 64-bit row-major index of array entries as two uint32 words.
 
     Two words are needed because a pod's batch may have more than 2^32 attention weights.
