@@ -14,11 +14,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.config.adapters import AdapterConfig
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -26,7 +27,7 @@ from afjax.trunk.slots import Sublayer
 NEW_NORM_EPSILON = 1e-5
 
 
-def init(key: Array, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: AdapterConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`. Excludes ``layer_norms``, which start as copies of the trunk's."""
     hidden_size = trunk.hidden_size
     size = config.bottleneck_size(hidden_size)
@@ -59,7 +60,9 @@ def check_bottleneck(params: Tree, hidden_size: int) -> None:
     check_dense(params, "up", params["down"]["kernel"].shape[1], hidden_size)
 
 
-def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
+def bottleneck(
+    params: Tree, x: Float[AnyArray, "*batch hidden"], config: AdapterConfig
+) -> Float[Array, "*batch hidden"]:
     """Computes ``scaling * up(activation(down(x)))`` of a bottleneck adapter.
 
     The residual and a LayerNorm after the adapter are not included. This is a pure function that does not need an afjax
@@ -100,9 +103,12 @@ def bottleneck(params: Tree, x: Array, config: AdapterConfig) -> Array:
 
 
 def adapter_input(
-    config: AdapterConfig, sublayer: Array, residual: Array, norm: Callable[[Array], Array]
-) -> tuple[Array, Array]:
-    """Computes the adapters' input and their residual in a slot; both ``[batch, length, hidden_size]``."""
+    config: AdapterConfig,
+    sublayer: Float[Array, "batch queries hidden"],
+    residual: Float[Array, "batch queries hidden"],
+    norm: Callable[[Array], Array],
+) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries hidden"]]:
+    """Computes the adapters' input and their residual in a slot; both ``[batch, queries, hidden_size]``."""
     if config.pretrained_layer_norm in ("before", "both"):
         total = sublayer + residual
         inputs = norm(total)
@@ -111,14 +117,24 @@ def adapter_input(
     return inputs, {"sublayer": sublayer, "sum": total, "input": inputs}[config.residual_from]
 
 
-def adapter_output(config: AdapterConfig, output: Array, residual: Array, norm: Callable[[Array], Array]) -> Array:
+def adapter_output(
+    config: AdapterConfig,
+    output: Float[Array, "batch queries hidden"],
+    residual: Float[Array, "batch queries hidden"],
+    norm: Callable[[Array], Array],
+) -> Float[Array, "batch queries hidden"]:
     """Computes the slot's output: adds the residual and applies the trunk's LayerNorm, if configured."""
     return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
 
 
 def slot(
-    params: Tree, config: AdapterConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: AdapterConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.InSlot`; a bottleneck has no dropout."""
     residual, norm = sublayer.residual, sublayer.norm
     inputs, skip = adapter_input(config, sublayer.output, residual, norm)

@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -19,7 +20,7 @@ from afjax.trunk.slots import Sublayer
 class Init(Protocol):
     """Initializes the parameters of an adapter."""
 
-    def __call__(self, key: Array, config: Any, trunk: TrunkConfig, depth: int) -> Tree:
+    def __call__(self, key: PRNGKeyArray, config: Any, trunk: TrunkConfig, depth: int) -> Tree:
         """Returns a float32 tree.
 
         Args:
@@ -35,9 +36,15 @@ class InSlot(Protocol):
     """A function of an adapter in the slot after a sub-layer, with one layer's parameters."""
 
     def __call__(
-        self, params: Tree, config: Any, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-    ) -> Array:
-        """Returns ``[batch, queries, ...]``.
+        self,
+        params: Tree,
+        config: Any,
+        sublayer: Sublayer,
+        *,
+        dropout_rate: float = 0.0,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch queries size"]:
+        """Returns the next hidden state, the module's output or its inner activations.
 
         Args:
           params: One layer's parameters, including the leaves that all layers share.
@@ -57,12 +64,12 @@ class OnEncoder(Protocol):
         params: Tree,
         config: Any,
         trunk: TrunkConfig,
-        hidden: Array,
-        mask: Array,
+        hidden: Float[Array, "batch tokens hidden"],
+        mask: Bool[AnyArray, "batch length"],
         *,
-        key: Array | None,
+        key: PRNGKeyArray | None,
         first_token_only: bool = True,
-    ) -> Array:
+    ) -> Float[Array, "batch queries hidden"]:
         """Returns the hidden states for heads.
 
         Their shape is ``[batch, length, d]``, or ``[batch, 1, d]`` for the first token only.
@@ -71,7 +78,7 @@ class OnEncoder(Protocol):
           params: The tree under ``top``.
           config: The architecture.
           trunk: The trunk's architecture. Dropout rates, LayerNorm epsilon and activation are used.
-          hidden: The last hidden states ``[batch, length, d]``.
+          hidden: The last hidden states of all tokens. If the module does not attend, the first token's are enough.
           mask: bool ``[batch, length]``, False at padding.
           key: The dropout key, or None for no dropout.
           first_token_only: Whether only the first token's output is needed.
@@ -289,7 +296,7 @@ def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
     return trunk.hidden_size, trunk.hidden_size
 
 
-def normal_dense(key: Array, scale: float, shape: tuple[int, ...]) -> Tree:
+def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tree:
     """Initializes a dense layer: kernel ~ N(0, scale), bias 0.
 
     Args:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters import bottleneck, ia3, lhuc, lora, low_rank, pal, projected_ffn, top_attention, top_ffn, top_layer
 from afjax.adapters.kind import AdapterKind, DenseKind, SlotKind, TopKind
@@ -85,7 +86,7 @@ def reads_all_tokens(config: Adapter, num_layers: int) -> bool:
     return serial and num_layers - 1 in adapter_layers(config, num_layers)
 
 
-def init_adapter(key: Array, config: Adapter, trunk: TrunkConfig) -> Tree:
+def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree:
     """Initializes an adapter's parameters, float32, without ``layer_norms``.
 
     Args:
@@ -152,8 +153,8 @@ def adapter_slot(
     sublayer: Sublayer,
     *,
     dropout_rate: float = 0.0,
-    key: Array | None = None,
-) -> Array:
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries hidden"]:
     """Runs a slot with one adapter; returns the next hidden state ``[batch, queries, d]``.
 
     Args:

@@ -10,6 +10,7 @@ Reference: Stickland & Murray 2019, section 3.3.
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, SlotKind
 from afjax.adapters.placement import added, plain_output
@@ -19,14 +20,19 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
-def init(key: Array, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: LhucConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; all zeros, so the key is not used."""
     return {"ffn": {"scale": jnp.zeros((depth, trunk.hidden_size))}}
 
 
 def output(
-    params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: LhucConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.InSlot`; returns ``z (2 sigmoid(scale) - 1)``, which is added to ``z``."""
     z = plain_output(sublayer)
     factor = 2.0 * jax.nn.sigmoid(params["scale"])  # [d]

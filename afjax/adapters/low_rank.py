@@ -4,6 +4,7 @@ The tree has only the projections of :mod:`afjax.adapters.placement`. Each layer
 """
 
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
 from afjax.adapters.placement import added, decoded, module_input
@@ -14,7 +15,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
-def init(key: Array, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`."""
     shapes = {"encode": (trunk.hidden_size, config.size), "decode": (config.size, trunk.hidden_size)}
     return {
@@ -26,8 +27,13 @@ def init(key: Array, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> T
 
 
 def units(
-    params: Tree, config: LowRankConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: LowRankConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries units"]:
     """See :class:`afjax.adapters.kind.InSlot`; returns ``g(VE x)``."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)

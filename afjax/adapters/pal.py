@@ -8,6 +8,7 @@ In addition to the projections of :mod:`afjax.adapters.placement`, the tree has:
 import functools
 
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray, Shaped
 
 from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
 from afjax.adapters.placement import added, module_input
@@ -15,12 +16,12 @@ from afjax.config.adapters import PalConfig
 from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
-def init(key: Array, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`."""
     linear = functools.partial(_linear, key, config)
     layers = () if config.shared_projections else (depth,)
@@ -34,13 +35,19 @@ def init(key: Array, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
     return {"ffn": {"attention": attention, **projections}}
 
 
-def _linear(key: Array, config: PalConfig, name: str, shape: tuple[int, ...]) -> Tree:
+def _linear(key: PRNGKeyArray, config: PalConfig, name: str, shape: tuple[int, ...]) -> Tree:
     return normal_dense(named_key(key, name), config.init_scale, shape)
 
 
 def pal(
-    params: Tree, x: Array, mask: Array, config: PalConfig, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    x: Float[AnyArray, "batch length hidden"],
+    mask: Shaped[AnyArray, "batch length"],
+    config: PalConfig,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch length hidden"]:
     """Computes a projected attention layer (PAL).
 
     This is a pure function that does not need an afjax model. The output is added before the encoder layer's last
@@ -95,8 +102,13 @@ def pal(
 
 
 def units(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: PalConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries units"]:
     """See :class:`afjax.adapters.kind.InSlot`; returns the small attention over ``VE x``."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
     rate = dropout_rate if config.dropout is None else config.dropout
@@ -104,8 +116,13 @@ def units(
 
 
 def output(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: PalConfig,
+    sublayer: Sublayer,
+    *,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.InSlot`; returns the module's output ``TS(x)``."""
     return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
@@ -113,13 +130,13 @@ def output(
 def _attention(
     params: Tree,
     config: PalConfig,
-    x: Array,
-    mask: Array,
+    x: Float[AnyArray, "batch length hidden"],
+    mask: Bool[AnyArray, "batch length"],
     *,
     num_queries: int,
     dropout_rate: float = 0.0,
-    key: Array | None = None,
-) -> Array:
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries units"]:
     """Computes the small attention over ``VE x``: ``[batch, length, d]`` to ``[batch, num_queries, size]``.
 
     Args:
@@ -145,7 +162,9 @@ def _attention(
     return attend_tokens(query, keys, values, config.num_heads, attend)
 
 
-def _decode(params: Tree, config: PalConfig, inner: Array) -> Array:
+def _decode(
+    params: Tree, config: PalConfig, inner: Float[Array, "batch queries units"]
+) -> Float[Array, "batch queries hidden"]:
     """Applies VD, and then the output activation if there is one."""
     added = dense(params["decode"], inner)
     return added if config.output_activation == "none" else ACTIVATIONS[config.output_activation](added)

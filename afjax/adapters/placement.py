@@ -15,6 +15,7 @@ stacked over the layers that have the module, and leaves under ``shared`` are sh
 """
 
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import InSlot
 from afjax.config.adapters import BesideLayers, LhucConfig
@@ -23,17 +24,19 @@ from afjax.trees import Tree
 from afjax.trunk.slots import Sublayer
 
 
-def plain_output(sublayer: Sublayer) -> Array:
+def plain_output(sublayer: Sublayer) -> Float[Array, "batch queries hidden"]:
     """Computes the layer's output without a module, ``LN2(h + f)``: the input of serial modules, and fusion's query."""
     return sublayer.norm(sublayer.residual + sublayer.output)
 
 
-def module_input(config: BesideLayers, sublayer: Sublayer) -> Array:
+def module_input(config: BesideLayers, sublayer: Sublayer) -> Float[Array, "batch tokens hidden"]:
     """Returns the module's input: ``[batch, length, d]``, or ``[batch, queries, d]`` if its placement is serial."""
     return sublayer.layer_input if config.placement == "parallel" else plain_output(sublayer)
 
 
-def add_output(config: BesideLayers, output: Array, sublayer: Sublayer) -> Array:
+def add_output(
+    config: BesideLayers, output: Float[Array, "batch queries hidden"], sublayer: Sublayer
+) -> Float[Array, "batch queries hidden"]:
     """Computes the layer's output from the output of a module or of a fusion of modules."""
     if isinstance(config, LhucConfig):
         return plain_output(sublayer) + output
@@ -44,8 +47,13 @@ def decoded(units: InSlot) -> InSlot:
     """Returns a function that applies VD to a module's inner activations."""
 
     def output(
-        params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-    ) -> Array:
+        params: Tree,
+        config: BesideLayers,
+        sublayer: Sublayer,
+        *,
+        dropout_rate: float = 0.0,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch queries hidden"]:
         return dense(params["decode"], units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
 
     return output
@@ -55,8 +63,13 @@ def added(output: InSlot) -> InSlot:
     """Returns a function for a module's slot, which adds the module's output with :func:`add_output`."""
 
     def slot(
-        params: Tree, config: BesideLayers, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: Array | None = None
-    ) -> Array:
+        params: Tree,
+        config: BesideLayers,
+        sublayer: Sublayer,
+        *,
+        dropout_rate: float = 0.0,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch queries hidden"]:
         return add_output(config, output(params, config, sublayer, dropout_rate=dropout_rate, key=key), sublayer)
 
     return slot

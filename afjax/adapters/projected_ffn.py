@@ -6,6 +6,7 @@ In addition to the projections of :mod:`afjax.adapters.placement`, the tree has:
 """
 
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
 from afjax.adapters.placement import added, decoded, module_input
@@ -16,7 +17,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
-def init(key: Array, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`."""
 
     def linear(name: str, *shape: int) -> Tree:
@@ -42,8 +43,8 @@ def units(
     sublayer: Sublayer,
     *,
     dropout_rate: float = 0.0,
-    key: Array | None = None,
-) -> Array:
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch queries units"]:
     """See :class:`afjax.adapters.kind.InSlot`; returns ``W2 g(W1 VE x + b1) + b2``."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
     inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))

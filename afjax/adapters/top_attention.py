@@ -14,17 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, TopKind, normal_dense
 from afjax.config.adapters import TopAttentionConfig
 from afjax.nn.layers import dense, split_key
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import AttentionBlock, LayerKeys
 from afjax.trunk.layers import unstack
 
 
-def init(key: Array, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; LayerNorms start as the identity."""
     block = AttentionBlock(_small_trunk(config, trunk))
     x, mask = jnp.zeros((1, 2, config.size)), jnp.ones((1, 2), bool)
@@ -39,12 +40,12 @@ def top(
     params: Tree,
     config: TopAttentionConfig,
     trunk: TrunkConfig,
-    hidden: Array,
-    mask: Array,
+    hidden: Float[Array, "batch length hidden"],
+    mask: Bool[AnyArray, "batch length"],
     *,
-    key: Array | None,
+    key: PRNGKeyArray | None,
     first_token_only: bool = True,
-) -> Array:
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.OnEncoder`."""
     x = dense(params["encode"], hidden)
     attention: Any = AttentionBlock(_small_trunk(config, trunk))

@@ -13,16 +13,17 @@ import itertools
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, TopKind, normal_dense
 from afjax.config.adapters import TopFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.layers import unstack
 
 
-def init(key: Array, config: TopFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: TopFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; LayerNorms start as the identity."""
 
     def linear(inputs: int, outputs: int, *names: str) -> Tree:
@@ -45,12 +46,12 @@ def top(
     params: Tree,
     config: TopFfnConfig,
     trunk: TrunkConfig,
-    hidden: Array,
-    mask: Array,
+    hidden: Float[Array, "batch tokens hidden"],
+    mask: Bool[AnyArray, "batch length"],
     *,
-    key: Array | None,
+    key: PRNGKeyArray | None,
     first_token_only: bool = True,
-) -> Array:
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.OnEncoder`."""
     # Feed-forward networks do not mix tokens, so only the needed tokens are computed.
     x = dense(params["encode"], hidden[:, :1] if first_token_only else hidden)

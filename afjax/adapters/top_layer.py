@@ -11,15 +11,16 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.kind import MacCounter, TopKind
 from afjax.config.adapters import TopLayerConfig
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import EncoderLayer, layer_keys
 
 
-def init(key: Array, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; initialized like a layer of a random trunk."""
     x, mask = jnp.zeros((1, 2, trunk.hidden_size)), jnp.ones((1, 2), bool)
     layer = EncoderLayer(dataclasses.replace(trunk, init_scale=config.init_scale))
@@ -30,12 +31,12 @@ def top(
     params: Tree,
     config: TopLayerConfig,
     trunk: TrunkConfig,
-    hidden: Array,
-    mask: Array,
+    hidden: Float[Array, "batch length hidden"],
+    mask: Bool[AnyArray, "batch length"],
     *,
-    key: Array | None,
+    key: PRNGKeyArray | None,
     first_token_only: bool = True,
-) -> Array:
+) -> Float[Array, "batch queries hidden"]:
     """See :class:`afjax.adapters.kind.OnEncoder`."""
     layer: Any = EncoderLayer(trunk)
     return layer.apply(

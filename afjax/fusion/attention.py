@@ -6,16 +6,23 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.fusion.per_adapter import spread_per_adapter
 from afjax.nn.layers import dense, dropout, softmax
+from afjax.trees import AnyArray
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
-def weigh(kernel: Array, attention: Array, inner: Array, sizes: tuple[int, ...]) -> Array:
+def weigh(
+    kernel: Float[AnyArray, "units hidden"],
+    attention: Float[Array, "*batch num_adapters"],
+    inner: Float[Array, "*batch units"],
+    sizes: tuple[int, ...],
+) -> Float[Array, "*batch hidden"]:
     """Weights inner activations by their adapters' attention and applies a matrix.
 
-    Maps ``[..., R]`` to ``[..., d]``. The backward pass rematerializes the weighted activations, so a loop over the
+    The backward pass rematerializes the weighted activations, so a loop over the
     layers does not save them.
     """
     return dense({"kernel": kernel}, spread_per_adapter(attention, sizes) * inner)
@@ -34,15 +41,17 @@ class ScoreOptions:
 
     temperature: float = 1.0
     dropout_rate: float = 0.0
-    key: Array | None = None
-    drawn: Array | None = None
+    key: PRNGKeyArray | None = None
+    drawn: Bool[Array, "num_adapters"] | None = None
 
     @property
     def has_dropout(self) -> bool:
         return self.key is not None and self.dropout_rate > 0
 
 
-def attention_over_adapters(scores: Array, options: ScoreOptions) -> Array:
+def attention_over_adapters(
+    scores: Float[Array, "*batch num_adapters"], options: ScoreOptions
+) -> Float[Array, "*batch num_adapters"]:
     """Computes the attention over adapters from their scores, in float32 or wider.
 
     Args:

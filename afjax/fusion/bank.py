@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from afjax.adapters.bottleneck import NEW_NORM_EPSILON
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.fusion.checks import is_factored
 from afjax.nn.layers import ACTIVATIONS, dense, normalise
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.layers import for_every_layer
 
 
@@ -107,8 +108,10 @@ def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree
     }
 
 
-def inner_activations(down: Tree, z: Array, layout: BankLayout) -> Array:
-    """Computes ``activation(down(z))`` for all adapters, concatenated: ``[..., d]`` to ``[..., R]``."""
+def inner_activations(
+    down: Tree, z: Float[AnyArray, "*batch hidden"], layout: BankLayout
+) -> Float[Array, "*batch units"]:
+    """Computes ``activation(down(z))`` for all adapters, concatenated."""
     inputs = {norm: normalise(z, NEW_NORM_EPSILON) if norm else z for _, _, norm in layout.runs}
     parts, begin = [], 0
     for units, activation, norm in layout.runs:

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 
-from jax import Array
+from jaxtyping import Float
 
 from afjax.distributed.sharding import num_parts
+from afjax.trees import AnyArray
 
 # Minimum number of tokens per step and device for training in the folded form. With few adapters, folding would also
 # pay in smaller steps. They stay factored, so that the cost of a step grows only slowly with the number of adapters.
 FOLDING_TOKENS = 2048
 
 
-def num_tokens(z: Array) -> int:
-    """The number of tokens of ``[..., d]`` per device.
+def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
+    """The number of tokens per device.
 
     Every device multiplies the matrices itself, for its own tokens.
     """

@@ -33,6 +33,7 @@ activations (LHUC, an activation after the decoder), the paper's formula is comp
 from collections.abc import Sequence
 
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.bottleneck import check_bottleneck
 from afjax.config.adapters import AdapterConfig
@@ -44,19 +45,19 @@ from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
 from afjax.fusion.per_adapter import sum_per_adapter
 from afjax.nn.layers import check_dense, dense, saveable
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 
 
 def fuse(
     params: Tree,
     adapters: Sequence[Tree],
-    z: Array,
+    z: Float[AnyArray, "*batch hidden"],
     configs: Sequence[AdapterConfig],
     config: FusionConfig = FusionConfig(),
     *,
     dropout_rate: float = 0.0,
-    key: Array | None = None,
-) -> tuple[Array, Array]:
+    key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """Fuses bottleneck adapters in one layer's slot (AdapterFusion).
 
     This is a pure function that does not need an afjax model. It is computed in the factored form of
@@ -123,11 +124,11 @@ def fuse(
 def fuse_bank(
     params: Tree,
     bank: Tree,
-    z: Array,
+    z: Float[AnyArray, "*batch hidden"],
     *,
     layout: BankLayout,
     options: ScoreOptions = ScoreOptions(),
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """:func:`fuse` for a bank, which is made once for all layers.
 
     Args:
@@ -154,12 +155,12 @@ def fuse_bank(
 def fuse_units(
     params: Tree,
     up: Tree,
-    z: Array,
-    inner: Array,
+    z: Float[AnyArray, "*batch hidden"],
+    inner: Float[Array, "*batch units"],
     *,
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """:func:`fuse_bank` from the adapters' inner activations.
 
     Args:
@@ -191,12 +192,12 @@ def fuse_units(
 
 def fuse_outputs(
     params: Tree,
-    outputs: Array,
-    z: Array,
+    outputs: Float[Array, "*batch num_adapters hidden"],
+    z: Float[Array, "*batch hidden"],
     *,
     options: ScoreOptions = ScoreOptions(),
-) -> tuple[Array, Array]:
-    """Computes the paper's formula from the outputs ``[..., N, d]`` of adapters of any kind.
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
+    """Computes the paper's formula from the outputs of adapters of any kind.
 
     Scores are computed as ``(Kᵀ query) · u_n``, which projects one vector instead of N.
     """
@@ -209,7 +210,9 @@ def fuse_outputs(
     return (dense(params["value"], output) if "value" in params else output), attention
 
 
-def _project_query(params: Tree, z: Array) -> tuple[Array, Array]:
+def _project_query(
+    params: Tree, z: Float[AnyArray, "*batch hidden"]
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch 1"]]:
     """Computes the parts of the scores: ``Kᵀ (Q z + bq)`` ``[..., d]`` and ``(Q z + bq) · bk`` ``[..., 1]``."""
     query, key = params["query"], params["key"]
     if not joining_pays(num_tokens(z), z.shape[-1]):

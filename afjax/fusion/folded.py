@@ -5,11 +5,12 @@ See :mod:`afjax.fusion.factored`.
 
 import jax
 from jax import Array
+from jaxtyping import Float
 
 from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
 from afjax.fusion.per_adapter import sum_per_adapter
 from afjax.nn.layers import dense, saveable
-from afjax.trees import Node, Tree, register_node
+from afjax.trees import AnyArray, Node, Tree, register_node
 
 
 @register_node
@@ -64,12 +65,12 @@ def fold_layer(params: Tree, up: Tree) -> FoldedMatrices:
 
 def fuse_folded(
     folded: FoldedMatrices,
-    z: Array,
-    inner: Array,
+    z: Float[AnyArray, "*batch hidden"],
+    inner: Float[Array, "*batch units"],
     *,
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """:func:`afjax.fusion.factored.fuse_units` from folded matrices."""
     scores = sum_per_adapter(dense(folded["score"], z) * inner, sizes) + dense(folded["constant_score"], z)
     attention = attention_over_adapters(scores, options)  # [..., N]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import Adapter
@@ -10,7 +11,9 @@ from afjax.config.fusion import FusionConfig
 from afjax.trees import Tree, named_key
 
 
-def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int) -> Tree:
+def init_fusion(
+    key: PRNGKeyArray, config: FusionConfig, adapter: Adapter, *, hidden_size: int, num_layers: int
+) -> Tree:
     """Initializes a fusion's parameters, float32.
 
     Q, K ~ N(0, init_scale), V = I + N(0, value_init_scale), biases 0.
@@ -32,7 +35,7 @@ def init_fusion(key: Array, config: FusionConfig, adapter: Adapter, *, hidden_si
     return tree
 
 
-def value_penalty(fusion: Tree) -> Array:
+def value_penalty(fusion: Tree) -> Float[Array, ""]:
     """Computes ``sum over layers and slots of ||V - I||²_F`` (the paper's appendix).
 
     ``FusionConfig.regularization`` is its weight in the loss.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from afjax.nn.layers import wide_matmul
 
@@ -16,8 +17,8 @@ BLOCK = 64
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def sum_per_adapter(units: Array, sizes: tuple[int, ...]) -> Array:
-    """Sums over each adapter's units: ``[..., R]`` to ``[..., N]``."""
+def sum_per_adapter(units: Float[Array, "*batch units"], sizes: tuple[int, ...]) -> Float[Array, "*batch num_adapters"]:
+    """Sums over each adapter's units."""
 
     def by_matmul(units: Array) -> Array:
         parts = [_multiply(units[..., first:last], owners) for first, last, owners in _blocks(sizes)]
@@ -30,8 +31,10 @@ def sum_per_adapter(units: Array, sizes: tuple[int, ...]) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def spread_per_adapter(values: Array, sizes: tuple[int, ...]) -> Array:
-    """Repeats each adapter's value for its units: ``[..., N]`` to ``[..., R]``."""
+def spread_per_adapter(
+    values: Float[Array, "*batch num_adapters"], sizes: tuple[int, ...]
+) -> Float[Array, "*batch units"]:
+    """Repeats each adapter's value for its units."""
 
     def by_matmul(values: Array) -> Array:
         blocks = jnp.split(values, list(range(BLOCK, len(sizes), BLOCK)), -1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.bottleneck import adapter_input, adapter_output
 from afjax.adapters.kinds import slot_kind
@@ -27,9 +28,9 @@ def fused_slot(
     sublayer: Sublayer,
     *,
     dropout_rate: float,
-    key: Array | None,
-    drawn: Array | None = None,
-) -> tuple[Array, Array]:
+    key: PRNGKeyArray | None,
+    drawn: Bool[Array, "num_adapters"] | None = None,
+) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"]]:
     """Runs a slot that holds a fusion.
 
     Args:
@@ -85,7 +86,13 @@ def fused_slot(
     return add_output(first, output, sublayer), attention
 
 
-def _mix(params: Tree, z: Array, inner: Array, sizes: tuple[int, ...], options: ScoreOptions) -> tuple[Array, Array]:
+def _mix(
+    params: Tree,
+    z: Float[Array, "*batch hidden"],
+    inner: Float[Array, "*batch units"],
+    sizes: tuple[int, ...],
+    options: ScoreOptions,
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """:func:`fuse_units`, or :func:`fuse_folded` for folded matrices."""
     # Tokens in one axis. With three axes the TPU's compiler chooses other layouts between the matmuls.
     leading, z, inner = z.shape[:-1], z.reshape(-1, z.shape[-1]), inner.reshape(-1, inner.shape[-1])

@@ -6,20 +6,21 @@ Models use the faster forms in :mod:`afjax.fusion.factored`. The tests check tha
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.nn.layers import dropout
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 
 
 def textbook_fusion(
     params: Tree,
-    outputs: Array,
-    z: Array,
+    outputs: Float[AnyArray, "*batch num_adapters hidden"],
+    z: Float[AnyArray, "*batch hidden"],
     *,
     temperature: float = 1.0,
     dropout_rate: float = 0.0,
-    key: Array | None = None,
-) -> tuple[Array, Array]:
+    key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
     """Fuses the outputs of N adapters by attention.
 
     With the adapters' input ``z``, and the output ``u_n`` of adapter n before its residual::
@@ -63,5 +64,5 @@ def textbook_fusion(
     return jnp.einsum("...n,...nd->...d", attention, values), attention
 
 
-def _linear(params: Tree, x: Array) -> Array:
+def _linear(params: Tree, x: Float[AnyArray, "*batch hidden"]) -> Float[AnyArray, "*batch hidden"]:
     return x @ params["kernel"] + params["bias"].reshape((1,) * (x.ndim - 1) + (-1,))
