@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import flax.linen as nn
 from jax import Array
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from afjax.config.adapters import Adapter
 from afjax.config.fusion import FusionConfig
 from afjax.model.model import Model
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
 
@@ -47,14 +48,14 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(
         self,
-        tokens: Array,
-        types: Array,
-        mask: Array,
+        tokens: Int[AnyArray, "batch length"],
+        types: Int[AnyArray, "batch length"],
+        mask: Bool[AnyArray, "batch length"],
         *,
         adapters: Mapping[str, Tree] | None = None,
         fusion: Tree | None = None,
-        key: Array | None = None,
-    ) -> Array:
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length hidden"]:
         """Computes the last hidden states.
 
         Args:

@@ -10,17 +10,24 @@ A head's tree::
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, dense, dropout
 from afjax.nn.pooling import apply_pooler, pool
 from afjax.tasks.kind import Reads
-from afjax.trees import Tree, named_key
+from afjax.trees import AnyArray, Tree, named_key
 
 
 def init_head(
-    key: Array, config: HeadConfig, num_outputs: int, *, trunk: Tree, reads: Reads = "pooled", init_scale: float = 0.02
+    key: PRNGKeyArray,
+    config: HeadConfig,
+    num_outputs: int,
+    *,
+    trunk: Tree,
+    reads: Reads = "pooled",
+    init_scale: float = 0.02,
 ) -> Tree:
     """Initializes a head's parameters, float32.
 
@@ -64,19 +71,19 @@ def apply_head(
     head: Tree,
     config: HeadConfig,
     trunk: Tree,
-    hidden: Array,
-    mask: Array,
+    hidden: Float[Array, "batch queries hidden"],
+    mask: Bool[AnyArray, "batch length"],
     *,
     reads: Reads,
-    key: Array | None,
-) -> Array:
+    key: PRNGKeyArray | None,
+) -> Float[Array, "batch num_outputs"] | Float[Array, "batch length num_outputs"]:
     """Computes logits from the last hidden states.
 
     Args:
       head: The head's parameters.
       config: The head's architecture; ``dropout`` and ``pooling`` must not be None.
       trunk: The trunk's parameters, for heads that use the trunk's pooler.
-      hidden: ``[batch, length, hidden_size]``; length 1 is enough for heads that pool the first token.
+      hidden: The last hidden states of all tokens. The first token's are enough for heads that pool the first token.
       mask: bool ``[batch, length]``, False at padding.
       reads: Whether the head reads pooled rows or every token.
       key: The dropout key, or None for no dropout.

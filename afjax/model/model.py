@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.adapters.kinds import (
     adapter_layers,
@@ -41,7 +42,7 @@ from afjax.model.heads import apply_head
 from afjax.model.outputs import Outputs
 from afjax.nn.layers import split_key
 from afjax.tasks.kind import Reads
-from afjax.trees import Tree, merge, named_key
+from afjax.trees import AnyArray, Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, encode
 from afjax.trunk.layer_masks import encode_under_masks
@@ -113,9 +114,9 @@ class Model:
     def __call__(
         self,
         params: Tree,
-        batch: Mapping[str, Array],
+        batch: Mapping[str, AnyArray],
         *,
-        key: Array | None = None,
+        key: PRNGKeyArray | None = None,
         fusion_attention: bool = False,
     ) -> Outputs:
         """Runs the model in the trunk's dtype, except for softmax, LayerNorm and the head.
@@ -151,7 +152,9 @@ class Model:
         )
         return Outputs(self._apply_head(params, trunk, hidden, batch["mask"], head_key), attention)
 
-    def hidden_states(self, params: Tree, batch: Mapping[str, Array], *, key: Array | None = None) -> Array:
+    def hidden_states(
+        self, params: Tree, batch: Mapping[str, AnyArray], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
         """Computes the last hidden states.
 
         Args:
@@ -173,9 +176,9 @@ class Model:
         self,
         params: Tree,
         trunk: Tree,
-        batch: Mapping[str, Array],
-        trunk_key: Array | None,
-        key: Array | None,
+        batch: Mapping[str, AnyArray],
+        trunk_key: PRNGKeyArray | None,
+        key: PRNGKeyArray | None,
         *,
         first_token_only: bool,
         first_token_read: bool,
@@ -213,7 +216,9 @@ class Model:
                 )
         return hidden, attention
 
-    def under_masks(self, params: Tree, batch: Mapping[str, Array], layer_masks: np.ndarray) -> Array:
+    def under_masks(
+        self, params: Tree, batch: Mapping[str, AnyArray], layer_masks: Bool[np.ndarray, "masks num_layers"]
+    ) -> Float[Array, "batch masks ..."]:
         """Computes logits with adapters in some layers only.
 
         It does so for many such subsets of the layers at once. Common prefixes are computed once: see
@@ -260,7 +265,7 @@ class Model:
         all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
         return self._pools_first_token and not all_tokens
 
-    def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, mask: Array, key: Array | None) -> Array:
+    def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, mask: AnyArray, key: PRNGKeyArray | None) -> Array:
         rate = self.head.dropout
         if rate is None:
             rate = self.trunk.hidden_dropout if self.reads == "pooled" else 0.0
@@ -269,7 +274,7 @@ class Model:
         return apply_head(head, config, trunk, hidden, mask, reads=self.reads, key=key)
 
     def _run_choices(
-        self, params: Tree, batch: Mapping[str, Array], key: Array | None, fusion_attention: bool
+        self, params: Tree, batch: Mapping[str, AnyArray], key: PRNGKeyArray | None, fusion_attention: bool
     ) -> Outputs:
         """Runs every choice as a separate row, and uses the row's first logit as the choice's."""
         num_rows, num_choices, length = batch["tokens"].shape
@@ -327,7 +332,7 @@ class Model:
         """Converts stacked contents of slots to the fastest form."""
         return contents if self.scan_layers else _unstack_layers(contents)
 
-    def penalty(self, params: Tree) -> Array | float:
+    def penalty(self, params: Tree) -> Float[Array, ""] | float:
         """The fusion's regularization term in the loss, which pulls V to the identity.
 
         Args:
@@ -374,8 +379,8 @@ class Model:
         stacked, shared = make_bank(adapters, self._fused_configs())
         return {"layers": stacked, "shared": shared}
 
-    def _draw_adapters(self, key: Array | None) -> Array | None:
-        """Draws the adapters to fuse in this training step: bool ``[N]``, or None for all."""
+    def _draw_adapters(self, key: PRNGKeyArray | None) -> Bool[Array, "num_adapters"] | None:
+        """Draws the adapters to fuse in this training step, or None for all."""
         if not self.fusion_name or key is None or self.fusion.subset is None:
             return None
         order = jax.random.permutation(named_key(key, "subset"), self._num_fused())
@@ -436,14 +441,14 @@ class Model:
         return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
 
 
-def _choices_as_rows(batch: Mapping[str, Array]) -> dict[str, Array]:
+def _choices_as_rows(batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     rows, choices, length = batch["tokens"].shape
     return {name: batch[name].reshape(rows * choices, length) for name in ("tokens", "types", "mask")}
 
 
-def _mask_missing_choices(logits: Array, batch: Mapping[str, Array]) -> Array:
+def _mask_missing_choices(logits: Array, batch: Mapping[str, AnyArray]) -> Array:
     """Sets logits ``[batch, n, choices]`` of choices that a row lacks to the dtype's lowest number."""
-    present = batch["mask"].any(-1)  # [batch, choices]
+    present = jnp.any(batch["mask"], -1)  # [batch, choices]
     return jnp.where(present[:, None], logits, jnp.finfo(logits.dtype).min)
 
 

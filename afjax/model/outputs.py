@@ -5,6 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
+
+from afjax.trees import AnyArray
 
 
 @jax.tree_util.register_dataclass
@@ -20,10 +23,12 @@ class Outputs:
         along the length axis.
     """
 
-    logits: Array
-    fusion_attention: dict[str, Array]
+    logits: Float[Array, "batch ..."]
+    fusion_attention: dict[str, Float[Array, "filled_layers batch length num_adapters"]]
 
-    def row_attention(self, mask: Array) -> dict[str, Array]:
+    def row_attention(
+        self, mask: Bool[AnyArray, "batch *length"]
+    ) -> dict[str, Float[Array, "batch filled_layers num_adapters"]]:
         """Averages the attention over adapters over each row's tokens.
 
         Args:

@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
+from afjax.trees import AnyArray
 from afjax.trunk.family import EncoderFamily
 
 
@@ -10,7 +12,9 @@ def _first_position(pad_id: int) -> int:
     return 0
 
 
-def _position_embeddings(table: Array, tokens: Array, pad_id: int) -> Array:
+def _position_embeddings(
+    table: Float[AnyArray, "max_positions hidden"], tokens: Int[AnyArray, "batch length"], pad_id: int
+) -> Float[Array, "batch length hidden"]:
     # A slice instead of a lookup, whose gradient would be a scatter: one more kernel to compile and run.
     return jnp.broadcast_to(table[None, : tokens.shape[-1]], (*tokens.shape, table.shape[-1]))
 

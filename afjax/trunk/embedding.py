@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
+from jaxtyping import Float, Float32
 
 from afjax.config.from_dict import check_fields
 from afjax.config.values import Pooling
@@ -23,7 +24,7 @@ from afjax.errors import UserError
 from afjax.nn.pooling import pool
 from afjax.storage.json_files import read_json
 from afjax.tasks.load import rows_from_lists
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 
@@ -125,8 +126,8 @@ class Encoder(Protocol):
         """The trunk's architecture."""
         ...
 
-    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
-        """Computes the last hidden states, ``[batch, length, hidden_size]``, without dropout."""
+    def hidden_states(self, params: Tree, batch: Mapping[str, AnyArray]) -> Float[Array, "batch length hidden"]:
+        """Computes the last hidden states, without dropout."""
         ...
 
 
@@ -136,7 +137,7 @@ class PlainEncoder:
 
     trunk: TrunkConfig
 
-    def hidden_states(self, params: Tree, batch: Mapping[str, Array]) -> Array:
+    def hidden_states(self, params: Tree, batch: Mapping[str, AnyArray]) -> Float[Array, "batch length hidden"]:
         return encode(params["trunk"], self.trunk, batch)[0]
 
 
@@ -149,7 +150,7 @@ def embed_texts(
     tokenizer: Any,
     mesh: Mesh,
     batch_size: int,
-) -> np.ndarray:
+) -> Float32[np.ndarray, "rows hidden"]:
     """Computes embeddings of texts or text pairs.
 
     Args:
@@ -184,7 +185,9 @@ def embed_texts(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _embed_step(model: Encoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, Array]) -> Array:
+def _embed_step(
+    model: Encoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, AnyArray]
+) -> Float[Array, "batch hidden"]:
     hidden = model.hidden_states(params, batch)  # [batch, length, hidden_size]
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)
     if not normalize:

@@ -20,13 +20,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.config.values import Remat
 from afjax.distributed.sharding import shard_rows
 from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import SAVEABLE, split_key
-from afjax.trees import Tree, map_with_path, named_key
+from afjax.trees import AnyArray, Tree, map_with_path, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import NO_DROPOUT, Embeddings, EncoderLayer, LayerKeys, layer_keys
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
@@ -48,7 +49,7 @@ class EncoderOptions:
     remat: Remat = "none"
 
 
-def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree:
+def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) -> Tree:
     """Initializes a trunk at random, for benchmarks and tests. Kernels ~ N(0, init_scale), biases 0.
 
     Args:
@@ -61,7 +62,7 @@ def init_trunk(key: Array, config: TrunkConfig, *, stacked: bool = True) -> Tree
     embeddings = Embeddings(config).init(named_key(key, "embeddings"), tokens, tokens, mask, key=None)
 
     @jax.jit
-    def init_layer(layer_key: Array) -> Tree:
+    def init_layer(layer_key: PRNGKeyArray) -> Tree:
         x = jnp.zeros((1, 2, config.hidden_size))
         return EncoderLayer(config).init(layer_key, x, mask)["params"]
 
@@ -90,9 +91,14 @@ def cast_trunk(trunk: Tree, dtype: str) -> Tree:
 
 
 def embed(
-    trunk: Tree, config: TrunkConfig, batch: Mapping[str, Array], *, key: Array | None = None, dtype: str | None = None
-) -> Array:
-    """Computes the first layer's input, ``[batch, length, hidden_size]``.
+    trunk: Tree,
+    config: TrunkConfig,
+    batch: Mapping[str, AnyArray],
+    *,
+    key: PRNGKeyArray | None = None,
+    dtype: str | None = None,
+) -> Float[Array, "batch length hidden"]:
+    """Computes the first layer's input.
 
     Arguments and errors are as in :func:`encode`.
     """
@@ -110,13 +116,13 @@ def embed(
 def encode(
     trunk: Tree,
     config: TrunkConfig,
-    batch: Mapping[str, Array],
+    batch: Mapping[str, AnyArray],
     *,
     slots: FilledSlots = NO_SLOTS,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     options: EncoderOptions = EncoderOptions(),
     first_token_only: bool = False,
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "filled_layers batch length num_adapters"]]]:
     """Runs the encoder.
 
     Args:
@@ -147,7 +153,7 @@ def encode(
     def run_layer(
         x: Array,
         layer_inputs: tuple[Tree, Tree, LayerKeys],
-        shared_inputs: tuple[Array, Any],
+        shared_inputs: tuple[AnyArray, Any],
         *,
         filled: bool,
         first_token_only: bool = False,

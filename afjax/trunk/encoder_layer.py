@@ -1,16 +1,18 @@
 """The Linen modules of an encoder: embeddings and layers with slots."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from afjax.distributed.sharding import replicate, shard_rows
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, Dense, LayerNorm, dropout, split_key
+from afjax.trees import AnyArray
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
@@ -33,7 +35,7 @@ class LayerKeys(NamedTuple):
 NO_DROPOUT = LayerKeys()
 
 
-def layer_keys(key: Array | None, slots_key: Array | None = None) -> LayerKeys:
+def layer_keys(key: PRNGKeyArray | None, slots_key: PRNGKeyArray | None = None) -> LayerKeys:
     """Derives a layer's dropout keys from one key."""
     attention_key, ffn_key = split_key(key, 2)
     weights_key, output_key = split_key(attention_key, 2)
@@ -47,14 +49,22 @@ class Embeddings(nn.Module):
     dtype: str | None = None
 
     @nn.compact
-    def __call__(self, tokens: Array, types: Array, mask: Array, *, key: Array | None) -> Array:
+    def __call__(
+        self,
+        tokens: Int[AnyArray, "batch length"],
+        types: Int[AnyArray, "batch length"],
+        mask: Bool[AnyArray, "batch length"],
+        *,
+        key: PRNGKeyArray | None,
+    ) -> Float[Array, "batch length hidden"]:
         config, init = self.config, nn.initializers.normal(self.config.init_scale)
         word = self.param("word", init, (config.vocab_size, config.hidden_size))
         position = self.param("position", init, (config.max_positions, config.hidden_size))
         type_ = self.param("type", init, (config.type_vocab_size, config.hidden_size))
         positions = config.encoder_family.position_embeddings(replicate(position), tokens, config.pad_id)
         dtype = word.dtype if self.dtype is None else self.dtype
-        parts = (replicate(word)[tokens], positions, replicate(type_)[types])  # each [batch, length, hidden_size]
+        # Each [batch, length, hidden_size]; NumPy arrays if the parameters are.
+        parts: tuple[Any, ...] = (replicate(word)[tokens], positions, replicate(type_)[types])
         x = shard_rows(functools.reduce(jnp.add, (part.astype(dtype) for part in parts)))
         if key is not None:
             # The same layout as the layers' arrays; the TPU compiler would choose another one and insert copies. Only
@@ -72,13 +82,13 @@ class AttentionBlock(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Array,
-        mask: Array,
+        x: Float[Array, "batch length hidden"],
+        mask: Bool[AnyArray, "batch length"],
         *,
         slots: LayerSlots = EMPTY_LAYER,
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
 
         def dense_layer(name: str, inputs: Array) -> Array:
@@ -115,8 +125,14 @@ class FeedForwardBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, mask: Array, *, slots: LayerSlots, layer_input: Array, key: Array | None
-    ) -> tuple[Array, Array | None]:
+        self,
+        x: Float[Array, "batch queries hidden"],
+        mask: Bool[AnyArray, "batch length"],
+        *,
+        slots: LayerSlots,
+        layer_input: Float[Array, "batch length hidden"],
+        key: PRNGKeyArray | None,
+    ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
         intermediate = Dense(config.intermediate_size, config.init_scale, name="intermediate")
         inner = ACTIVATIONS[config.activation](intermediate(x, slots.dense_layer("ffn/intermediate").apply))
@@ -135,13 +151,13 @@ class EncoderLayer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Array,
-        mask: Array,
+        x: Float[Array, "batch length hidden"],
+        mask: Bool[AnyArray, "batch length"],
         *,
         slots: LayerSlots = EMPTY_LAYER,
         dropout_keys: LayerKeys = NO_DROPOUT,
         first_token_only: bool = False,
-    ) -> tuple[Array, dict[str, Array]]:
+    ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
         """Runs the layer.
 
         Args:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from jax import Array
+from afjax.trees import AnyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,4 +21,4 @@ class EncoderFamily:
     name: str
     default_pad_id: int
     first_position: Callable[[int], int]
-    position_embeddings: Callable[[Array, Array, int], Array]
+    position_embeddings: Callable[[AnyArray, AnyArray, int], AnyArray]

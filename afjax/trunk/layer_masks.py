@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float
 
 from afjax.distributed.sharding import shard_rows
 from afjax.nn.layers import dense
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed
 from afjax.trunk.encoder_layer import EncoderLayer
@@ -25,13 +26,13 @@ from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, S
 def encode_under_masks(
     trunk: Tree,
     config: TrunkConfig,
-    batch: Mapping[str, Array],
-    layer_masks: np.ndarray,
+    batch: Mapping[str, AnyArray],
+    layer_masks: Bool[np.ndarray, "masks num_layers"],
     *,
     slots: FilledSlots,
     dtype: str | None = None,
     first_token_only: bool = False,
-) -> Array:
+) -> Float[Array, "batch masks queries hidden"]:
     """Runs the encoder with every mask, without dropout.
 
     Args:
@@ -68,7 +69,9 @@ def encode_under_masks(
     return x[:, ends]
 
 
-def _branches(layer_masks: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+def _branches(
+    layer_masks: Bool[np.ndarray, "masks num_layers"],
+) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
     """Builds the prefix tree of the masks ``[masks, num_layers]``. A branch is a distinct prefix.
 
     Returns:

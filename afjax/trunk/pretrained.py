@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float32
 
 from afjax.config.from_dict import check_value
 from afjax.config.values import Pooling, TrunkDtype
@@ -169,7 +170,7 @@ class Trunk:
         normalize: bool | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
-    ) -> np.ndarray:
+    ) -> Float32[np.ndarray, "rows hidden"]:
         """Computes embeddings of texts or text pairs with the pretrained encoder.
 
         Args:

@@ -1,8 +1,9 @@
 """RoBERTa (Liu 2019). Positions start at ``pad_id + 1`` and do not count padding."""
 
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Float, Int
 
+from afjax.trees import AnyArray
 from afjax.trunk.family import EncoderFamily
 
 
@@ -10,7 +11,9 @@ def _first_position(pad_id: int) -> int:
     return pad_id + 1
 
 
-def _position_embeddings(table: Array, tokens: Array, pad_id: int) -> Array:
+def _position_embeddings(
+    table: Float[AnyArray, "max_positions hidden"], tokens: Int[AnyArray, "batch length"], pad_id: int
+) -> Float[AnyArray, "batch length hidden"]:
     present = (tokens != pad_id).astype(jnp.int32)
     return table[jnp.cumsum(present, axis=-1) * present + pad_id]
 

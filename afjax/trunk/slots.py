@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.nn.layers import dense
-from afjax.trees import Tree
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.layers import Layers
 
 
@@ -28,11 +29,11 @@ class Sublayer:
       mask: bool ``[batch, length]``, False at padding.
     """
 
-    output: Array
-    residual: Array
+    output: Float[Array, "batch queries hidden"]
+    residual: Float[Array, "batch queries hidden"]
     norm: Callable[[Array], Array]
-    layer_input: Array
-    mask: Array
+    layer_input: Float[Array, "batch length hidden"]
+    mask: Bool[AnyArray, "batch length"]
 
 
 # Computes the next hidden state [batch, queries, hidden_size]. If the slot has a fusion, it also returns the attention
@@ -40,7 +41,7 @@ class Sublayer:
 Slot = Callable[[Sublayer], tuple[Array, Array | None]]
 
 
-def plain_slot(sublayer: Sublayer) -> tuple[Array, None]:
+def plain_slot(sublayer: Sublayer) -> tuple[Float[Array, "batch queries hidden"], None]:
     """An empty slot: ``LayerNorm(residual + output)``, as in the pretrained encoder."""
     return sublayer.norm(sublayer.residual + sublayer.output), None
 
@@ -94,7 +95,7 @@ EMPTY_LAYER = LayerSlots()
 SlotMaker = Callable[[Any, Any, Array | None], LayerSlots]
 
 
-def no_slots(contents: Any, shared: Any, key: Array | None) -> LayerSlots:
+def no_slots(contents: Any, shared: Any, key: PRNGKeyArray | None) -> LayerSlots:
     """The :data:`SlotMaker` of an encoder without adapters."""
     return EMPTY_LAYER
 
