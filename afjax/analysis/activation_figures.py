@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from afjax.analysis.activations import ALL, Activations, TokenActivations
 from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure
@@ -19,12 +20,12 @@ _MOST_LINES = 24
 
 @dataclasses.dataclass(frozen=True)
 class _Panel:
-    """One heatmap: ``amounts [rows, columns]``, NaN for gaps."""
+    """One heatmap, with NaN for gaps."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    amounts: np.ndarray
+    amounts: Float[np.ndarray, "rows columns"]
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:

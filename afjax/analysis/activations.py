@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.pieces import encode_texts, learn_template, plain_backend
@@ -36,14 +37,13 @@ class Activations:
       fusion: The fusion's name.
       adapters: The names of the fused adapters, in order.
       num_rows: The number of rows in each group. The groups are ``ALL`` and, if requested, each label.
-      means: ``{slot: {group: [num_layers, num_adapters]}}`` over all layers of the trunk. NaN if a layer does not have
-        the adapter.
+      means: ``{slot: {group: weights}}`` over all layers of the trunk. NaN if a layer does not have the adapter.
     """
 
     fusion: str
     adapters: tuple[str, ...]
     num_rows: Mapping[str, int]
-    means: Mapping[str, Mapping[str, np.ndarray]]
+    means: Mapping[str, Mapping[str, Float[np.ndarray, "num_layers num_adapters"]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,14 @@ class TokenActivations:
       tokens: The tokens that are fed to the trunk.
       num_tokens: The number of tokens before truncation. ``tokens`` has fewer if the text was truncated to the length
         in training.
-      weights: ``{slot: [num_layers, num_tokens, num_adapters]}``. NaN if a layer does not have the adapter.
+      weights: ``{slot: weights}``. NaN if a layer does not have the adapter.
     """
 
     fusion: str
     adapters: tuple[str, ...]
     tokens: tuple[str, ...]
     num_tokens: int
-    weights: Mapping[str, np.ndarray]
+    weights: Mapping[str, Float[np.ndarray, "num_layers tokens num_adapters"]]
 
 
 def mean_activations(
@@ -157,8 +157,10 @@ def _check_fusion(task_model: TaskModel) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The weighted sum of the rows' mean attention for each group: ``{slot: [groups, layers, adapters]}``."""
+def _weighted_step(
+    model: Model, params: Tree, batch: Mapping[str, Any]
+) -> dict[str, Float[jax.Array, "groups filled_layers num_adapters"]]:
+    """The weighted sum of the rows' mean attention for each group, by slot."""
     means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
     return {
         slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
@@ -167,16 +169,20 @@ def _weighted_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _token_step(model: Model, params: Tree, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The attention at every token: ``{slot: [batch, length, layers, adapters]}``."""
+def _token_step(
+    model: Model, params: Tree, batch: Mapping[str, Any]
+) -> dict[str, Float[jax.Array, "batch length filled_layers num_adapters"]]:
+    """The attention at every token, by slot."""
     attention = model(params, batch, fusion_attention=True).fusion_attention
     return {
         slot: slot_attention.transpose(1, 2, 0, 3).astype(jnp.float32) for slot, slot_attention in attention.items()
     }
 
 
-def _all_layers(task_model: TaskModel, slot: str, weights: np.ndarray) -> np.ndarray:
-    """Expands ``[layers with adapters, kept adapters]`` to ``[num_layers, num_adapters]``, with NaN in the gaps."""
+def _all_layers(
+    task_model: TaskModel, slot: str, weights: Float[np.ndarray, "filled_layers kept_adapters"]
+) -> Float[np.ndarray, "num_layers num_adapters"]:
+    """Expands weights to all layers and adapters, with NaN in the gaps."""
     model = task_model.model
     config, kept = model.adapters[0][1], model.fusion.kept
     expanded = np.full((model.trunk.num_layers, len(model.adapters)), np.nan, np.float32)

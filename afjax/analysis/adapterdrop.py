@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from jaxtyping import Float
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows
@@ -71,11 +72,13 @@ def adapterdrop_curve(
         yield _point(f"layers dropped: {dropped}", 1 - number / len(layers), smaller, rows, data, batch_size)
 
 
-def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -> dict[str, np.ndarray]:
+def rank_adapters(
+    task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32
+) -> dict[str, Float[np.ndarray, "filled_layers num_adapters"]]:
     """Each adapter's mean share of a fusion's attention over rows and tokens.
 
     Returns:
-      ``{slot: [layers, adapters]}``.
+      ``{slot: shares}``.
 
     Raises:
       UserError: The model has no fusion, or the fusion has been pruned.
@@ -88,7 +91,9 @@ def rank_adapters(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32)
     return {slot: slot_attention.mean(0) for slot, slot_attention in attention.items()}
 
 
-def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def most_used(
+    shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]], num_kept: int
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """The adapters with the largest shares in each slot and layer, in the form of ``FusionConfig.kept``.
 
     Each layer's adapters are given by their indices, in increasing order.
@@ -106,7 +111,11 @@ def most_used(shares: dict[str, np.ndarray], num_kept: int) -> tuple[tuple[tuple
 
 
 def prune_curve(
-    task_model: TaskModel, rows: AnyRows, shares: dict[str, np.ndarray], *, batch_size: int = 32
+    task_model: TaskModel,
+    rows: AnyRows,
+    shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]],
+    *,
+    batch_size: int = 32,
 ) -> Iterator[Point]:
     """Evaluates a fusion with each layer pruned to fewer and fewer of its most used adapters.
 

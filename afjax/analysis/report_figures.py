@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from afjax.analysis.figures import AMOUNTS, COLOURS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
 from afjax.analysis.workdirs import RunRecord
@@ -84,8 +85,10 @@ def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "
     return figure
 
 
-def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.ndarray) -> "Figure":
-    """Draws a heatmap of each layer's mean attention over a fusion's adapters, float [layers, adapters]."""
+def activation_figure(
+    layers: Sequence[int], members: Sequence[str], means: Float[np.ndarray, "filled_layers num_adapters"]
+) -> "Figure":
+    """Draws a heatmap of each layer's mean attention over a fusion's adapters."""
     num_layers, num_members = means.shape
     names = [plain(name) for name in members]
     width = 1.2 + 0.06 * max(map(len, names)) + 0.32 * num_layers
@@ -103,7 +106,7 @@ def activation_figure(layers: Sequence[int], members: Sequence[str], means: np.n
     return figure
 
 
-def values_figure(labels: np.ndarray, predicted: np.ndarray) -> "Figure":
+def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray, "rows"]) -> "Figure":
     """Plots predicted against right values."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.6)
     ends = [float(min(labels.min(), predicted.min())), float(max(labels.max(), predicted.max()))]

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure
@@ -43,8 +44,8 @@ class SpanScores:
     whole: Mapping[str, float]
     without: Mapping[tuple[int, int], Mapping[str, float]]
 
-    def relative_change(self, metric: str) -> np.ndarray:
-        """``(without - whole) / |whole|`` of a metric: ``[first layer, last layer]``, NaN where last < first.
+    def relative_change(self, metric: str) -> Float[np.ndarray, "first_layers last_layers"]:
+        """``(without - whole) / |whole|`` of a metric, NaN where the last layer comes before the first.
 
         Raises:
           UserError: The score with all adapters is 0 or not finite.
@@ -103,8 +104,8 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step_under_masks(
     masks: tuple[tuple[bool, ...], ...], model: Model, params: Tree, batch: Mapping[str, Any]
-) -> jax.Array:
-    """The logits for each mask: ``[batch, masks, ...]``."""
+) -> Float[jax.Array, "batch masks ..."]:
+    """The logits for each mask."""
     return model.under_masks(params, batch, np.array(masks))
 
 

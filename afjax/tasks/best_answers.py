@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from afjax.config.tasks import SpanConfig
 from afjax.tasks.windows import TokenisedSpans
@@ -26,7 +27,9 @@ class Answer:
     probability: float
 
 
-def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -> list[list[Answer]]:
+def best_answers(
+    logits: Float[np.ndarray, "windows length 2"], data: TokenisedSpans, config: SpanConfig
+) -> list[list[Answer]]:
     """Returns at most ``config.num_best`` spans per row, over all its windows, best first.
 
     A span has at most ``config.max_answer_length`` tokens of the context and lies within one window. If it occurs in
@@ -36,7 +39,7 @@ def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -
     "no answer" is its only answer.
 
     Args:
-      logits: ``[windows, length, 2]``, start and end. Entries after a window's end are not read.
+      logits: Start and end logits. Entries after a window's end are not read.
       data: The windows.
       config: Maximum lengths, number of answers and threshold.
     """
@@ -57,7 +60,10 @@ def best_answers(logits: np.ndarray, data: TokenisedSpans, config: SpanConfig) -
 
 
 def _window_spans(
-    starts: np.ndarray, ends: np.ndarray, in_context: np.ndarray, config: SpanConfig
+    starts: Float[np.ndarray, "length"],
+    ends: Float[np.ndarray, "length"],
+    in_context: Bool[np.ndarray, "length"],
+    config: SpanConfig,
 ) -> list[tuple[int, int, float]]:
     """Returns a window's best spans as ``(first token, last token, score)``, in arbitrary order."""
     (places,) = np.nonzero(in_context)

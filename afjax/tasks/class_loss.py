@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Float, Float64, Int
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError, did_you_mean
+from afjax.trees import AnyArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,11 +21,11 @@ class ClassLoss:
     """Class weights and label smoothing of a classification task.
 
     Attributes:
-      weights: float64 ``[labels]``, the positive weight of each label.
+      weights: The positive weight of each label.
       label_smoothing: Share of each target that is spread evenly over all labels.
     """
 
-    weights: np.ndarray
+    weights: Float64[np.ndarray, "num_labels"]
     label_smoothing: float
 
 
@@ -86,8 +87,12 @@ def check_class_settings(config: TrainConfig, tasks: Mapping[TaskConfig, Sequenc
 
 
 def weighted_cross_entropy(
-    logits: Array, labels: Array, row_weights: Array, class_weights: ArrayLike, label_smoothing: float
-) -> Array:
+    logits: Float[AnyArray, "batch num_labels"],
+    labels: Int[AnyArray, "batch"],
+    row_weights: Float[AnyArray, "batch"],
+    class_weights: Float[AnyArray, "num_labels"],
+    label_smoothing: float,
+) -> Float[Array, ""]:
     """The mean cross-entropy of a batch with class weights and label smoothing.
 
     Let ``w`` be the class weights, ``p`` the softmax of the logits, ``e`` the label smoothing and ``C`` the number of

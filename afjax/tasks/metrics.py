@@ -10,21 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
 from afjax.display.tables import table_lines
 
 
-def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def classification_scores(
+    logits: Float[np.ndarray, "rows num_labels"], labels: Int[np.ndarray, "rows"]
+) -> dict[str, float]:
     """Returns ``accuracy``, ``macro_f1`` and ``matthews`` of a classification task; an undefined score is 0.
 
     ``macro_f1`` is the mean over the classes that occur in labels or predictions. If there are two classes, the scores
     include ``f1`` of the class with index 1.
 
     Args:
-      logits: ``[rows, classes]``.
-      labels: int ``[rows]``, indices of classes.
+      logits: One column per class.
+      labels: Indices of classes.
     """
     from sklearn import metrics
 
@@ -123,11 +126,11 @@ class ConfusionMatrix:
 
     Attributes:
       labels: Label names in the order of both axes.
-      counts: int64 ``[correct label, predicted label]``, numbers of rows.
+      counts: Numbers of rows, with one row per correct and one column per predicted label.
     """
 
     labels: tuple[str, ...]
-    counts: np.ndarray
+    counts: Int[np.ndarray, "num_labels num_labels"]
 
     def __repr__(self) -> str:
         right, total = int(np.trace(self.counts)), int(self.counts.sum())
@@ -151,12 +154,14 @@ class ConfusionMatrix:
         return [["right \\ predicted", *names], *([name, *map(str, label_counts)] for name, label_counts in counts)]
 
 
-def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> ConfusionMatrix:
+def confusion_matrix(
+    logits: Float[np.ndarray, "rows num_labels"], labels: Int[np.ndarray, "rows"], names: Sequence[str]
+) -> ConfusionMatrix:
     """Computes the confusion matrix of a classification task.
 
     Args:
-      logits: ``[rows, classes]``.
-      labels: int ``[rows]``, the correct labels.
+      logits: One column per class.
+      labels: Indices of the correct classes.
       names: The label names.
     """
     counts = np.zeros((len(names),) * 2, np.int64)
@@ -164,8 +169,8 @@ def confusion_matrix(logits: np.ndarray, labels: np.ndarray, names: Sequence[str
     return ConfusionMatrix(tuple(names), counts)
 
 
-def regression_scores(predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Returns ``pearson``, ``spearman`` and ``mse`` of float64 ``[rows]``; a correlation with a constant is 0."""
+def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> dict[str, float]:
+    """Returns ``pearson``, ``spearman`` and ``mse``; a correlation with a constant is 0."""
     from scipy import stats
 
     scores = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}

@@ -5,15 +5,19 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from afjax.config.tasks import TaskKind
 from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
+from afjax.trees import AnyArray
 
 Batch = Mapping[str, Any]
 
 
-def task_loss(logits: Array, batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None) -> Array:
+def task_loss(
+    logits: Float[AnyArray, "batch ..."], batch: Batch, kind: TaskKind, class_loss: ClassLoss | None = None
+) -> Float[Array, ""]:
     """Computes the weighted mean of a batch's losses.
 
     The loss of a row is the cross-entropy or the squared error. For span tasks, it is the mean of two cross-entropies

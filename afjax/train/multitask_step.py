@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from afjax.config.tasks import TaskKind
 from afjax.config.training import TrainConfig
@@ -26,7 +27,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.loss import Batch, task_loss
 from afjax.train.optimizer import make_adamw, make_clipping
 from afjax.train.step import State, TrainStep, descend, old_if_failed
-from afjax.trees import Tree, flatten, merge, unflatten
+from afjax.trees import AnyArray, Tree, flatten, merge, unflatten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +87,12 @@ def trim_task(own: Tree, shapes: Tree) -> Tree:
     return unflatten({path: leaves[path][tuple(map(slice, shape.shape))] for path, shape in flatten(shapes).items()})
 
 
-def take_task(stacked: Tree, task: Array | int) -> Any:
+def take_task(stacked: Tree, task: Int[AnyArray, ""] | int) -> Any:
     """Returns a task's slice of a stacked tree, or of its optimizer state."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, task, keepdims=False), stacked)
 
 
-def put_task(stacked: Tree, task: Array, own: Any) -> Any:
+def put_task(stacked: Tree, task: Int[AnyArray, ""], own: Any) -> Any:
     """Returns the stacked tree with a task's slice replaced."""
     return jax.tree.map(lambda leaf, part: jax.lax.dynamic_update_index_in_dim(leaf, part, task, 0), stacked, own)
 
@@ -136,7 +137,7 @@ def make_multitask_step(
     model_of_group = dataclasses.replace(model, reads=TASK_KINDS[group[0]].reads)
 
     def step(
-        state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array
+        state: State, frozen: Tree, batch: Batch, key: PRNGKeyArray, learning_rate: Float[Array, ""]
     ) -> tuple[State, dict[str, Array]]:
         step_key = jax.random.fold_in(key, state["step"]) if config.dropout else None
         task, shared, stacked = batch["task"], state["trained"]["shared"], state["trained"]["own"]
@@ -172,7 +173,9 @@ def make_multitask_step(
     return step
 
 
-def multitask_loss(logits: Array, batch: Mapping[str, Array], tasks: TaskTable, group: tuple[TaskKind, ...]) -> Array:
+def multitask_loss(
+    logits: Float[Array, "batch ..."], batch: Mapping[str, AnyArray], tasks: TaskTable, group: tuple[TaskKind, ...]
+) -> Float[Array, ""]:
     """Computes ``task_loss`` of the batch's task, over the outputs of the task's own head.
 
     Args:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.sharding import Mesh
+from jaxtyping import Bool, Float, PRNGKeyArray, Shaped
 
 from afjax.config.tasks import TaskKind
 from afjax.distributed.sharding import replicated, shard, tree_sharding
@@ -62,7 +63,7 @@ def make_train_step(
     """
 
     def step(
-        state: State, frozen: Tree, batch: Batch, key: Array, learning_rate: Array
+        state: State, frozen: Tree, batch: Batch, key: PRNGKeyArray, learning_rate: Float[Array, ""]
     ) -> tuple[State, dict[str, Array]]:
         step_key = jax.random.fold_in(key, state["step"]) if dropout else None
 
@@ -84,14 +85,14 @@ def make_train_step(
     return step
 
 
-def descend(trained: Tree, directions: Tree, learning_rate: Array) -> Tree:
+def descend(trained: Tree, directions: Tree, learning_rate: Float[Array, ""]) -> Tree:
     """Subtracts the optimizer's directions, times the learning rate, from the trained leaves."""
     return jax.tree.map(
         lambda leaf, direction: leaf - (learning_rate * direction).astype(leaf.dtype), trained, directions
     )
 
 
-def old_if_failed(failed: Array, before: Any, after: Any) -> Any:
+def old_if_failed(failed: Bool[Array, ""], before: Any, after: Any) -> Any:
     """Returns ``before`` if a step has failed, else ``after``."""
     return jax.tree.map(lambda old, new: jnp.where(failed, old, new), before, after)
 
@@ -115,7 +116,7 @@ def jit_step(step: TrainStep, state: State, mesh: Mesh) -> Any:
     return train_step
 
 
-def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[State, dict[str, Array]]:
+def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[State, dict[str, Shaped[Array, ""]]]:
     """Calls a function that :func:`jit_step` returned, and unflattens the new state."""
     treedef = jax.tree.structure(state)
     with jax.set_mesh(mesh):
@@ -123,10 +124,10 @@ def run_step(compiled: Any, mesh: Mesh, state: State, *inputs: Any) -> tuple[Sta
     return jax.tree.unflatten(treedef, leaves), scalars
 
 
-def dropout_key(seed: int, prng: str, mesh: Mesh) -> Array:
+def dropout_key(seed: int, prng: str, mesh: Mesh) -> PRNGKeyArray:
     """Returns a run's dropout key, replicated on the mesh."""
 
-    def make() -> Array:
+    def make() -> PRNGKeyArray:
         return named_key(jax.random.key(seed, impl=prng), "dropout")
 
     return jax.jit(make, out_shardings=replicated(mesh))()
