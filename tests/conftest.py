@@ -28,7 +28,11 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import save_file
+from shape_checker import check_shapes
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+# Before the checked modules are imported.
+check_shapes()
 
 from afjax.data.sources.builtin import GRAMMARS, builtin_rows
 from afjax.trunk.encoder import init_trunk

@@ -42,6 +42,7 @@ LAYERS = (
     "__main__",
 )
 HEAVY = (
+    "beartype",
     "datasets",
     "huggingface_hub",
     "matplotlib",

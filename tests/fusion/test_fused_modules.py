@@ -107,7 +107,7 @@ def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, 
     configs, factored = CASES[name]
     assert is_factored(configs) == factored
     fusion, adapters = make_params(configs, value=value)
-    output, residual, layer_input = np.asarray(jax.random.normal(KEY, (3, 2, 5, TRUNK.hidden_size)))
+    output, residual, layer_input = jax.random.normal(KEY, (3, 2, 5, TRUNK.hidden_size))
 
     def slot_of(x: jax.Array) -> Sublayer:
         def norm(x: jax.Array) -> jax.Array:

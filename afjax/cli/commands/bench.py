@@ -17,9 +17,7 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "bench", "time one step on random weights", EXAMPLE, run=_run)
     parser.add_argument("--trunk", default="bert-base", help="a size's name or a folder with a config.json (bert-base)")
     parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
-    parser.add_argument(
-        "--adapter", default="pfeiffer", help="the adapters' preset, such as lora (pfeiffer)"
-    )
+    parser.add_argument("--adapter", default="pfeiffer", help="the adapters' preset, such as lora (pfeiffer)")
     parser.add_argument("--mode", required=True, choices=("train", "eval"))
     parser.add_argument("--num_adapters", type=int, default=1, help="how many adapters are fused (1)")
     parser.add_argument("--batch_size", type=int, default=8, help="rows per step (8)")

@@ -1,0 +1,61 @@
+"""Checks the dtypes and shapes in annotations while tests run.
+
+jaxtyping's import hook wraps the functions and dataclasses of ``MODULES`` when they are imported. Processes that tests
+start are not checked.
+"""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from beartype import beartype
+from jaxtyping import AbstractArray, install_import_hook
+
+# Packages and modules whose functions take arrays. Two are missing. In afjax.model.outputs, the class ``Outputs`` is a
+# pytree, and JAX also makes it with leaves that are not arrays, such as the shapes of ``jax.eval_shape``. The functions
+# of afjax.trunk.hugging_face take dicts whose arrays have different shapes.
+MODULES = (
+    "afjax.adapters",
+    "afjax.analysis",
+    "afjax.fusion",
+    "afjax.model.encoder_module",
+    "afjax.model.heads",
+    "afjax.model.model",
+    "afjax.nn",
+    "afjax.tasks",
+    "afjax.train.loss",
+    "afjax.train.multitask_step",
+    "afjax.train.step",
+    "afjax.trunk.bert",
+    "afjax.trunk.embedding",
+    "afjax.trunk.encoder",
+    "afjax.trunk.encoder_layer",
+    "afjax.trunk.layer_masks",
+    "afjax.trunk.layers",
+    "afjax.trunk.pretrained",
+    "afjax.trunk.roberta",
+    "afjax.trunk.slots",
+)
+
+
+def check_shapes() -> None:
+    """Makes the functions of ``MODULES`` check their arguments and results. Call it before afjax is imported."""
+    install_import_hook(MODULES, "shape_checker.check")
+
+
+def check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function check the array types in its annotations.
+
+    Other types are left to mypy. beartype cannot check all of them, for example protocols.
+    """
+    hints = function.__annotations__
+    function.__annotations__ = {name: hint for name, hint in hints.items() if has_array_type(hint)}
+    return beartype(function) if function.__annotations__ else function
+
+
+def has_array_type(annotation: Any) -> bool:
+    """Whether an annotation contains one of jaxtyping's types."""
+    if isinstance(annotation, list):
+        return any(map(has_array_type, annotation))
+    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
+        return True
+    return any(map(has_array_type, get_args(annotation)))
