@@ -174,8 +174,9 @@ class _Step:
             weights = self.product(n * self.length * size, query, key)
             return self.product(n * self.length * size, weights, value)
         turned, plain = self.apart(), self.apart()
+        query = turned._first_query(size, trained, live, inside)
         key, value = (turned._merged(name, size, size, trained=trained, inside=inside) for name in QUERY_KEY_VALUE[1:])
-        projected = turned.product(self.rows * size * size, key, project(turned, "query", self.rows))  # Kᵀ q
+        projected = turned.product(self.rows * size * size, key, query)  # Kᵀ q
         weights = turned.product(n * num_heads * size, projected, live)
         sums = turned.product(n * num_heads * size, weights, live)  # of tokens
         context = turned.product(self.rows * size * size, value, sums)
@@ -183,6 +184,15 @@ class _Step:
         plain.product(n * size, plain.product(n * size, query, key), value)
         self.cheaper(turned, plain)
         return context
+
+    def _first_query(self, size: int, trained: bool, live: bool, inside: InDenseLayers | None) -> bool:
+        """Adds the query of each row's first token, with an adapter that is merged or not; returns if it is live."""
+        apart, merged = self.apart(), self.apart()
+        query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live, inside=inside)
+        matrix = merged._merged("query", size, size, trained=trained, inside=inside)
+        merged.product(self.rows * size * size, matrix, live)
+        self.cheaper(apart, merged)
+        return query
 
     def _dense_layer(
         self,

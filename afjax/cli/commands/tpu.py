@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment, instead of --method")
     parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="overrides one setting of the experiment")
     parser.add_argument("--trunk", help="a size's name or a folder with a config.json (bert-base)")
-    methods = ("adapter", "fusion", "full", "head", "houlsby", "pals", "pfeiffer")
+    methods = ("adapter", "fusion", "full", "head", "houlsby", "ia3", "lora", "pals", "pfeiffer")
     parser.add_argument("--method", choices=methods, help="the method; adapter is a Pfeiffer adapter")
     parser.add_argument("--num_adapters", type=int, help="how many adapters are fused (16)")
     parser.add_argument("--num_tasks", type=int, help="how many tasks have PALs (8)")
