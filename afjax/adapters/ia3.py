@@ -17,7 +17,7 @@ from jax import Array
 
 from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
-from afjax.nn.layers import dense
+from afjax.nn.layers import dense, scale_features
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 
@@ -42,12 +42,7 @@ def apply(
 ) -> Array:
     """See :class:`afjax.adapters.kind.InDense`; (IA)³ has no dropout."""
     scale = params["scale"]
-    return dense(layer, _scaled(x, scale)) if scales_inputs(name) else _scaled(dense(layer, x), scale)
-
-
-def _scaled(x: Array, scale: Array) -> Array:
-    # In the dtype of the factors, so that their gradient is a sum in float32.
-    return (x * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
+    return dense(layer, scale_features(x, scale)) if scales_inputs(name) else scale_features(dense(layer, x), scale)
 
 
 def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tree:

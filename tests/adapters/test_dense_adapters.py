@@ -63,6 +63,14 @@ def draw(tree: Tree, seed: int = 1) -> Tree:
     )
 
 
+def on_device(*arguments: Any) -> list[Any]:
+    """Converts the NumPy arrays among some arguments to JAX arrays."""
+    return [
+        jax.tree.map(jnp.asarray, argument) if isinstance(argument, dict | np.ndarray) else argument
+        for argument in arguments
+    ]
+
+
 def random_params(config: InDenseLayers | None, pooling: Any = "first") -> tuple[Model, Tree]:
     """A model with one adapter, or none, and random parameters, in float64 if it is enabled."""
     method = Method(partition="head", head=HeadConfig(pooling=pooling))
@@ -136,8 +144,10 @@ def test_dense_layers_follow_the_papers_formulas_and_merging_is_exact(config: In
             layer = draw({"kernel": np.zeros((inputs, outputs)), "bias": np.zeros(outputs)})
             x, params = draw({"x": np.zeros((2, 5, inputs))}, seed=3)["x"], tree[block][dense_layer]
             expected = by_hand(config, name, params, layer, x)
-            np.testing.assert_allclose(kind.apply(params, config, name, layer, x), expected, rtol=1e-12, atol=1e-12)
-            merged = kind.merge(params, config, name, layer)
+            np.testing.assert_allclose(
+                kind.apply(*on_device(params, config, name, layer, x)), expected, rtol=1e-12, atol=1e-12
+            )
+            merged = kind.merge(*on_device(params, config, name, layer))
             np.testing.assert_allclose(x @ merged["kernel"] + merged["bias"], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -173,14 +183,17 @@ def test_dropout_zeroes_inputs_of_the_adapter_only() -> None:
     layer = draw({"kernel": np.zeros((12, 12)), "bias": np.zeros(12)}, seed=2)
     x = np.ones((4, 5, 12), np.float32)
     plain = x @ layer["kernel"] + layer["bias"]
-    outputs = lora.apply(params, config, "query", layer, x, key=KEY) - plain
+    outputs = lora.apply(*on_device(params, config, "query", layer, x), key=KEY) - plain
     mean = np.mean(
-        [lora.apply(params, config, "query", layer, x, key=jax.random.key(i)) - plain for i in range(400)], 0
+        [lora.apply(*on_device(params, config, "query", layer, x), key=jax.random.key(i)) - plain for i in range(400)],
+        0,
     )
     expected = x @ params["down"]["kernel"] @ params["up"]["kernel"] * 4.0
     assert np.abs(outputs - expected).max() > 1
     np.testing.assert_allclose(mean.mean((0, 1)), expected[0, 0], rtol=0.1, atol=0.3)
-    np.testing.assert_allclose(lora.apply(params, config, "query", layer, x) - plain, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        lora.apply(*on_device(params, config, "query", layer, x)) - plain, expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_dropout_of_keys_and_values_acts_on_every_token_if_only_the_first_is_read() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from afjax.nn.layers import dense, dropout, gelu, layer_norm, normalise, softmax
+from afjax.nn.layers import dense, dropout, gelu, layer_norm, normalise, scale_features, softmax
 from afjax.nn.random_bits import flat_index, random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk.encoder import cast_trunk
@@ -93,6 +93,28 @@ def test_layer_norm_in_bfloat16_keeps_no_float32_rows() -> None:
     for name, exact in exact_params.items():
         assert to_params[name].dtype == jnp.float32
         np.testing.assert_allclose(to_params[name], exact, rtol=1e-4, atol=1e-4)
+
+
+def test_scaled_features_equal_the_plain_product_and_its_derivative() -> None:
+    with jax.enable_x64(True):
+        draw = np.random.default_rng(0).normal
+        x, cotangent, scale = (jnp.asarray(draw(size=size)) for size in ((2, 3, 8), (2, 3, 8), 8))
+        expected, backward = jax.vjp(lambda x, scale: x * scale[None, None], x, scale)
+        found, own_backward = jax.vjp(scale_features, x, scale)
+        np.testing.assert_allclose(found, expected, atol=1e-14)
+        for own, plain in zip(own_backward(cotangent), backward(cotangent), strict=True):
+            np.testing.assert_allclose(own, plain, atol=1e-13)
+
+
+def test_scaled_features_in_bfloat16_keep_no_float32_rows() -> None:
+    x, scale, cotangent = normal(0, 64, 8).astype(jnp.bfloat16), normal(1, 8), normal(2, 64, 8).astype(jnp.bfloat16)
+    output, backward = jax.vjp(scale_features, x, scale)
+    assert output.dtype == jnp.bfloat16
+    assert [leaf.dtype for leaf in jax.tree.leaves(backward) if leaf.shape == x.shape] == [jnp.bfloat16]
+    grad_x, grad_scale = backward(cotangent)
+    assert (grad_x.dtype, grad_scale.dtype) == (jnp.bfloat16, jnp.float32)
+    exact = (x.astype(jnp.float32) * cotangent.astype(jnp.float32)).sum(0)
+    np.testing.assert_allclose(grad_scale, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_softmax_equals_jax_in_value_and_derivative() -> None:
