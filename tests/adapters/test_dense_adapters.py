@@ -147,7 +147,7 @@ def test_dense_layers_follow_the_papers_formulas_and_merging_is_exact(config: In
             np.testing.assert_allclose(
                 kind.apply(*on_device(params, config, name, layer, x)), expected, rtol=1e-12, atol=1e-12
             )
-            merged = kind.merge(*on_device(params, config, name, layer))
+            merged = jax.device_get(kind.merge(*on_device(params, config, name, layer)))
             np.testing.assert_allclose(x @ merged["kernel"] + merged["bias"], expected, rtol=1e-12, atol=1e-12)
 
 
