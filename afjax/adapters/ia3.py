@@ -14,6 +14,7 @@ section 3.3.
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
@@ -22,7 +23,7 @@ from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 
 
-def init(key: Array, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: Ia3Config, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`; all ones, so the key is not used."""
     tree: Tree = {}
     for name in config.target_modules:
@@ -38,8 +39,14 @@ def scales_inputs(name: DenseLayer) -> bool:
 
 
 def apply(
-    params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: Ia3Config,
+    name: DenseLayer,
+    layer: Tree,
+    x: Float[Array, "*batch inputs"],
+    *,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "*batch outputs"]:
     """See :class:`afjax.adapters.kind.InDense`; (IA)³ has no dropout."""
     scale = params["scale"]
     return dense(layer, scale_features(x, scale)) if scales_inputs(name) else scale_features(dense(layer, x), scale)

@@ -198,16 +198,23 @@ class InDense(Protocol):
     """Computes a dense layer with an adapter, with one encoder layer's parameters."""
 
     def __call__(
-        self, params: Tree, config: Any, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
-    ) -> Array:
-        """Returns the outputs ``[..., outputs]``.
+        self,
+        params: Tree,
+        config: Any,
+        name: DenseLayer,
+        layer: Tree,
+        x: Float[Array, "*batch inputs"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "*batch outputs"]:
+        """Returns the outputs.
 
         Args:
           params: The adapter's parameters for this dense layer.
           config: The architecture.
           name: The dense layer's name.
           layer: The dense layer's own parameters, ``kernel [inputs, outputs]`` and ``bias [outputs]``.
-          x: The inputs ``[..., inputs]``.
+          x: The inputs.
           key: The dropout key, or None for no dropout.
         """
         ...

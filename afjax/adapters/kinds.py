@@ -167,7 +167,7 @@ def adapter_slot(
     return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
 
 
-def dense_slots(params: Tree, config: InDenseLayers, *, key: Array | None = None) -> dict[str, DenseSlot]:
+def dense_slots(params: Tree, config: InDenseLayers, *, key: PRNGKeyArray | None = None) -> dict[str, DenseSlot]:
     """Fills the slots around dense layers with an adapter; returns them by the dense layer's path in the trunk.
 
     Args:

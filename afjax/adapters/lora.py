@@ -13,6 +13,7 @@ Reference: Hu et al. 2022, *LoRA: Low-Rank Adaptation of Large Language Models*,
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
@@ -22,7 +23,7 @@ from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 
 
-def init(key: Array, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree:
+def init(key: PRNGKeyArray, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """See :class:`afjax.adapters.kind.Init`.
 
     A is uniform in ``±1 / sqrt(inputs)``, as in the authors' code, and B is zero.
@@ -45,8 +46,14 @@ def init(key: Array, config: LoraConfig, trunk: TrunkConfig, depth: int) -> Tree
 
 
 def apply(
-    params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree, x: Array, *, key: Array | None = None
-) -> Array:
+    params: Tree,
+    config: LoraConfig,
+    name: DenseLayer,
+    layer: Tree,
+    x: Float[Array, "*batch inputs"],
+    *,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "*batch outputs"]:
     """See :class:`afjax.adapters.kind.InDense`."""
     inner = dense(params["down"], dropout(key, x, config.dropout))  # [..., rank]
     return dense(layer, x) + config.scaling * dense(params["up"], inner)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from afjax.analysis.paired import Paired, paired_bootstrap
 from afjax.analysis.sides import Side
@@ -113,9 +114,9 @@ def compare(
     main = metric or task.main_metric
     if main not in allowed:
         raise UserError(f'The metric "{main}" is not one of {", ".join(allowed)}.{did_you_mean(main, allowed)}')
-    scores_by_side: dict[int, tuple[Weighted, np.ndarray]] = {}
+    scores_by_side: dict[int, tuple[Weighted, Float[np.ndarray, "rows"]]] = {}
 
-    def scored(side: Side) -> tuple[Weighted, np.ndarray]:
+    def scored(side: Side) -> tuple[Weighted, Float[np.ndarray, "rows"]]:
         if id(side) not in scores_by_side:
             predictions = side.model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
             scores_by_side[id(side)] = row_scores(side.model, rows, predictions)
@@ -137,11 +138,11 @@ def compare(
     )
 
 
-def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tuple[Weighted, np.ndarray]:
+def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tuple[Weighted, Float[np.ndarray, "rows"]]:
     """Computes a model's scores as functions of the rows' weights, and its error on each row.
 
     Returns:
-      The scores, and errors, float [rows]: 0 for right and 1 for wrong, or the absolute error for regression.
+      The scores, and errors: 0 for right and 1 for wrong, or the absolute error for regression.
     """
     assert rows.labels is not None, "checked by check_labels"
     kind = TASK_KINDS[model.task.kind]
@@ -242,7 +243,9 @@ def _settings_of_both(first: Sequence[Side], second: Sequence[Side]) -> dict[str
     return {name: (values[0], values[1]) for name, values in differing_settings(joined).items()}
 
 
-def _row_counts(first: np.ndarray, second: np.ndarray, *, numbers: bool) -> dict[str, int]:
+def _row_counts(
+    first: Float[np.ndarray, "rows"], second: Float[np.ndarray, "rows"], *, numbers: bool
+) -> dict[str, int]:
     if numbers:
         nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
         return {name: int(rows.sum()) for name, rows in nearer.items()}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Float64, Int
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows, ChoiceRows
@@ -42,11 +43,11 @@ class DevEvaluation:
       digest: The digest of the rows.
       scores: Every metric.
       labels: The label names for classification; otherwise empty.
-      confusion: The confusion matrix for classification, int [right label, predicted label]; otherwise None.
-      values: ``(labels, predictions)`` for regression, each float64 [rows]; otherwise None.
+      confusion: The confusion matrix for classification, right labels by predicted labels; otherwise None.
+      values: ``(labels, predictions)`` for regression; otherwise None.
       mistakes: The worst mistakes. The most confident (or the largest errors) are first.
       num_wrong: The number of rows with a wrong prediction; for regression all rows.
-      activations: Mean activations of a fusion, ``{slot: [layers, adapters]}``; empty without a fusion.
+      activations: Mean activations of a fusion by slot; empty without a fusion.
       layers: The layers of ``activations``.
       members: The adapters of ``activations``.
     """
@@ -55,11 +56,11 @@ class DevEvaluation:
     digest: str
     scores: Mapping[str, float]
     labels: tuple[str, ...]
-    confusion: np.ndarray | None
-    values: tuple[np.ndarray, np.ndarray] | None
+    confusion: Int[np.ndarray, "num_labels num_labels"] | None
+    values: tuple[Float64[np.ndarray, "rows"], Float64[np.ndarray, "rows"]] | None
     mistakes: tuple[Mistake, ...]
     num_wrong: int
-    activations: Mapping[str, np.ndarray]
+    activations: Mapping[str, Float[np.ndarray, "filled_layers num_adapters"]]
     layers: tuple[int, ...]
     members: tuple[str, ...]
 
@@ -109,13 +110,13 @@ def evaluate_dev_rows(
     )
 
 
-def mean_activations(predictions: Predictions) -> dict[str, np.ndarray]:
+def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, "filled_layers num_adapters"]]:
     """The mean over rows of each row's attention over adapters.
 
     A row's attention is its mean over tokens, without padding.
 
     Returns:
-      ``{slot: [layers, adapters]}``, empty without a fusion.
+      ``{slot: mean attention}``, empty without a fusion.
     """
     return {
         slot: row_attention.mean(0, dtype=np.float64) for slot, row_attention in predictions.fusion_attention.items()

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Float, Float64
 
 from afjax.tasks.weighted_scores import Weighted
 
@@ -77,11 +78,11 @@ def paired_bootstrap(
     return results
 
 
-def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[np.ndarray]:
+def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[Float64[np.ndarray, "resamples rows"]]:
     """Draws resamples, as the number of times that each row was drawn.
 
     Yields:
-      Blocks of float64 [some resamples, num_rows], with ``num_resamples`` resamples in total.
+      Blocks of resamples, with ``num_resamples`` resamples in total.
     """
     random = np.random.default_rng(seed)
     size = max(1, _BLOCK // num_rows)
@@ -92,9 +93,9 @@ def resample_weights(num_rows: int, num_resamples: int, seed: int) -> Iterator[n
 
 
 def _differences(
-    pairs: Sequence[tuple[Weighted, Weighted]], weights: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Both models' scores by metric, each [pairs, resamples]."""
+    pairs: Sequence[tuple[Weighted, Weighted]], weights: Float[np.ndarray, "resamples rows"]
+) -> dict[str, tuple[Float[np.ndarray, "pairs resamples"], Float[np.ndarray, "pairs resamples"]]]:
+    """Both models' scores by metric."""
     scored = [(first(weights), second(weights)) for first, second in pairs]
     return {
         metric: (

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Float64, Int
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, listing
@@ -27,10 +28,11 @@ from afjax.tasks.texts import (
     tokenize_texts,
 )
 from afjax.tasks.weighted_scores import Weighted, class_scores
+from afjax.trees import AnyArray
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The cross-entropy of each row; logits ``[batch, labels]``."""
+def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The cross-entropy of each row."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
 
@@ -72,23 +74,25 @@ def one_class(columns: Columns, name: str) -> str:
     return f"{rows}: nothing can be learnt from them."
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
-    """The most likely label of each row; logits ``[rows, labels]``."""
+def predict(
+    logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+) -> Predictions:
+    """The most likely label of each row."""
     probabilities = softmax(logits)
     return Predictions(logits, probabilities, name_outputs(logits, names), confidences=probabilities.max(-1))
 
 
-def name_outputs(logits: np.ndarray, names: Sequence[str]) -> list[str]:
+def name_outputs(logits: Float[np.ndarray, "rows num_outputs"], names: Sequence[str]) -> list[str]:
     """The name of each row's largest logit, or its index if the output has no name."""
     return [names[index] if index < len(names) else str(index) for index in logits.argmax(-1)]
 
 
-def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+def errors(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Float64[np.ndarray, "rows"]:
     """1 for each row with another largest logit than the right label's, and 0 for the others."""
     return (predictions.logits.argmax(-1) != labels).astype(np.float64)
 
 
-def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
     """The scores as a function of the rows' weights."""
     return class_scores(predictions.logits.argmax(-1), labels, predictions.logits.shape[-1])
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.sources.kind import SplitSource
@@ -14,6 +15,7 @@ from afjax.data.splits import AnyRows
 from afjax.data.tokenise import TokenisedRows
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
+from afjax.trees import AnyArray
 
 # The input of a head: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
@@ -134,8 +136,7 @@ class KindSpec:
       name: The kind's name in configs.
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
-      losses: Returns the loss of each row, float ``[batch]``, for logits and a batch with ``labels``, ``mask`` and
-        ``weights``.
+      losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
       label_shape: Returns the shape of a row's label in a batch, without the batch axis, for the number of outputs and
         the batch's padded length.
       label_dtype: The dtype of labels in a batch.
@@ -153,8 +154,8 @@ class KindSpec:
       predict: Returns the predictions for the logits of all tokenized rows, the task and the label names.
       scores: Returns all scores of a split for its predictions, right labels and task. The right labels of a split are
         its ``labels``.
-      errors: Returns each row's error, float ``[rows]``, for predictions, right labels and task: 0 if the prediction is
-        right and 1 if it is wrong, or the absolute error of a number.
+      errors: Returns each row's error for predictions, right labels and task: 0 if the prediction is right and 1 if it
+        is wrong, or the absolute error of a number.
       weighted: Returns the scores as a function of the rows' weights, for predictions, right labels and task.
       text: How the kind is described to users.
     """
@@ -162,7 +163,7 @@ class KindSpec:
     name: TaskKind
     reads: Reads = "pooled"
     num_outputs: Callable[[Sequence[str]], int]
-    losses: Callable[[Array, Mapping[str, Any]], Array]
+    losses: Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any]], Float[Array, "batch"]]
     label_shape: Callable[[int, int], tuple[int, ...]] = lambda num_outputs, length: ()
     label_dtype: Literal["int32", "float32"] = "int32"
     has_choices: bool = False
@@ -175,8 +176,8 @@ class KindSpec:
     forms: Callable[[TaskConfig, int | None], list[Form]]
     pick: Callable[[str, dict[str, Any], Form], Any]
     tokenize: Tokenize
-    predict: Callable[[np.ndarray, TokenisedRows, TaskConfig, Sequence[str]], Predictions]
+    predict: Callable[[Float[np.ndarray, "rows ..."], TokenisedRows, TaskConfig, Sequence[str]], Predictions]
     scores: Callable[[Predictions, Any, TaskConfig], dict[str, float]]
-    errors: Callable[[Predictions, Any, TaskConfig], np.ndarray]
+    errors: Callable[[Predictions, Any, TaskConfig], Float[np.ndarray, "rows"]]
     weighted: Callable[[Predictions, Any, TaskConfig], Weighted]
     text: KindText

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 
 from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
@@ -45,7 +45,11 @@ def classification_scores(
     return {name: float(value) for name, value in scores.items()}
 
 
-def multi_label_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def multi_label_scores(
+    logits: Float[np.ndarray, "rows num_labels"],
+    predicted: Bool[np.ndarray, "rows num_labels"],
+    labels: Float[np.ndarray, "rows num_labels"],
+) -> dict[str, float]:
     """Returns ``micro_f1``, ``macro_f1``, ``average_precision`` and ``exact_match`` of a multi-label task.
 
     ``micro_f1`` counts all pairs of a row and a label together. ``macro_f1`` is the mean over the labels that occur in
@@ -54,9 +58,9 @@ def multi_label_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.nda
     0.
 
     Args:
-      logits: ``[rows, labels]``.
-      predicted: bool ``[rows, labels]``, the predicted labels.
-      labels: ``[rows, labels]``, 1 for right labels and 0 for others.
+      logits: One column per label.
+      predicted: The predicted labels.
+      labels: 1 for right labels and 0 for others.
     """
     from sklearn import metrics
 
@@ -70,11 +74,13 @@ def multi_label_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.nda
     }
 
 
-def label_set_f1(right: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+def label_set_f1(
+    right: Bool[np.ndarray, "rows num_labels"], predicted: Bool[np.ndarray, "rows num_labels"]
+) -> dict[str, float]:
     """Returns ``micro_f1`` and ``macro_f1``; see :func:`multi_label_scores`.
 
     Args:
-      right, predicted: bool ``[rows, labels]``, the right and the predicted labels.
+      right, predicted: The right and the predicted labels.
     """
     true, total = (right & predicted).sum(0), right.sum(0) + predicted.sum(0)  # [labels]
     f1 = 2 * true[total > 0] / total[total > 0]
@@ -84,14 +90,14 @@ def label_set_f1(right: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     }
 
 
-def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> np.ndarray:
+def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> Int64[np.ndarray, "rows 5"]:
     """Counts entities and tags of each row.
 
     Args:
       predicted, right: The tags of each row's words.
 
     Returns:
-      int64 ``[rows, 5]``: the numbers of correctly predicted, predicted and right entities, of right tags and of words.
+      The columns are the numbers of correctly predicted, predicted and right entities, of right tags and of words.
     """
     counts = []
     for predicted_row, right_row in zip(predicted, right, strict=True):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 
 from afjax.config.tasks import MultiLabelConfig, TaskConfig
 from afjax.data.columns import Columns, no_labels
@@ -25,13 +26,14 @@ from afjax.tasks.metrics import label_set_f1, multi_label_scores
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.texts import columns_from_lists, given_names, pick_texts, read_columns, text_forms, tokenize_texts
 from afjax.tasks.weighted_scores import Weighted, label_set_scores
+from afjax.trees import AnyArray
 
 # The thresholds that tuning compares.
 THRESHOLDS = tuple(round(0.01 * number, 2) for number in range(1, 100))
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The mean binary cross-entropy of each row's labels; logits ``[batch, labels]``."""
+def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The mean binary cross-entropy of each row's labels."""
     return optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(-1)
 
 
@@ -72,7 +74,7 @@ def find_names(columns: Columns, separator: str) -> tuple[str, ...]:
     return find_label_names(single_labels)
 
 
-def split_labels(columns: Columns, separator: str) -> tuple[Columns, np.ndarray]:
+def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.ndarray, "entries"]]:
     """Splits each row's labels.
 
     Args:
@@ -80,7 +82,7 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, np.ndarray]
       separator: The separator.
 
     Returns:
-      Columns with one entry per label, without texts, and the row of each entry, int64 [labels].
+      Columns with one entry per label, without texts, and the row of each entry.
 
     Raises:
       UserError: There is no label column, or a row has neither a list nor a text of labels.
@@ -118,8 +120,10 @@ def make_rows(columns: Columns, names: tuple[str, ...], separator: str, *, liste
     return MultiLabelRows(columns.text_a, columns.text_b, labels, names, ids=columns.ids)
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
-    """The labels whose probability is at least the task's threshold; logits ``[rows, labels]``."""
+def predict(
+    logits: Float[np.ndarray, "rows num_labels"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+) -> Predictions:
+    """The labels whose probability is at least the task's threshold."""
     probabilities = sigmoid(logits)
     chosen = probabilities >= np.float32(task.multi_label.threshold)
     all_names = [names[index] if index < len(names) else str(index) for index in range(logits.shape[-1])]
@@ -129,39 +133,45 @@ def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Se
     return Predictions(logits, probabilities, labels, confidences=confidences)
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """The probability of each label, float32."""
+def sigmoid(logits: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndarray, "rows num_labels"]:
+    """The probability of each label."""
     from scipy import special
 
     return np.asarray(special.expit(logits), np.float32)
 
 
-def predicted_sets(predictions: Predictions, task: TaskConfig) -> np.ndarray:
-    """The predicted labels, bool ``[rows, labels]``."""
+def predicted_sets(predictions: Predictions, task: TaskConfig) -> Bool[np.ndarray, "rows num_labels"]:
+    """The predicted labels."""
     return predictions.probabilities >= np.float32(task.multi_label.threshold)
 
 
-def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+def scores(
+    predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
+) -> dict[str, float]:
     """All scores of a split."""
     return multi_label_scores(predictions.logits, predicted_sets(predictions, task), labels)
 
 
-def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+def errors(
+    predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
+) -> Float64[np.ndarray, "rows"]:
     """1 for each row with a wrong or missing label, and 0 for the others."""
     return (predicted_sets(predictions, task) != (labels > 0)).any(-1).astype(np.float64)
 
 
-def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig) -> Weighted:
     """The scores as a function of the rows' weights."""
     return label_set_scores(predictions.logits, predicted_sets(predictions, task), labels)
 
 
-def best_threshold(logits: np.ndarray, labels: np.ndarray, metric: str) -> float:
+def best_threshold(
+    logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"], metric: str
+) -> float:
     """The threshold with the best score; of several, the one closest to 0.5.
 
     Args:
-      logits: ``[rows, labels]``.
-      labels: ``[rows, labels]``, 1 for right labels.
+      logits: One column per label.
+      labels: 1 for right labels and 0 for others.
       metric: ``micro_f1`` or ``macro_f1``. Another metric does not depend on the threshold; then micro F1 is used.
     """
     chosen_metric = metric if metric == "macro_f1" else "micro_f1"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_text, text_of
@@ -22,12 +23,13 @@ from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.texts import given_names
 from afjax.tasks.weighted_scores import Weighted, mean_scores
+from afjax.trees import AnyArray
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
+def losses(logits: Float[AnyArray, "batch choices"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
     """The cross-entropy over each row's choices.
 
-    Logits are ``[batch, choices]``, with the dtype's lowest value for missing choices.
+    The logits of missing choices are the dtype's lowest value.
     """
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
 
@@ -79,7 +81,9 @@ def tokenize(
     return tokenise(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
+def predict(
+    logits: Float[np.ndarray, "rows choices"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+) -> Predictions:
     """The most likely choice of each row; logits as for :func:`losses`."""
     assert data.choices is not None, "tokenized choices"
     labels, probabilities = name_outputs(logits, names), softmax(logits)
@@ -88,12 +92,12 @@ def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Se
     )
 
 
-def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+def scores(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
     """All scores of a split."""
     return {"accuracy": float(np.mean(predictions.logits.argmax(-1) == labels))}
 
 
-def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
     """The scores as a function of the rows' weights."""
     return mean_scores({"accuracy": 1 - errors(predictions, labels, task)})
 

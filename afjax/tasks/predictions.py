@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from afjax.display.html import Content, join, listed, shortened, table
 from afjax.tasks.best_answers import Answer
@@ -43,15 +44,15 @@ class Predictions:
         choices have no names, its index from 0 as a string. For regression, the value. For span, the text of the best
         answer, empty for no answer. For multi-label tasks, the list of labels; for tagging, the list of the
         words' tags.
-      fusion_attention: If requested, ``{slot: float32 [rows, num_layers, num_adapters]}``, the attention over adapters
-        averaged over the row's tokens except padding. For span, averaged over the tokens of all of the row's windows.
+      fusion_attention: If requested, each slot's attention over adapters, float32. It is averaged over the row's tokens
+        except padding; for span, over the tokens of all of the row's windows.
       answers: For span, the best answers of each row, best first; otherwise None.
       fusion_adapters: ``{slot: names per layer}``, the adapters along the last axis of ``fusion_attention``. They are
         the same for each layer, unless the fusion was pruned layer by layer.
       fusion_layers: The trunk's layers along the second axis of ``fusion_attention``.
-      num_outputs: int ``[rows]``, each row's number of logits without padding; None if all rows have the same number.
-      confidences: float ``[rows]``, the probability of each row's prediction; for tagging, the mean probability of its
-        tags. None for regression.
+      num_outputs: Each row's number of logits without padding; None if all rows have the same number.
+      confidences: The probability of each row's prediction; for tagging, the mean probability of its tags. None for
+        regression.
       entities: For tagging, the entities of each row, in their order; otherwise None.
 
     Example: the attention of the first row, with one line per layer::
@@ -77,15 +78,17 @@ class Predictions:
       {'entail': 0.75, 'paraphrase': 0.25}
     """
 
-    logits: np.ndarray
-    probabilities: np.ndarray
+    logits: Float[np.ndarray, "rows ..."]
+    probabilities: Float[np.ndarray, "rows ..."]
     labels: list[str] | list[float] | list[list[str]]
-    fusion_attention: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    fusion_attention: Mapping[str, Float[np.ndarray, "rows filled_layers num_adapters"]] = dataclasses.field(
+        default_factory=dict
+    )
     answers: list[list[Answer]] | None = None
     fusion_adapters: Mapping[str, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
     fusion_layers: tuple[int, ...] = ()
-    num_outputs: np.ndarray | None = None
-    confidences: np.ndarray | None = None
+    num_outputs: Int[np.ndarray, "rows"] | None = None
+    confidences: Float[np.ndarray, "rows"] | None = None
     entities: list[list[Entity]] | None = None
 
     def __repr__(self) -> str:
@@ -154,7 +157,7 @@ class Predictions:
 _SHOWN_ROWS = 10
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: Float[np.ndarray, "*batch num_outputs"]) -> Float[np.ndarray, "*batch num_outputs"]:
     """Computes probabilities from logits, along the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)

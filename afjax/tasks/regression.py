@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Float64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import Columns, number_labels
@@ -17,10 +18,11 @@ from afjax.tasks.metrics import regression_scores
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.texts import columns_from_lists, has_labels, pick_texts, read_columns, text_forms, tokenize_texts
 from afjax.tasks.weighted_scores import Weighted, value_scores
+from afjax.trees import AnyArray
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The squared error of each row; logits ``[batch, 1]``."""
+def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The squared error of each row's first output."""
     return jnp.square(logits[:, 0] - batch["labels"])
 
 
@@ -41,22 +43,26 @@ def make_rows(columns: Columns, *, labelled: bool) -> Rows:
     return Rows(columns.text_a, columns.text_b, labels, (), ids=columns.ids)
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
-    """The value of each row; logits ``[rows, 1]``."""
+def predict(
+    logits: Float[np.ndarray, "rows 1"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+) -> Predictions:
+    """The value of each row."""
     return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())
 
 
-def scores(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> dict[str, float]:
+def scores(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
     """All scores of a split."""
     return regression_scores(predictions.logits[:, 0].astype(np.float64), labels.astype(np.float64))
 
 
-def errors(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> np.ndarray:
+def errors(
+    predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig
+) -> Float64[np.ndarray, "rows"]:
     """The absolute error of each row."""
     return np.abs(predictions.logits[:, 0].astype(np.float64) - labels)
 
 
-def weighted(predictions: Predictions, labels: np.ndarray, task: TaskConfig) -> Weighted:
+def weighted(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
     """The scores as a function of the rows' weights."""
     return value_scores(predictions.logits[:, 0], labels)
 

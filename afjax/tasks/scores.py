@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.tokenise import TokenisedRows
@@ -10,12 +11,13 @@ from afjax.tasks.kinds import TASK_KINDS
 
 
 def split_scores(
-    logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str] = ()
+    logits: Float[np.ndarray, "rows ..."], data: TokenisedRows, task: TaskConfig, names: Sequence[str] = ()
 ) -> dict[str, float]:
     """Returns all scores of a labelled split.
 
     Args:
-      logits: The logits of all tokenized rows. For regression, they must be in the units of the labels.
+      logits: The logits of all tokenized rows, which are windows if the head reads tokens. For regression, they must be
+        in the units of the labels.
       data: The tokenized rows.
       task: The task.
       names: The label names.

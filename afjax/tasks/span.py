@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Float64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_text, text_of
@@ -27,13 +28,14 @@ from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.spans import check_answers, pick_spans
 from afjax.tasks.weighted_scores import Weighted, mean_scores
 from afjax.tasks.windows import TokenisedSpans, tokenise_spans
+from afjax.trees import AnyArray
 
 # For each row its correct answers; see SpanRows.
 Answers = Sequence[tuple[tuple[str, int], ...]]
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The mean of the cross-entropies of the answer's first and last token; logits ``[batch, length, 2]``."""
+def losses(logits: Float[AnyArray, "batch length 2"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The mean of the cross-entropies of the answer's first and last token."""
     tokens = jnp.where(batch["mask"][..., None], logits, jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
 
@@ -86,8 +88,10 @@ def tokenize(
     return tokenise_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
-    """The best answers of each row; logits ``[windows, length, 2]``."""
+def predict(
+    logits: Float[np.ndarray, "windows length 2"], data: TokenisedRows, task: TaskConfig, names: Sequence[str]
+) -> Predictions:
+    """The best answers of each row."""
     assert isinstance(data, TokenisedSpans), "rows that are not trained on keep their windows"
     answers = best_answers(logits, data, task.span)
     counts = np.array([len(row_answers) for row_answers in answers])
@@ -109,7 +113,7 @@ def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[
     return span_scores(_texts(predictions), _right_texts(labels), no_answer=task.span.no_answer)
 
 
-def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> np.ndarray:
+def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
     """1 for each row whose answer does not match exactly, and 0 for the others."""
     return 1 - _row_scores(predictions, labels, task)["exact_match"]
 
@@ -119,7 +123,7 @@ def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Wei
     return mean_scores(_row_scores(predictions, labels, task))
 
 
-def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, np.ndarray]:
+def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, Float64[np.ndarray, "rows"]]:
     rows = [
         span_scores([text], [answers], no_answer=task.span.no_answer)
         for text, answers in zip(_texts(predictions), _right_texts(labels), strict=True)

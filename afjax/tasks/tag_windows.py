@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from jaxtyping import Bool, Int, Int32, Int64
 
 from afjax.data.cache import read_arrays, write_arrays
 from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
@@ -27,12 +28,12 @@ class TokenisedTags(TokenisedWindows):
     """The windows of a split of a tagging task.
 
     Attributes:
-      word_of: int32 [tokens], the index of the word whose tag the token predicts, or -1. It is the word's first token.
+      word_of: The index of the word whose tag the token predicts, or -1. It is the word's first token.
         A word in several windows is predicted in the window where it is farthest from the ends.
       rows: The split.
     """
 
-    word_of: np.ndarray
+    word_of: Int32[np.ndarray, "tokens"]
     rows: TagRows
 
 
@@ -111,13 +112,13 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
     }
 
 
-def first_tokens(rows: TagRows, row: int, characters: np.ndarray) -> np.ndarray:
-    """For each token of a sentence, the index of the word that it is the first token of, or -1; int64 [tokens].
+def first_tokens(rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"]) -> Int64[np.ndarray, "tokens"]:
+    """For each token of a sentence, the index of the word that it is the first token of, or -1.
 
     Args:
       rows: The split.
       row: The sentence's index.
-      characters: int32 [tokens, 2], each token's first and end character. The first character can be white space
+      characters: Each token's first and end character. The first character can be white space
         before the word, as in RoBERTa's tokenizer.
 
     Raises:
@@ -137,11 +138,11 @@ def first_tokens(rows: TagRows, row: int, characters: np.ndarray) -> np.ndarray:
     return first
 
 
-def _windows(num_tokens: int, room: int) -> list[tuple[int, int, np.ndarray]]:
+def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray, "_tokens"]]]:
     """Splits a sentence into windows.
 
     Returns:
-      For each window its first and end token, and for each of its tokens whether this window predicts it, bool.
+      For each window its first and end token, and for each of its tokens whether this window predicts it.
     """
     if num_tokens <= room:
         return [(0, num_tokens, np.ones(num_tokens, bool))]
@@ -158,8 +159,8 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, np.ndarray]]:
     return [(begin, end, owner[begin:end] == window) for window, (begin, end) in enumerate(bounds)]
 
 
-def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The label of each token that predicts a word, and -1 for the others; int32 [tokens]."""
+def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndarray, "tokens"]:
+    """The label of each token that predicts a word, and -1 for the others."""
     assert rows.labels is not None, "the split is labelled"
     index_of = {tag: index for index, tag in enumerate(rows.label_names)}
     row_labels = [np.array([index_of[tag] for tag in tags], np.int32) for tags in rows.labels]

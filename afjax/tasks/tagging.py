@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Float64, Int64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, check_text, first_row, id_of, missing_column, text_of, value_of
@@ -29,12 +30,13 @@ from afjax.tasks.predictions import Entity, Predictions, softmax
 from afjax.tasks.tag_windows import TokenisedTags, tokenise_tags
 from afjax.tasks.texts import given_names
 from afjax.tasks.weighted_scores import Weighted, entity_weighted_scores
+from afjax.trees import AnyArray
 
 Tags = Sequence[tuple[str, ...]]
 
 
-def losses(logits: Array, batch: Mapping[str, Any]) -> Array:
-    """The cross-entropies of each row's words; logits ``[batch, length, tags]``.
+def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The cross-entropies of each row's words.
 
     Rows are scaled so that their mean, weighted by the batch's ``weights``, is the mean over all words of the batch, as
     in other libraries. A long sentence therefore counts more than a short one.
@@ -65,8 +67,8 @@ def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[st
     return make_rows(sentences, tags, label_names or find_names(tags), places, None)
 
 
-# A sentence and the bounds of its words.
-Sentence = tuple[str, np.ndarray]
+# A sentence, and the first and end character of each of its words. Sentences have different numbers of words.
+Sentence = tuple[str, Int64[np.ndarray, "_words 2"]]
 
 
 def _columns(
@@ -203,8 +205,13 @@ def tokenize(
     return tokenise_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
 
 
-def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Sequence[str]) -> Predictions:
-    """The most likely tag of each word, and the entities; logits ``[windows, length, tags]``."""
+def predict(
+    logits: Float[np.ndarray, "windows length num_labels"],
+    data: TokenisedRows,
+    task: TaskConfig,
+    names: Sequence[str],
+) -> Predictions:
+    """The most likely tag of each word, and the entities."""
     assert isinstance(data, TokenisedTags), "tagging rows are tokenized into windows"
     rows = data.rows
     num_words = np.array([len(bounds) for bounds in rows.bounds])
@@ -229,7 +236,7 @@ def predict(logits: np.ndarray, data: TokenisedRows, task: TaskConfig, names: Se
     )
 
 
-def _entities(rows: TagRows, row: int, tags: Sequence[str], certainties: np.ndarray) -> list[Entity]:
+def _entities(rows: TagRows, row: int, tags: Sequence[str], certainties: Float[np.ndarray, "words"]) -> list[Entity]:
     text, bounds = rows.texts[row], rows.bounds[row]
     found = []
     for type_, first, last in chunks(tags):
@@ -243,7 +250,7 @@ def scores(predictions: Predictions, labels: Tags, task: TaskConfig) -> dict[str
     return entity_scores(predicted_tags(predictions), labels)
 
 
-def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> np.ndarray:
+def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
     """1 for each row with a wrong or missing entity, and 0 for the others."""
     pairs = zip(predicted_tags(predictions), labels, strict=True)
     return np.array([float(chunks(predicted) != chunks(right)) for predicted, right in pairs])

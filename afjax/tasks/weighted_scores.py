@@ -7,26 +7,28 @@ the repeated rows would give the same scores.
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Int, Shaped
 
-Scores = dict[str, np.ndarray]
-Weighted = Callable[[np.ndarray], Scores]
+# Each metric for each resample.
+Scores = dict[str, Float64[np.ndarray, "resamples"]]
+# Computes the scores from the weights of the rows in each resample.
+Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
 
 
-def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> Weighted:
+def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "rows"], num_classes: int) -> Weighted:
     """Classification metrics: accuracy, macro F1, Matthews and, with two classes, F1.
 
     Args:
-      predicted, labels: int [rows].
+      predicted, labels: The index of each row's class.
       num_classes: The number of classes.
 
     Returns:
-      A function ``weights [resamples, rows] -> {metric: [resamples]}``. Its values equal ``scores`` of the repeated
-      rows.
+      A function of the weights. Its values equal ``scores`` of the repeated rows.
     """
     cells = np.zeros((len(labels), num_classes**2))
     cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
 
-    def scores(weights: np.ndarray) -> Scores:
+    def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
         # [resamples, label, prediction]
         counts = (weights @ cells).reshape(-1, num_classes, num_classes)
         right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
@@ -46,13 +48,17 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, num_classes: int) ->
     return scores
 
 
-def label_set_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarray) -> Weighted:
+def label_set_scores(
+    logits: Float[np.ndarray, "rows num_labels"],
+    predicted: Bool[np.ndarray, "rows num_labels"],
+    labels: Float[np.ndarray, "rows num_labels"],
+) -> Weighted:
     """Metrics of multi-label tasks: micro F1, macro F1, average precision and exact match.
 
     Args:
-      logits: ``[rows, labels]``.
-      predicted: bool ``[rows, labels]``, the predicted labels.
-      labels: ``[rows, labels]``, 1 for right labels.
+      logits: One column per label.
+      predicted: The predicted labels.
+      labels: 1 for right labels and 0 for others.
 
     Returns:
       A function as :func:`class_scores` does.
@@ -62,7 +68,7 @@ def label_set_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarr
     exact = (right == predicted).all(-1).astype(float)
     precisions = [_average_precision(logits[:, index], right[:, index]) for index in range(right.shape[1])]
 
-    def scores(weights: np.ndarray) -> Scores:
+    def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
         true, total = weights @ both, weights @ either  # [resamples, labels]
         occurs = total > 0
         has_rows = weights @ right.astype(float) > 0
@@ -77,14 +83,14 @@ def label_set_scores(logits: np.ndarray, predicted: np.ndarray, labels: np.ndarr
     return scores
 
 
-def entity_weighted_scores(counts: np.ndarray) -> Weighted:
-    """Metrics of tagging, from the counts of :func:`afjax.tasks.metrics.entity_counts`, ``[rows, 5]``.
+def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
+    """Metrics of tagging, from the counts of :func:`afjax.tasks.metrics.entity_counts`.
 
     Returns:
       A function as :func:`class_scores` does.
     """
 
-    def scores(weights: np.ndarray) -> Scores:
+    def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
         both, found, wanted, num_right, words = (weights @ counts).T
         return {
             "precision": _ratio(both, found),
@@ -96,13 +102,15 @@ def entity_weighted_scores(counts: np.ndarray) -> Weighted:
     return scores
 
 
-def _average_precision(logits: np.ndarray, right: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function for the average precision of one label: ``weights -> [resamples]``."""
+def _average_precision(
+    logits: Float[np.ndarray, "rows"], right: Bool[np.ndarray, "rows"]
+) -> Callable[[Float[np.ndarray, "resamples rows"]], Float64[np.ndarray, "resamples"]]:
+    """Returns a function that computes the average precision of one label from the weights."""
     order = np.argsort(-logits, kind="stable")
     # Rows with equal logits have one threshold: the last of them.
     ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1)
 
-    def precision(weights: np.ndarray) -> np.ndarray:
+    def precision(weights: Float[np.ndarray, "resamples rows"]) -> Float64[np.ndarray, "resamples"]:
         ordered = weights[:, order]
         true = np.cumsum(ordered * right[order], axis=1)[:, ends]
         chosen = np.cumsum(ordered, axis=1)[:, ends]
@@ -112,17 +120,17 @@ def _average_precision(logits: np.ndarray, right: np.ndarray) -> Callable[[np.nd
     return precision
 
 
-def mean_scores(of_rows: dict[str, np.ndarray]) -> Weighted:
-    """Metrics that are means over rows, from ``{metric: [rows]}``. Returns a function as :func:`class_scores` does."""
+def mean_scores(of_rows: dict[str, Float[np.ndarray, "rows"]]) -> Weighted:
+    """Metrics that are means over rows, from each row's metrics. Returns a function as :func:`class_scores` does."""
     return lambda weights: {name: weights @ values / weights.sum(1) for name, values in of_rows.items()}
 
 
-def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
-    """Pearson and Spearman correlation of float [rows]. Returns a function as :func:`class_scores` does."""
+def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> Weighted:
+    """Pearson and Spearman correlation. Returns a function as :func:`class_scores` does."""
     pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
     ranks = [_weighted_ranks(values) for values in pair]
 
-    def scores(weights: np.ndarray) -> Scores:
+    def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
         centred = [np.broadcast_to(values - values.mean(), weights.shape) for values in pair]
         return {
             "pearson": _correlation(weights, *centred),
@@ -132,22 +140,28 @@ def value_scores(predicted: np.ndarray, labels: np.ndarray) -> Weighted:
     return scores
 
 
-def _weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function for the mid-ranks of the rows in resamples: ``weights -> [resamples, rows]``."""
+def _weighted_ranks(
+    values: Float[np.ndarray, "rows"],
+) -> Callable[[Float[np.ndarray, "resamples rows"]], Float[np.ndarray, "resamples rows"]]:
+    """Returns a function that computes the mid-ranks of the rows in resamples from the weights."""
     order = np.argsort(values, kind="stable")
     _, begins, group = np.unique(values[order], return_index=True, return_inverse=True)
     group_of_row = np.empty(len(values), np.int64)
     group_of_row[order] = group
 
-    def ranks(weights: np.ndarray) -> np.ndarray:
+    def ranks(weights: Float[np.ndarray, "resamples rows"]) -> Float[np.ndarray, "resamples rows"]:
         counts = np.add.reduceat(weights[:, order], begins, axis=1)  # [resamples, groups]
         return (np.cumsum(counts, axis=1) - counts / 2)[:, group_of_row]
 
     return ranks
 
 
-def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The weighted correlation of [resamples, rows] with [resamples, rows], or 0 where it is undefined."""
+def _correlation(
+    weights: Float[np.ndarray, "resamples rows"],
+    first: Float[np.ndarray, "resamples rows"],
+    second: Float[np.ndarray, "resamples rows"],
+) -> Float64[np.ndarray, "resamples"]:
+    """The weighted correlation of two values of each row, or 0 if it is undefined."""
     total = weights.sum(1, keepdims=True)
     first = first - (weights * first).sum(1, keepdims=True) / total
     second = second - (weights * second).sum(1, keepdims=True) / total
@@ -155,6 +169,6 @@ def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> 
     return _ratio((weights * first * second).sum(1), np.sqrt(variances))
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def _ratio(above: Float[np.ndarray, "*shape"], below: Shaped[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
     """Divides two arrays. The result is 0 where the denominator is 0, as for undefined scores."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

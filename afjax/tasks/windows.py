@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from jaxtyping import Float, Float32, Int32
 
 from afjax.config.tasks import SpanConfig
 from afjax.data.cache import read_arrays, write_arrays
@@ -25,11 +26,11 @@ class TokenisedWindows(TokenisedRows):
     """The windows of a split. The rows of :class:`TokenisedRows` are windows here.
 
     Attributes:
-      row_of: int32 [windows], the index of each window's row in the split, in ascending order.
+      row_of: The index of each window's row in the split, in ascending order.
       rows: The split.
     """
 
-    row_of: np.ndarray
+    row_of: Int32[np.ndarray, "windows"]
     rows: AnyRows
 
     @property
@@ -37,13 +38,13 @@ class TokenisedWindows(TokenisedRows):
         return self.rows.labels
 
     @property
-    def shares(self) -> np.ndarray:
-        """The share of each window's tokens among the tokens of its row's windows; float32 [windows]."""
+    def shares(self) -> Float32[np.ndarray, "windows"]:
+        """The share of each window's tokens among the tokens of its row's windows."""
         totals = np.bincount(self.row_of, weights=self.lengths)
         return (self.lengths / totals[self.row_of]).astype(np.float32)
 
-    def per_row(self, values: np.ndarray) -> np.ndarray:
-        """Averages values [windows, ...] over the tokens of each row's windows; returns [rows, ...]."""
+    def per_row(self, values: Float[np.ndarray, "windows *shape"]) -> Float[np.ndarray, "rows *shape"]:
+        """Averages values over the tokens of each row's windows."""
         means = np.zeros((len(self.rows), *values.shape[1:]), values.dtype)
         shares = self.shares.reshape(-1, *[1] * (values.ndim - 1))
         np.add.at(means, self.row_of, values * shares)
@@ -58,11 +59,11 @@ class TokenisedSpans(TokenisedWindows):
     """The windows of a split of a span task.
 
     Attributes:
-      characters: int32 [tokens, 2], the first and end character in the context of each context token; -1 for others.
+      characters: The first and end character in the context of each context token; -1 for others.
       rows: The split.
     """
 
-    characters: np.ndarray
+    characters: Int32[np.ndarray, "tokens 2"]
     rows: SpanRows
 
 
@@ -172,8 +173,8 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     }
 
 
-def _labels(data: TokenisedSpans) -> np.ndarray:
-    """The first and last token of the answer in each window, or 0 if it is incomplete; int32 [windows, 2]."""
+def _labels(data: TokenisedSpans) -> Int32[np.ndarray, "windows 2"]:
+    """The first and last token of the answer in each window, or 0 if it is incomplete."""
     assert data.rows.labels is not None, "training rows have answers"
     labels = np.zeros((len(data), 2), np.int32)
     # The first and end character, in the context, of each window's tokens that overlap with the answer.
