@@ -128,6 +128,10 @@ class Tokenize(Protocol):
         ...
 
 
+def accept(rows: Any, tokenizer: Any, name: str) -> None:
+    """Accepts rows with any tokenizer; see ``KindSpec.check_tokens``."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindSpec:
     """A kind of task.
@@ -150,6 +154,8 @@ class KindSpec:
       forms: The columns that rows to predict on can have, in order of preference, for a task and its number of texts
         per row (``Rows.text_columns``; None if not known).
       pick: Picks a row's input for ``from_lists``, given the row's name in error messages, its values, and its form.
+      check_tokens: Raises UserError if rows cannot be tokenized, given the rows, a tokenizer and the rows' name. A run
+        calls it before it writes anything.
       tokenize: Tokenizes rows.
       predict: Returns the predictions for the logits of all tokenized rows, the task and the label names.
       scores: Returns all scores of a split for its predictions, right labels and task. The right labels of a split are
@@ -175,6 +181,7 @@ class KindSpec:
     from_lists: FromLists
     forms: Callable[[TaskConfig, int | None], list[Form]]
     pick: Callable[[str, dict[str, Any], Form], Any]
+    check_tokens: Callable[[Any, Any, str], None] = accept
     tokenize: Tokenize
     predict: Callable[[Float[np.ndarray, "rows ..."], TokenisedRows, TaskConfig, Sequence[str]], Predictions]
     scores: Callable[[Predictions, Any, TaskConfig], dict[str, float]]

@@ -77,6 +77,16 @@ def tokenise_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
     )
 
 
+def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
+    """Raises UserError if a word of the rows with this name has no token, or the tokenizer is not a fast one."""
+    check_fast(tokenizer)
+    texts, (numbers,) = number_texts(rows.texts)
+    pieces = encode_texts(plain_backend(tokenizer), texts, characters=True)
+    assert pieces.characters is not None, "requested above"
+    for row in range(len(rows)):
+        first_tokens(rows, row, pieces.characters[slice(*pieces.offsets[numbers[row] : numbers[row] + 2])], name)
+
+
 def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=False)
@@ -112,7 +122,9 @@ def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> dict[str, n
     }
 
 
-def first_tokens(rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"]) -> Int64[np.ndarray, "tokens"]:
+def first_tokens(
+    rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"], name: str = "the split"
+) -> Int64[np.ndarray, "tokens"]:
     """For each token of a sentence, the index of the word that it is the first token of, or -1.
 
     Args:
@@ -120,6 +132,7 @@ def first_tokens(rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"
       row: The sentence's index.
       characters: Each token's first and end character. The first character can be white space
         before the word, as in RoBERTa's tokenizer.
+      name: The name of the rows in error messages.
 
     Raises:
       UserError: A word has no token.
@@ -132,8 +145,8 @@ def first_tokens(rows: TagRows, row: int, characters: Int[np.ndarray, "tokens 2"
     if missing := sorted(set(range(len(bounds))) - set(present.tolist())):
         word = rows.texts[row][slice(*bounds[missing[0]])]
         raise UserError(
-            f"Row {row + 1} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in the trunk's "
-            "tokenizer; remove it or replace it."
+            f"Row {row + 1} of {name} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in the "
+            "trunk's tokenizer; remove it or replace it."
         )
     return first
 

@@ -27,7 +27,7 @@ from afjax.errors import UserError, did_you_mean
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.predictions import Entity, Predictions, softmax
-from afjax.tasks.tag_windows import TokenisedTags, tokenise_tags
+from afjax.tasks.tag_windows import TokenisedTags, check_words, tokenise_tags
 from afjax.tasks.texts import given_names
 from afjax.tasks.weighted_scores import Weighted, entity_weighted_scores
 from afjax.trees import AnyArray
@@ -278,6 +278,7 @@ KIND = KindSpec(
     from_lists=from_lists,
     forms=forms,
     pick=pick,
+    check_tokens=check_words,
     tokenize=tokenize,
     predict=predict,
     scores=scores,

@@ -23,7 +23,7 @@ from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
 from afjax.storage.paths import check_writable, expanded, is_remote
 from afjax.tasks.class_loss import check_class_settings
-from afjax.tasks.kinds import check_metric
+from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.train.arguments import check_adapter_size
 from afjax.train.record import adapter_input
 from afjax.train.workdir import TARGET, is_unfinished, source_folder
@@ -47,12 +47,14 @@ def check_experiment(
       workdir, store_folder: The folders of the run and of its artefacts.
       from_store: The result of :func:`stored_sources`.
     """
-    trunk.tokenizer()
+    tokenizer = trunk.tokenizer()
     runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
     runs += [(source.task, source.train) for source in config.sources if source.task.name not in from_store]
     for task, settings in runs:
         check_length(settings.max_length, trunk)
         check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
+        for split in ("train", "dev"):
+            TASK_KINDS[task.kind].check_tokens(tasks[task][split], tokenizer, f"{task.name}'s {split} rows")
     check_class_settings(
         config.train, {task: tasks[task]["train"].label_names for task in config.tasks or (config.target,)}
     )

@@ -15,6 +15,7 @@ from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 
 from afjax.analysis.paired import resample_weights
+from afjax.cli.main import main
 from afjax.config.tasks import TaskConfig
 from afjax.data.batches import Batching, eval_batches
 from afjax.data.notices import data_notices
@@ -283,6 +284,20 @@ def test_word_without_a_token_is_refused(tiny_trunk: Trunk) -> None:
     with pytest.raises(UserError) as error:
         tokenize(rows, tiny_trunk.tokenizer(), TASK, max_length=8)
     assert has_facts(str(error.value), "Row 2", "number 2", "no token")
+
+
+def test_word_without_a_token_is_refused_before_anything_is_written(
+    tiny_trunk_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"words": ["two"], "tags": ["O"]}, {"words": ["\u200b"], "tags": ["B-x"]}]
+    for split in ("train", "dev"):
+        rows = [*(lines if split == "dev" else lines[:1]), {"words": ["of"], "tags": ["B-x"]}]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = f"--config=single:task=names,data={tmp_path},kind=tagging"
+    run = tmp_path / "run"
+    assert main(["train", config, f"--workdir={run}", f"--config.trunk={tiny_trunk_folder}"]) == 2
+    assert has_facts(capfd.readouterr().err, "Row 2", "names's dev rows", "no token")
+    assert not run.exists()
 
 
 def test_token_ids_are_cached(tiny_trunk: Trunk, tmp_path: Path) -> None:
