@@ -145,8 +145,8 @@ def first_tokens(
     if missing := sorted(set(range(len(bounds))) - set(present.tolist())):
         word = rows.texts[row][slice(*bounds[missing[0]])]
         raise UserError(
-            f"Row {row + 1} of {name} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in the "
-            "trunk's tokenizer; remove it or replace it."
+            f"Row {row + 1} of {name} has the word {shorten(word)} (number {missing[0] + 1}), which has no token in "
+            "the trunk's tokenizer; remove it or replace it."
         )
     return first
 
