@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from afjax.adapters.kinds import merge_adapter
+from afjax.adapters.kinds import adapter_layers, merge_adapter
 from afjax.config.adapters import Adapter, InDenseLayers
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
@@ -124,6 +124,23 @@ def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
         params["adapters"] = {name: params["adapters"][adapter]}
         changes["adapters"] = ((name, config),)
     return dataclasses.replace(model, **changes), params
+
+
+def attention_axes(model: Model) -> tuple[dict[str, tuple[tuple[str, ...], ...]], tuple[int, ...]]:
+    """Names the axes of a fusion's attention over adapters.
+
+    Returns:
+      ``{slot: names of the adapters in each layer}``, and the indices of the layers.
+    """
+    members, first = fused_adapters(model), model.adapters[0][1]
+    layers = tuple(adapter_layers(first, model.trunk.num_layers))
+    if model.fusion.kept is None:
+        return dict.fromkeys(first.slots, (tuple(members),) * len(layers)), layers
+    names = {
+        slot: tuple(tuple(members[number] for number in layer_numbers) for layer_numbers in slot_numbers)
+        for slot, slot_numbers in zip(first.slots, model.fusion.kept, strict=True)
+    }
+    return names, layers
 
 
 def fused_adapters(model: Model) -> list[str]:

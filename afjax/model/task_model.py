@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import Adapter
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Pooling
@@ -21,16 +20,17 @@ from afjax.data.lengths import inference_lengths
 from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
 from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenise import TokenisedRows
-from afjax.display.html import listed, table
+from afjax.display.html import table
 from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError
 from afjax.model import editing, partition
+from afjax.model.facts import facts
 from afjax.model.model import Model
 from afjax.model.saving import save_models
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists, rows_from_table
 from afjax.tasks.metrics import confusion_matrix
-from afjax.tasks.multi_label import best_threshold
+from afjax.tasks.multi_label import with_best_threshold
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
@@ -142,24 +142,11 @@ class TaskModel:
         )
 
     def __repr__(self) -> str:
-        return f"<TaskModel {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+        return f"<TaskModel {', '.join(f'{name} {value}' for name, value in facts(self))}>"
 
     def _repr_html_(self) -> str:
         """The model's facts as a table, for notebooks."""
-        return table(["task model", self.model.head_name], [[name, value] for name, value in self._facts()]).html
-
-    def _facts(self) -> list[tuple[str, str]]:
-        adapters = [name for name, _ in self.model.adapters]
-        facts = [("task", self.task.name), ("kind", self.task.kind.replace("_", " "))]
-        if self.labels:
-            facts.append((f"{len(self.labels)} labels", listed(self.labels)))
-        if self.model.fusion_name:
-            facts += [("fusion", self.model.fusion_name), (f"of {len(adapters)} adapters", listed(adapters))]
-        elif adapters:
-            facts.append(("adapter", adapters[0]))
-        facts += [("head", self.model.head_name), ("trunk", self.trunk.name)]
-        facts += [(f"dev {name}", f"{value:.4f}") for name, value in self.metrics.items() if name != "step"]
-        return [*facts, ("seed", str(self.seed)), ("max_length", str(self.max_length))]
+        return table(["task model", self.model.head_name], [[name, value] for name, value in facts(self)]).html
 
     def predict(
         self,
@@ -190,12 +177,7 @@ class TaskModel:
             rows = rows_from_table(texts, self.task, label_names=self.labels, labelled=False, name="texts")
         else:
             rows = rows_from_lists(texts, kind=self.task.kind)
-        return self.predict_rows(
-            rows,
-            batch_size=batch_size,
-            max_length=max_length,
-            fusion_attention=fusion_attention,
-        )
+        return self.predict_rows(rows, batch_size=batch_size, max_length=max_length, fusion_attention=fusion_attention)
 
     def predict_rows(
         self, rows: AnyRows, *, batch_size: int = 32, max_length: int | None = None, fusion_attention: bool = False
@@ -217,21 +199,13 @@ class TaskModel:
         predictions = TASK_KINDS[self.task.kind].predict(logits, data, self.task, self.labels)
         if not attention:
             return predictions
-        return self._with_attention(predictions, {slot: data.per_row(values) for slot, values in attention.items()})
-
-    def _with_attention(self, predictions: Predictions, attention: Mapping[str, np.ndarray]) -> Predictions:
-        """Adds the attention over adapters, with the names of the adapters and the layers."""
-        members, first = editing.fused_adapters(self.model), self.model.adapters[0][1]
-        layers = tuple(adapter_layers(first, self.trunk.config.num_layers))
-        slots = first.slots
-        if (kept := self.model.fusion.kept) is None:
-            names = dict.fromkeys(slots, (tuple(members),) * len(layers))
-        else:
-            names = {
-                slot: tuple(tuple(members[number] for number in layer_numbers) for layer_numbers in slot_numbers)
-                for slot, slot_numbers in zip(slots, kept, strict=True)
-            }
-        return dataclasses.replace(predictions, fusion_attention=attention, fusion_adapters=names, fusion_layers=layers)
+        names, layers = editing.attention_axes(self.model)
+        return dataclasses.replace(
+            predictions,
+            fusion_attention={slot: data.per_row(values) for slot, values in attention.items()},
+            fusion_adapters=names,
+            fusion_layers=layers,
+        )
 
     @overload
     def evaluate(
@@ -601,12 +575,10 @@ class TaskModel:
             )
         self.check_labels(rows)
         data = self.tokenised(rows)
-        logits, labels = self.logits(data, batch_size=batch_size), data.right_labels
-        threshold = best_threshold(logits, labels, self.task.main_metric)
-        settings = dataclasses.replace(self.task.multi_label, threshold=threshold)
-        task = dataclasses.replace(self.task, multi_label=settings)
-        metrics = {**self.metrics, **split_scores(logits, data, task, self.labels)}
-        return dataclasses.replace(self, task=task, metrics=metrics)
+        logits = self.logits(data, batch_size=batch_size)
+        task = with_best_threshold(self.task, logits, data.right_labels)
+        scores = split_scores(logits, data, task, self.labels)
+        return dataclasses.replace(self, task=task, metrics={**self.metrics, **scores})
 
     def renamed(self, name: str) -> "TaskModel":
         """Renames the head, and the fusion or the adapter.

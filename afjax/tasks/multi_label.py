@@ -4,6 +4,7 @@ In JSONL files, a row's labels are a list of names. In columns of text, they are
 ``MultiLabelConfig.separator``; an empty text means no label.
 """
 
+import dataclasses
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -182,6 +183,14 @@ def best_threshold(
         return score, -abs(threshold - 0.5)
 
     return max(THRESHOLDS, key=quality)
+
+
+def with_best_threshold(
+    task: TaskConfig, logits: Float[np.ndarray, "rows num_labels"], labels: Float[np.ndarray, "rows num_labels"]
+) -> TaskConfig:
+    """Returns the task with the threshold of :func:`best_threshold`, for its main metric."""
+    threshold = best_threshold(logits, labels, task.main_metric)
+    return dataclasses.replace(task, multi_label=dataclasses.replace(task.multi_label, threshold=threshold))
 
 
 KIND = KindSpec(

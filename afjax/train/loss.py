@@ -21,14 +21,16 @@ def task_loss(
     """Computes the weighted mean of a batch's losses.
 
     The loss of a row is the cross-entropy or the squared error. For span tasks, it is the mean of two cross-entropies
-    over the row's tokens, one for the answer's first token and one for its last.
+    over the row's tokens, one for the answer's first token and one for its last. For multi-label tasks, it is the mean
+    binary cross-entropy of the labels. For tagging, the result is the mean cross-entropy over all words of the batch.
 
     Args:
       logits: float ``[batch, num_outputs]``; ``[batch, choices]`` for multiple choice, ``[batch, length, 2]`` for span
-        tasks.
-      batch: ``labels``: int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` token positions, or float
-        ``[batch]`` values. ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool
-        ``[batch, length]``, which tokens belong to the row; only span tasks use it.
+        tasks, ``[batch, length, num_labels]`` for tagging.
+      batch: ``labels``: int32 ``[batch]`` classes or choices, int32 ``[batch, 2]`` token positions, float ``[batch]``
+        values, float ``[batch, num_labels]`` label sets, or int32 ``[batch, length]`` tags, -1 for tokens without one.
+        ``weights``: float ``[batch]``; rows with weight zero are ignored. ``mask``: bool ``[batch, length]``, which
+        tokens belong to the row; only span tasks use it.
       kind: The task's kind.
       class_loss: Class weights and label smoothing of a classification task; see :func:`weighted_cross_entropy`.
 

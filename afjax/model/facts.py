@@ -1,0 +1,24 @@
+"""The facts of a task model that its repr shows."""
+
+from typing import TYPE_CHECKING
+
+from afjax.display.html import listed
+
+if TYPE_CHECKING:
+    from afjax.model.task_model import TaskModel
+
+
+def facts(task_model: "TaskModel") -> list[tuple[str, str]]:
+    """Returns ``(name, value)`` of a model's task, labels, parts, trunk, dev metrics and training settings."""
+    model = task_model.model
+    adapters = [name for name, _ in model.adapters]
+    found = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", " "))]
+    if task_model.labels:
+        found.append((f"{len(task_model.labels)} labels", listed(task_model.labels)))
+    if model.fusion_name:
+        found += [("fusion", model.fusion_name), (f"of {len(adapters)} adapters", listed(adapters))]
+    elif adapters:
+        found.append(("adapter", adapters[0]))
+    found += [("head", model.head_name), ("trunk", task_model.trunk.name)]
+    found += [(f"dev {name}", f"{value:.4f}") for name, value in task_model.metrics.items() if name != "step"]
+    return [*found, ("seed", str(task_model.seed)), ("max_length", str(task_model.max_length))]
