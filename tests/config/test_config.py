@@ -214,7 +214,7 @@ def test_defaults_come_from_the_dataclasses() -> None:
             {"task": {"name": "a", "metric": "acuracy"}},
             (
                 'config.task.metric is "acuracy";',
-                "accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match. ",
+                "accuracy, f1, macro_f1, matthews, pearson, spearman, exact_match, micro_f1, average_precision. ",
                 'Did you mean "accuracy"?',
             ),
         ),

@@ -284,7 +284,7 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"head_type": "tagging"}, '"tagging"'),
+        ({"head_type": "dependency_parsing"}, '"dependency_parsing"'),
         ({"activation_function": "mish"}, '"mish"'),
         ({"activation_function": None}, "without an activation"),
         ({"layers": 0}, "layers=0"),
