@@ -471,6 +471,6 @@ def trunk_layer_norms(trunk: Tree) -> Tree:
 
     An adapter's ``layer_norms`` start as these copies.
     """
-    norms = {"embeddings": trunk["embeddings"]["norm"]}
-    norms.update({block: params["norm"] for block, params in trunk["layers"].items()})
+    layer_norms = map_parts(lambda layers: {block: params["norm"] for block, params in layers.items()}, trunk["layers"])
+    norms = {"embeddings": trunk["embeddings"]["norm"], **stack_layers(layer_norms)}
     return jax.tree.map(lambda leaf: leaf.copy(), norms)

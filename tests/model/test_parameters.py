@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from afjax.adapters.kinds import init_adapter
@@ -20,6 +21,7 @@ from afjax.model.partition import label, preset, split, split_layers
 from afjax.trees import Tree, count, flatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
+from afjax.trunk.layers import fastest_form
 from afjax.trunk.sizes import SIZES
 
 BASE, LARGE = SIZES["bert-base"], SIZES["bert-large"]
@@ -361,3 +363,13 @@ def test_count_of_trained_parameters_per_partition(name: str) -> None:
     params = jax.eval_shape(make, trunk_shapes(BASE))
     trained, _ = split(params, label(params, preset(name)))
     assert count(trained) == TRAINED[name]
+
+
+def test_layer_norms_are_copied_from_layers_in_any_form() -> None:
+    trunk = init_trunk(jax.random.key(0), TINY)
+    forms = [trunk, *({**trunk, "layers": fastest_form(trunk["layers"], scan=scan)} for scan in (False, True))]
+    expected, *others = (flatten(trunk_layer_norms(form)) for form in forms)
+    assert {path: leaf.shape for path, leaf in expected.items()}["ffn/scale"] == (3, 16)
+    for leaves in others:
+        assert leaves.keys() == expected.keys()
+        assert all(np.array_equal(leaves[path], leaf) for path, leaf in expected.items())
