@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.labels import find_label_names
 from afjax.data.sources import official
 from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import ENDINGS, file_stem
@@ -21,10 +20,10 @@ from afjax.display.tables import table_lines
 from afjax.errors import UserError
 from afjax.storage.paths import fetched
 from afjax.tasks.by_name import find_task, known_task, read_task
+from afjax.tasks.kind import LabelReading
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.tasks.load import load_split
+from afjax.tasks.load import load_split, read_source
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarise
-from afjax.tasks.texts import read_columns
 from afjax.trunk.pretrained import Trunk, check_length
 
 Split = Literal["train", "dev", "test"]
@@ -161,7 +160,7 @@ def load_splits(task: TaskConfig, only: str) -> dict[Split, AnyRows]:
         if _is_large(split_files(task, split)):
             print(f"Reading {split} ...", file=sys.stderr)
         train_has_names = "train" in existing and ("train" not in rows or rows["train"].labels is not None)
-        if TASK_KINDS[task.kind].has_classes and not names and not train_has_names:
+        if TASK_KINDS[task.kind].named_outputs and not names and not train_has_names:
             names = _label_names(task, split)
         rows[split] = load_split(task, split, label_names=names, labelled=None)
         names = names or rows[split].label_names
@@ -176,8 +175,7 @@ def _label_names(task: TaskConfig, split: Split) -> tuple[str, ...]:
     source = open_source(task, split)
     if task.labels or source.label_names:
         return ()
-    columns = read_columns(task, source)
-    return () if columns.labels is None else find_label_names(columns)
+    return read_source(task, source, LabelReading(required=None)).label_names
 
 
 def _is_large(files: Sequence[str]) -> bool:

@@ -160,8 +160,8 @@ class TaskModel:
 
         Args:
           texts: Strings, or pairs of strings. For multiple choice, pairs of a context and a list of choices. For span,
-            pairs of a question and a context. Alternatively a table (a DataFrame, a Dataset or a dictionary of columns)
-            with the columns that the model's task names.
+            pairs of a question and a context. For tagging, lists of words, or strings. Alternatively a table (a
+            DataFrame, a Dataset or a dictionary of columns) with the columns that the model's task names.
           batch_size: Rows per step.
           max_length: Tokens per row; longer rows are truncated. Defaults to the length in training.
           fusion_attention: Whether to return the attention over adapters.

@@ -68,9 +68,9 @@ class KindText:
       row: A row of an input file, as JSON.
       texts: The argument of ``TaskModel.predict`` in Python code, with its closing parenthesis.
       logits: The meaning of the logits in an exported program.
-      per_output: What a head's outputs are for, after their number; may be empty.
-      second_text: What the second text is, if rows need one, such as "a context"; else empty.
-      label: What a row's label is called.
+      per_output: The meaning of a head's outputs, printed after their number; may be empty.
+      second_text: A name for the second text, such as "a context", if rows need one; otherwise empty.
+      label: A name for a row's label.
     """
 
     pipeline_tag: str

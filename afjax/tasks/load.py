@@ -109,8 +109,9 @@ def load_split(
 
     Returns:
       The rows: :class:`~afjax.data.splits.Rows` for classification and regression, ``ChoiceRows`` for multiple choice,
-      ``SpanRows`` for span tasks. ``labels`` is int32 ``[rows]``, for regression float32 ``[rows]``, and for span tasks
-      the answers of each row.
+      ``SpanRows`` for span tasks, ``MultiLabelRows`` for multi-label tasks, ``TagRows`` for tagging. ``labels`` is
+      int32 ``[rows]``, for regression float32 ``[rows]``, for multi-label tasks float32 ``[rows, labels]``, for span
+      tasks the answers of each row, and for tagging the tags of each row.
 
     Raises:
       UserError: The split is missing or empty, or a file, column, text or label is invalid.
@@ -244,11 +245,12 @@ def rows_from_lists(
 
     Args:
       texts: Strings, or pairs of strings. For multiple choice, pairs of a context and its list of choices; for span
-        tasks, pairs of a question and its context. A list, a generator, a NumPy array, a Series (its index is ignored),
-        or any other ordered iterable.
+        tasks, pairs of a question and its context; for tagging, lists of words, or strings whose words are separated by
+        white space. A list, a generator, a NumPy array, a Series (its index is ignored), or any other ordered iterable.
       labels: One label per text: a label name or class index; a number for regression; the index or name of the correct
-        choice for multiple choice; or ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is
-        no answer). None if the rows are not labelled.
+        choice for multiple choice; ``{"text": [...], "answer_start": [...]}`` for span tasks (both empty if there is no
+        answer); a list of label names, which can be empty, for multi-label tasks; or one tag per word for tagging. None
+        if the rows are not labelled.
       label_names: Label names in the order of their indices. If empty, the labels that occur, sorted.
       kind: The task's kind.
 

@@ -51,7 +51,9 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLa
 
 def any_labels(columns: Columns) -> bool:
     """Whether any row has a label."""
-    return any(value is not None and (np.size(value) > 0 and value != "") for value in columns.labels or ())
+    # The number of characters of a text, or of the entries of a list; an integer is one label.
+    values = (value for value in columns.labels or () if value is not None)
+    return any(len(value.strip()) if isinstance(value, str) else np.size(value) for value in values)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> MultiLabelRows:
@@ -86,7 +88,7 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
       Columns with one entry per label, without texts, and the row of each entry.
 
     Raises:
-      UserError: There is no label column, or a row has neither a list nor a text of labels.
+      UserError: The label column is missing, or the value of a row is neither a list nor a text of labels.
     """
     if columns.labels is None:
         raise no_labels(columns)

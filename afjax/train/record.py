@@ -43,13 +43,16 @@ _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", RECORD, F
 _FOLDERS = (CHECKPOINTS, "tensorboard")
 
 # Settings that earlier versions did not have, and the values that are equivalent to those versions. Every task had a
-# dev split of its own then, so dev_share does not affect those runs.
+# dev split of its own then, so dev_share does not affect those runs. No task was multi-label.
 FORMER_SETTINGS: Mapping[str, Any] = {
     "train.weight_decay_on": "kernels",
     "head.pooling": FORMER_POOLING,
     "train.class_weights": "",
     "train.label_smoothing": 0.0,
     "dev_share": 0.1,
+    "multi_label.separator": "|",
+    "multi_label.threshold": 0.5,
+    "multi_label.tune_threshold": False,
 }
 
 

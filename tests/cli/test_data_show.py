@@ -151,6 +151,21 @@ def test_splits_without_labels(show: Show, folder: Path) -> None:
     assert found["splits"]["dev"]["labels"]["y"]["rows"] == 1
 
 
+def test_multi_label_and_tagging_tasks_without_a_train_split(show: Show, folder: Path) -> None:
+    (folder / "topics").mkdir()
+    (folder / "topics" / "dev.csv").write_text("text,label\nall of the two,a|b\nsome,\n")
+    (folder / "names").mkdir()
+    (folder / "names" / "dev.conll").write_text("all O\ntwo B-number\n\nsome O\n")
+    _, topics = show("topics", f"--source={folder / 'topics'}", "--kind=multi_label")
+    assert topics["task"]["labels"] == ["a", "b"]
+    assert topics["splits"]["dev"]["labels"] == {label: {"rows": 1, "share": 0.5} for label in ("a", "b")}
+    assert topics["examples"]["rows"][0]["label"] == ["a", "b"]
+    _, names = show("names", f"--source={folder / 'names'}", "--kind=tagging")
+    assert names["task"]["labels"] == ["B-number", "O"]
+    assert names["examples"]["rows"][0]["label"] == ["number: two"]
+    assert names["splits"]["dev"]["windows"] == {"mean": 1.0, "max": 1}
+
+
 def test_unreadable_tasks_are_refused(folder: Path, tiny_trunk_folder: Path, refused: Refused) -> None:
     trunk, place = f"--trunk={tiny_trunk_folder}", f"--data_dir={folder}"
     assert has_facts(refused("data", "show", "rt", place, trunk), 'no task "rt"', 'Did you mean "rte"?')

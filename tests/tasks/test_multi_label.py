@@ -54,7 +54,7 @@ def test_separator_can_be_set() -> None:
 
 
 def test_integers_are_indices_only_of_listed_names() -> None:
-    assert table([0, 1], 1, labels=("no", "yes")).labels.tolist() == [[1, 1], [0, 1]]  # type: ignore[union-attr]
+    assert np.array_equal(np.asarray(table([0, 1], 1, labels=("no", "yes")).labels), [[1, 1], [0, 1]])
     assert table([0, 1], 1).label_names == ("0", "1")
 
 
@@ -102,14 +102,21 @@ def test_splits_of_files_share_label_names(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text(json.dumps({"text": "five", "label": []}) + "\n")
     splits = load_task(dataclasses.replace(TASK, source=str(tmp_path)))
     assert splits["dev"].label_names == ("a", "b", "c")
-    assert splits["dev"].labels.tolist() == [[1, 0, 1]]  # type: ignore[union-attr]
+    assert np.array_equal(np.asarray(splits["dev"].labels), [[1, 0, 1]])
     # No row of the test split has a label, so it is not labelled.
     assert splits["test"].labels is None
 
 
+def test_optional_labels_can_be_arrays() -> None:
+    rows = {"text": ["one", "two"], "label": [np.array(["a", "b"]), np.array([])]}
+    labelled = rows_from_table(rows, TASK, labelled=None)
+    assert np.array_equal(np.asarray(labelled.labels), [[1, 1], [0, 0]])
+    assert rows_from_table({**rows, "label": [[], None]}, TASK, labelled=None).labels is None
+
+
 def test_rows_from_lists() -> None:
     rows = rows_from_lists(["one", ("two")], [["x"], []], label_names=("w", "x"), kind="multi_label")
-    assert rows.labels.tolist() == [[0, 1], [0, 0]]  # type: ignore[union-attr]
+    assert np.array_equal(np.asarray(rows.labels), [[0, 1], [0, 0]])
     assert rows_from_lists(["one"], kind="multi_label").labels is None
 
 

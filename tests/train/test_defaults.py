@@ -34,11 +34,14 @@ from afjax.train.experiment import run_experiment
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
+from afjax.train.record import setting_differences
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk, find_pooling, load_trunk
 from afjax.trunk.sizes import size_pooling
 
 ADAPTER = AdapterConfig(size=2)
+# Made by tests/golden/make_workdir_configs.py.
+WORKDIR_CONFIGS = Path(__file__).parents[1] / "golden/workdir_configs.json"
 
 
 def no_trunk() -> Pooling:
@@ -281,3 +284,10 @@ def test_sweep_accepts_runs_with_former_defaults(mean_trunk: Trunk, tmp_path: Pa
     with pytest.raises(UserError) as refused:
         plan_again()
     assert "train.learning_rate: 0.3 there" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", json.loads(WORKDIR_CONFIGS.read_text()))
+def test_workdirs_of_an_earlier_version_have_the_same_config(name: str) -> None:
+    """A new setting needs an entry in ``FORMER_SETTINGS``. Otherwise runs of earlier versions could not be resumed."""
+    recorded = json.loads(WORKDIR_CONFIGS.read_text())[name]
+    assert setting_differences(recorded, to_dict(load_experiment(name, []))) == []

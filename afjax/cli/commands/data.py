@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 from afjax.cli.parsers import add_command, add_length_flag, one_of
 from afjax.cli.stored_model import set_up_libraries
-from afjax.config.tasks import NAMED_SOURCES
+from afjax.config.tasks import NAMED_SOURCES, TaskKind
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -14,6 +14,7 @@ examples:
   afjax data show rte --data_dir=DATA --trunk=minilm --max_length=128
   afjax data show entail --source=builtin:entail --split=dev
   afjax data show reviews.csv --text_a=review --label=stars
+  afjax data show names.conll --kind=tagging
   afjax data list
 
 DATA is the folder that holds the tasks' folders: benchmarks' downloads, or folders with train, dev and test files."""
@@ -28,6 +29,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--source", default="", help=f"a task's own folder or file, {NAMED_SOURCES}")
     for setting in ("text_a", "text_b", "label"):
         parser.add_argument(f"--{setting}", default="", metavar="COLUMN", help=f"the task's {setting} column")
+    kinds = get_args(TaskKind)
+    parser.add_argument(
+        "--kind", default="", metavar="KIND", choices=kinds, help=f"the kind of task: {', '.join(kinds)}"
+    )
     parser.add_argument("--trunk", default="minilm", help="the trunk whose tokenizer is used (minilm)")
     add_length_flag(parser)
     parser.add_argument("--batch_size", type=int, default=32, help="rows per training step (32)")
@@ -47,8 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     set_up_libraries()
     task = task_lines.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
-    columns = {name: getattr(arguments, name) for name in ("text_a", "text_b", "label") if getattr(arguments, name)}
-    task = dataclasses.replace(task, **columns)
+    names = ("kind", "text_a", "text_b", "label")
+    task = dataclasses.replace(task, **{name: getattr(arguments, name) for name in names if getattr(arguments, name)})
     lines = task_lines.show_lines(
         task,
         load_trunk(arguments.trunk),

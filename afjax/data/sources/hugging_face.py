@@ -50,7 +50,7 @@ def open_splits(source: str) -> Mapping[str, Any]:
 
 
 def possible_names(location: str) -> list[Name]:
-    """The datasets and configs that the text after ``hf:`` can name, in the order in which they are looked up.
+    """The datasets and configs that the text after ``hf:`` can name. The first that exists is used.
 
     Raises:
       UserError: The text has another form than NAME, ORG/NAME, NAME/CONFIG and ORG/NAME/CONFIG.
