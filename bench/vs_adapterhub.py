@@ -103,16 +103,17 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def ready_environment(venv: Path) -> Path:
-    """Returns the Python of the virtual environment of `adapters`. Makes the environment if it is missing."""
+def ready_environment(venv: Path, extra: tuple[str, ...] = ()) -> Path:
+    """Returns the Python of the virtual environment of `adapters` and extra packages. Makes it if it is missing."""
     python = venv / "bin" / "python"
     if not python.exists():
         print(f"making {venv} with {' and '.join(REQUIREMENTS)} ...", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     have = subprocess.run([python, "-m", "pip", "freeze"], check=True, capture_output=True, text=True).stdout
     installed = {line.split("+")[0].strip() for line in have.splitlines()}
-    if not installed.issuperset(REQUIREMENTS):
-        subprocess.run([python, "-m", "pip", "install", *REQUIREMENTS], check=True, stdout=sys.stderr)
+    required = {*REQUIREMENTS, *extra}
+    if not installed.issuperset(required):
+        subprocess.run([python, "-m", "pip", "install", *sorted(required)], check=True, stdout=sys.stderr)
     return python
 
 

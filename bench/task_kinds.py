@@ -1,0 +1,202 @@
+"""Trains taggers on WNUT-17 and multi-label classifiers on GoEmotions, with afjax and with the library `adapters`.
+
+    python bench/task_kinds.py --data_dir=DATA --results=bench/results/task_kinds.jsonl
+    python bench/task_kinds.py --results=bench/results/task_kinds.jsonl --table
+
+DATA is the folder of the benchmarks' downloads. Each run trains one method on one task and appends one line to the
+results file. The same command resumes: runs that are already in the file are skipped. Each method has its default
+learning rate. The rate decays linearly to zero, and there is no warm-up. The model of the last step is scored on dev
+and test. A threshold of 0.5 is used for GoEmotions.
+
+`adapters` trains only adapters for WNUT-17, with the same rows, words, settings and number of steps as afjax. Its runs
+use a separate virtual environment, like ``vs_adapterhub.py``.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from vs_adapterhub import DEFAULT_VENV, ready_environment
+
+from afjax import load_task, load_trunk, train_single
+from afjax.config.defaults import LEARNING_RATES
+from afjax.config.methods import Method
+from afjax.config.training import TrainConfig
+from afjax.data.splits import TagRows
+from afjax.tasks.by_name import find_task
+from afjax.train.options import RunOptions
+from afjax.trunk.pretrained import Trunk
+
+WORKER = Path(__file__).with_name("task_kinds_worker.py")
+BATCH_SIZE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The settings of all runs on one task. Few rows have more than ``max_length`` tokens."""
+
+    task: str
+    max_length: int
+    epochs: int
+    libraries: tuple[str, ...]
+
+
+STUDIES = {
+    study.task: study
+    for study in (
+        Study(task="wnut17", max_length=96, epochs=6, libraries=("afjax", "adapters")),
+        Study(task="goemotions", max_length=48, epochs=1, libraries=("afjax",)),
+    )
+}
+METHODS = ("adapter", "full", "head")
+SEEDS = (0, 1, 2)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """One training run."""
+
+    task: str
+    library: str
+    method: str
+    seed: int
+
+
+def all_runs() -> list[Run]:
+    return [
+        Run(study.task, library, method, seed)
+        for study in STUDIES.values()
+        for seed in SEEDS
+        for library in study.libraries
+        for method in (METHODS if library == "afjax" else ("adapter",))
+    ]
+
+
+def train_config(run: Run) -> TrainConfig:
+    study = STUDIES[run.task]
+    return TrainConfig(max_length=study.max_length, epochs=float(study.epochs), batch_size=BATCH_SIZE)
+
+
+def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
+    """Trains one run and returns its scores on dev and test."""
+    task = find_task(run.task, data_dir)
+    rows = load_task(task)
+    # Dev is evaluated only once, after the last step. The best of several evaluations would be biased.
+    config = train_config(run)
+    num_steps = config.num_steps(-(-len(rows["train"]) // BATCH_SIZE))
+    config = dataclasses.replace(config, eval_every=num_steps)
+    with tempfile.TemporaryDirectory() as folder:
+        model = train_single(
+            trunk,
+            task,
+            {"train": rows["train"], "dev": rows["dev"]},
+            workdir=folder,
+            config=config,
+            method=Method(partition=run.method),
+            options=RunOptions(seed=run.seed),
+        )
+        return {"steps": num_steps, "dev": model.metrics, "test": model.evaluate(rows["test"])}
+
+
+def measure_adapterhub(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
+    """Trains the same run with `adapters`, in its own environment."""
+    python = ready_environment(DEFAULT_VENV, extra=("seqeval==1.2.2",))
+    rows = load_task(find_task(run.task, data_dir))
+    config = train_config(run)
+    with tempfile.TemporaryDirectory() as folder:
+        save_trunk(Path(folder) / "trunk", trunk)
+        splits = {name: words_and_tags(split) for name, split in rows.items()}
+        (Path(folder) / "rows.json").write_text(json.dumps(splits))
+        settings = {
+            "learning_rate": LEARNING_RATES[run.method],
+            "epochs": config.epochs,
+            "batch_size": BATCH_SIZE,
+            "max_length": config.max_length,
+            "weight_decay": config.weight_decay,
+            "seed": run.seed,
+        }
+        command = [str(python), str(WORKER), folder, json.dumps(settings)]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def words_and_tags(rows: TagRows) -> dict[str, list[list[str]]]:
+    assert rows.labels is not None
+    return {"words": [rows.words_of(row) for row in range(len(rows))], "tags": [list(tags) for tags in rows.labels]}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run_of(line: dict[str, Any]) -> Run:
+    return Run(**{field.name: line[field.name] for field in dataclasses.fields(Run)})
+
+
+def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields a Markdown table per task. Methods with missing seeds are left out."""
+    by_run = {run_of(line): line for line in lines}
+    for task in STUDIES:
+        runs = [run for run in all_runs() if run.task == task and run in by_run]
+        metrics = list(by_run[runs[0]]["dev"]) if runs else []
+        yield f"\n{task}: mean and standard deviation of {len(SEEDS)} seeds\n"
+        yield f"| library | method | split | {' | '.join(metrics)} | minutes |"
+        yield "|" + "---|" * (4 + len(metrics))
+        for library, method in dict.fromkeys((run.library, run.method) for run in runs):
+            found = [by_run[run] for run in runs if (run.library, run.method) == (library, method)]
+            if len(found) < len(SEEDS):
+                continue
+            minutes = f"{statistics.mean(line['seconds'] for line in found) / 60:.1f}"
+            for split in ("dev", "test"):
+                cells = [spread([line[split][metric] for line in found if metric in line[split]]) for metric in metrics]
+                yield f"| {' | '.join([library, method, split, *cells, minutes])} |"
+    if missing := [run for run in all_runs() if run not in by_run]:
+        yield f"\n{len(missing)} runs are missing."
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", default="", help="folder of the benchmarks' downloads")
+    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
+    parser.add_argument("--trunk", default="minilm")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs; train nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(tables(read_lines(arguments.results))))
+        return
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
+    trunk = load_trunk(arguments.trunk)
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    for run in all_runs():
+        if run in map(run_of, read_lines(arguments.results)):
+            continue
+        begin = time.monotonic()
+        scores = (measure if run.library == "afjax" else measure_adapterhub)(run, trunk, arguments.data_dir)
+        seconds = round(time.monotonic() - begin, 1)
+        line = {**dataclasses.asdict(run), "trunk": trunk.name, **rounded(scores), "seconds": seconds}
+        with arguments.results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+
+
+def rounded(scores: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {metric: round(score, 4) for metric, score in value.items()} if isinstance(value, dict) else value
+        for name, value in scores.items()
+    }
+
+
+if __name__ == "__main__":
+    main()
