@@ -26,7 +26,7 @@ from typing import Any
 import jax
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
-from afjax import load_task, load_trunk, train_single
+from afjax import load_task, load_trunk, save_trunk, train_single
 from afjax.config.defaults import LEARNING_RATES
 from afjax.config.methods import Method
 from afjax.config.training import TrainConfig

@@ -2,8 +2,8 @@
 
     task_kinds_worker.py FOLDER '{"learning_rate": 1e-3, "epochs": 6, ...}'
 
-``task_kinds.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and rows.json with the words
-and tags of each split.
+``task_kinds.py`` starts this script in the environment of `adapters`. FOLDER has the trunk, and rows.json with the
+words and tags of each split.
 """
 
 import json
