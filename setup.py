@@ -4,6 +4,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+# What builds the documentation site.
+DOCS = ["furo>=2025.9", "myst-nb>=1.3", "sphinx>=8.2", "sphinx-copybutton>=0.5", "sphinx-design>=0.6"]
+
 setup(
     name="afjax",
     version="0.1.0",
@@ -50,10 +53,12 @@ setup(
         "torch": ["torch>=2.6"],  # files that PyTorch has pickled
         "gcs": ["gcsfs>=2024.6"],
         "datasets": ["datasets>=4.8", "pyarrow>=21.0"],  # datasets of Hugging Face, Parquet and Arrow files
+        "docs": DOCS,
         "dev": [
+            *DOCS,
             "beartype>=0.22",
             "datasets>=4.8",
-            # One of the examples of docs/reuse.md.
+            # One of the examples of docs/how_to/reuse.md.
             "equinox>=0.13",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.6",

@@ -15,7 +15,7 @@ from afjax.data.sources.builtin import builtin_rows
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (training,) = blocks("README.md", "python")
-    (several,) = blocks("docs/python.md", "python")
+    (several,) = blocks("docs/how_to/python.md", "python")
     assert len([line for line in training.splitlines() if line.strip()]) <= 15
     trunk = repr(str(tiny_trunk_folder))
 
@@ -58,7 +58,7 @@ def test_python_examples(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
 
 
 def test_building_blocks(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    training, module = blocks("docs/building_blocks.md", "python")
+    training, module = blocks("docs/tutorials/training_loop.md", "python")
     lines = [line for line in training.splitlines() if line.strip() and not line.startswith("import")]
     assert len(lines) <= 30
     trunk = repr(str(tiny_trunk_folder))
@@ -76,7 +76,7 @@ def test_building_blocks(folder: Path, tiny_trunk_folder: Path, capsys: pytest.C
 
 
 def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = [*blocks("README.md", "bash"), *blocks("docs/commands.md", "bash")]
+    text = [*blocks("README.md", "bash"), *blocks("docs/how_to/commands.md", "bash")]
     lines = [line for block in text for line in block.splitlines() if line.startswith("afjax ")]
     run = [line for line in lines if "DATA" not in line]
     commands = {"train", "eval", "predict", "adapterdrop", "prune", "store", "bench", "data", "export", "table"}

@@ -1,4 +1,4 @@
 """Imports adapters of other libraries and of the papers' own code, and exports adapters and models.
 
-See ``docs/interop.md`` and ``docs/reuse.md``.
+See ``docs/how_to/interop.md`` and ``docs/how_to/reuse.md``.
 """

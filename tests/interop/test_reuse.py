@@ -1,4 +1,4 @@
-"""The examples in docs/reuse.md run as written and give afjax's own outputs."""
+"""The examples in docs/how_to/reuse.md run as written and give afjax's own outputs."""
 
 import re
 import sys

@@ -1,0 +1,92 @@
+"""Runs the code blocks of a documentation page, with a tiny trunk and few steps.
+
+Every ``python`` and ``bash`` block runs, in the order of the page, in one folder and one Python namespace. A comment
+``<!-- not run: REASON -->`` before a block excludes it.
+"""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from afjax.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+LANGUAGES = ("python", "bash")
+# Installing packages is the work of the launch scripts and their tests.
+NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A code block of a page.
+
+    Attributes:
+      language: The word after the opening fence.
+      code: The text between the fences.
+      line: The number of the first line of the code in the page.
+      reason: Why the block is not run; empty if it is.
+    """
+
+    language: str
+    code: str
+    line: int
+    reason: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """Finds all code blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    pattern = r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<language>[\w-]+)\n(?P<code>.*?)^```$"
+    return [
+        Block(match["language"], match["code"], text[: match.start("code")].count("\n") + 1, match["reason"] or "")
+        for match in re.finditer(pattern, text, flags=re.DOTALL | re.MULTILINE)
+    ]
+
+
+def run_page(page: Path, trunk: Path) -> dict[str, Any]:
+    """Runs the blocks of a page in the current folder.
+
+    Args:
+      page: The Markdown file.
+      trunk: The folder of the trunk to use instead of minilm.
+
+    Returns:
+      The Python names that the page defines.
+    """
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.reason or block.language not in LANGUAGES:
+            continue
+        if block.language == "python":
+            # Blank lines give an error's traceback the line numbers of the page.
+            code = "\n" * (block.line - 1) + short_program(block.code, trunk)
+            exec(compile(code, str(page), "exec"), names)
+        else:
+            for line in block.code.replace("\\\n", " ").splitlines():
+                run_line(line, trunk, where=f"{page.name}:{block.line}")
+    return names
+
+
+def short_program(code: str, trunk: Path) -> str:
+    """Makes a program use a small trunk and train for two steps, with one compiled program."""
+    code = re.sub(r"\b(epochs|max_steps)=[\d.]+", "max_steps=2, buckets=(32,)", code)
+    code = re.sub(r"max_length=\d+", "max_length=32", code)
+    return code.replace('"minilm"', repr(str(trunk)))
+
+
+def run_line(line: str, trunk: Path, *, where: str) -> None:
+    """Runs one line of a ``bash`` block."""
+    line = line.partition("  #")[0].strip()
+    if not line or line.startswith(("#", *NOT_OURS)):
+        return
+    program, *words = shlex.split(line.replace("=minilm", f"={trunk}"))
+    assert program == "afjax", f"{where}: the tests cannot run {program}"
+    if words[0] in ("train", "sweep"):
+        words += [f"--config.trunk={trunk}", "--config.train.max_steps=2", "--config.train.buckets=(32,)"]
+    try:
+        code = main(words)
+    except SystemExit as end:  # --version and --help
+        code = end.code or 0
+    assert code == 0, f"{where}: {line} ended with code {code}"
