@@ -118,3 +118,17 @@ def weighted_cross_entropy(
         losses = (1 - label_smoothing) * losses + label_smoothing * spread
     total = (weights[labels] * row_weights).sum()
     return (losses * row_weights).sum() / jnp.where(total > 0, total, 1)
+
+
+def mask_missing(
+    logits: Float[AnyArray, "*batch outputs"], num_outputs: Int[AnyArray, ""]
+) -> Float[Array, "*batch outputs"]:
+    """Gives outputs that a head does not have a probability of zero.
+
+    Args:
+      logits: The outputs of a head that is padded with outputs that do not belong to it.
+      num_outputs: The head's own number of outputs, which are the first ones.
+    """
+    has_output = jnp.arange(logits.shape[-1]) < num_outputs
+    has_output = has_output.reshape((1,) * (logits.ndim - 1) + (-1,))
+    return jnp.where(has_output, logits, jnp.finfo(logits.dtype).min)

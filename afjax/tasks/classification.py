@@ -15,6 +15,7 @@ from afjax.data.labels import class_labels, find_label_names
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
 from afjax.data.tokenise import TokenisedRows
+from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import classification_scores
 from afjax.tasks.predictions import Predictions, softmax
@@ -34,6 +35,13 @@ from afjax.trees import AnyArray
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
     """The cross-entropy of each row."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+
+
+def padded_losses(
+    logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
+) -> Float[Array, "batch"]:
+    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
@@ -101,6 +109,7 @@ KIND = KindSpec(
     name="classification",
     num_outputs=len,
     losses=losses,
+    padded_losses=padded_losses,
     named_outputs=True,
     has_classes=True,
     metrics=("accuracy", "f1", "macro_f1", "matthews"),

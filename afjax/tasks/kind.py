@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.sources.kind import SplitSource
@@ -17,6 +17,8 @@ from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.trees import AnyArray
 
+# An axis of a row's label in a batch: the two positions of an answer, the head's outputs, or the row's tokens.
+LabelAxis = Literal["answer", "outputs", "length"]
 # The input of a head: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
@@ -128,6 +130,14 @@ class Tokenize(Protocol):
         ...
 
 
+class PaddedLosses(Protocol):
+    """Returns the loss of each row; see ``KindSpec.padded_losses``."""
+
+    def __call__(
+        self, logits: Float[AnyArray, "batch ..."], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
+    ) -> Float[Array, "batch"]: ...
+
+
 def accept(rows: Any, tokenizer: Any, name: str) -> None:
     """Accepts rows with any tokenizer; see ``KindSpec.check_tokens``."""
 
@@ -141,8 +151,10 @@ class KindSpec:
       reads: The input of a head.
       num_outputs: Returns a head's number of outputs for the given label names.
       losses: Returns the loss of each row for logits and a batch with ``labels``, ``mask`` and ``weights``.
-      label_shape: Returns the shape of a row's label in a batch, without the batch axis, for the number of outputs and
-        the batch's padded length.
+      padded_losses: As ``losses``, for logits with additional outputs that do not belong to the head, and the head's
+        number of outputs (an int32 scalar). Multi-task runs pad narrow heads to the widest. None if ``losses`` only
+        reads the head's own outputs.
+      label_axes: The axes of a row's label in a batch, without the batch axis.
       label_dtype: The dtype of labels in a batch.
       has_choices: Whether each row has several sequences, one per choice.
       named_outputs: Whether the outputs are the label names, in their order.
@@ -170,7 +182,8 @@ class KindSpec:
     reads: Reads = "pooled"
     num_outputs: Callable[[Sequence[str]], int]
     losses: Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any]], Float[Array, "batch"]]
-    label_shape: Callable[[int, int], tuple[int, ...]] = lambda num_outputs, length: ()
+    padded_losses: PaddedLosses | None = None
+    label_axes: tuple[LabelAxis, ...] = ()
     label_dtype: Literal["int32", "float32"] = "int32"
     has_choices: bool = False
     named_outputs: bool = False
@@ -188,3 +201,13 @@ class KindSpec:
     errors: Callable[[Predictions, Any, TaskConfig], Float[np.ndarray, "rows"]]
     weighted: Callable[[Predictions, Any, TaskConfig], Weighted]
     text: KindText
+
+    def label_shape(self, num_outputs: int, length: int) -> tuple[int, ...]:
+        """Returns the shape of a row's label in a batch, without the batch axis.
+
+        Args:
+          num_outputs: The number of outputs of the (widest) head.
+          length: The batch's padded length.
+        """
+        sizes = {"answer": 2, "outputs": num_outputs, "length": length}
+        return tuple(sizes[axis] for axis in self.label_axes)

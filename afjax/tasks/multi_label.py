@@ -9,10 +9,11 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Bool, Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 
 from afjax.config.tasks import MultiLabelConfig, TaskConfig
 from afjax.data.columns import Columns, no_labels
@@ -36,6 +37,15 @@ THRESHOLDS = tuple(round(0.01 * number, 2) for number in range(1, 100))
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
     """The mean binary cross-entropy of each row's labels."""
     return optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(-1)
+
+
+def padded_losses(
+    logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
+) -> Float[Array, "batch"]:
+    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    each = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
+    has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
+    return jnp.where(has_output, each, 0).sum(-1) / num_outputs
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
@@ -199,7 +209,8 @@ KIND = KindSpec(
     name="multi_label",
     num_outputs=len,
     losses=losses,
-    label_shape=lambda num_outputs, length: (num_outputs,),
+    padded_losses=padded_losses,
+    label_axes=("outputs",),
     label_dtype="float32",
     named_outputs=True,
     metrics=("micro_f1", "macro_f1", "average_precision"),

@@ -34,9 +34,9 @@ from afjax.trees import AnyArray
 Answers = Sequence[tuple[tuple[str, int], ...]]
 
 
-def losses(logits: Float[AnyArray, "batch length 2"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
-    """The mean of the cross-entropies of the answer's first and last token."""
-    tokens = jnp.where(batch["mask"][..., None], logits, jnp.finfo(logits.dtype).min)
+def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
+    """The mean of the cross-entropies of the answer's first and last token: the first two outputs."""
+    tokens = jnp.where(batch["mask"][..., None], logits[..., :2], jnp.finfo(logits.dtype).min)
     return optax.softmax_cross_entropy_with_integer_labels(tokens, batch["labels"], axis=1).mean(-1)
 
 
@@ -144,7 +144,7 @@ KIND = KindSpec(
     reads="tokens",
     num_outputs=lambda label_names: 2,
     losses=losses,
-    label_shape=lambda num_outputs, length: (2,),
+    label_axes=("answer",),
     metrics=("f1", "exact_match"),
     read=read,
     from_lists=from_lists,

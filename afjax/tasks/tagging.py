@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int, Int64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, check_text, first_row, id_of, missing_column, text_of, value_of
@@ -24,6 +24,7 @@ from afjax.data.splits import TagRows
 from afjax.data.tags import OUTSIDE, chunks, is_tag
 from afjax.data.tokenise import TokenisedRows
 from afjax.errors import UserError, did_you_mean
+from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.predictions import Entity, Predictions, softmax
@@ -45,6 +46,13 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
     words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
     rows = jnp.where(has_label, words, 0).sum(-1)
     return rows * (batch["weights"].sum() / jnp.maximum(has_label.sum(), 1))
+
+
+def padded_losses(
+    logits: Float[AnyArray, "batch length outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
+) -> Float[Array, "batch"]:
+    """See :class:`afjax.tasks.kind.PaddedLosses`."""
+    return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
@@ -271,7 +279,8 @@ KIND = KindSpec(
     reads="tokens",
     num_outputs=len,
     losses=losses,
-    label_shape=lambda num_outputs, length: (length,),
+    padded_losses=padded_losses,
+    label_axes=("length",),
     named_outputs=True,
     metrics=("f1",),
     read=read,

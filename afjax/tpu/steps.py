@@ -16,6 +16,7 @@ from afjax.train.multitask_step import (
     STEP_GROUPS,
     TaskTable,
     init_multitask_state,
+    label_dtype,
     make_multitask_eval_step,
     make_multitask_step,
     stack_tasks,
@@ -112,7 +113,7 @@ def _batch(plan: Plan, mesh: Mesh, *, training: bool) -> dict[str, jax.ShapeDtyp
     if training:
         # In multi-task runs class labels and regression targets have the same dtype, so that they share a program.
         label_shape = kind.label_shape(max(plan.outputs), plan.length)
-        dtype = "float32" if plan.multitask and not label_shape else kind.label_dtype
+        dtype = label_dtype(kind.name) if plan.multitask else kind.label_dtype
         batch["labels"] = jax.ShapeDtypeStruct((rows, *label_shape), dtype)
         batch["weights"] = jax.ShapeDtypeStruct((rows,), jnp.float32)
     placed = {name: _placed(array, batch_sharding(mesh)) for name, array in batch.items()}

@@ -49,4 +49,9 @@ def task_loss(
         assert kind == "classification", kind
         return weighted_cross_entropy(logits, labels, weights, class_loss.weights, class_loss.label_smoothing)
     losses = TASK_KINDS[kind].losses(logits, batch)
+    return weighted_mean(losses, weights)
+
+
+def weighted_mean(losses: Float[AnyArray, "batch"], weights: Float[AnyArray, "batch"]) -> Float[Array, ""]:
+    """The mean loss of the rows with weight 1. Rows with weight 0 are padding."""
     return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)

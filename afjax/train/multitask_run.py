@@ -21,6 +21,7 @@ from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.multitask_step import (
     STEP_GROUPS,
     TaskTable,
+    batch_labels,
     init_multitask_state,
     make_multitask_eval_step,
     make_multitask_step,
@@ -124,14 +125,8 @@ class MultitaskRun:
                 part=host_rows(self._config.batch_size, self.mesh),
             ):
                 scaled = scale_labels(batch, self._tasks[task])
-                if self._tasks[task].kind not in ("span", "tagging"):
-                    # Use one dtype, so that classification and regression tasks share a compiled program.
-                    scaled = {**scaled, "labels": scaled["labels"].astype(np.float32)}
-                if self._tasks[task].kind == "multi_label":
-                    # As many columns as the widest head has outputs, so that these tasks share a compiled program.
-                    missing = max(self.num_outputs) - scaled["labels"].shape[-1]
-                    scaled = {**scaled, "labels": np.pad(scaled["labels"], ((0, 0), (0, missing)))}
-                yield {**scaled, "task": np.asarray(task, np.int32)}
+                labels = batch_labels(self._tasks[task].kind, scaled["labels"], max(self.num_outputs))
+                yield {**scaled, "labels": labels, "task": np.asarray(task, np.int32)}
             epoch, start = epoch + 1, 0
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray, Shaped
 
 from afjax.config.tasks import TaskKind
 from afjax.config.training import TrainConfig
 from afjax.model.model import Model
-from afjax.tasks.class_loss import ClassLoss, weighted_cross_entropy
+from afjax.tasks.class_loss import ClassLoss, mask_missing, weighted_cross_entropy
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.train.loss import Batch, task_loss
+from afjax.train.loss import Batch, weighted_mean
 from afjax.train.optimizer import make_adamw, make_clipping
 from afjax.train.step import State, TrainStep, descend, old_if_failed
 from afjax.trees import AnyArray, Tree, flatten, merge, unflatten
@@ -45,14 +45,37 @@ class TaskTable:
     class_losses: tuple[ClassLoss, ...] = ()
 
 
-# Groups of task kinds. The batches of a group have the same structure, so its tasks share one compiled program.
-STEP_GROUPS: tuple[tuple[TaskKind, ...], ...] = (
-    ("classification", "regression"),
-    ("multiple_choice",),
-    ("span",),
-    ("multi_label",),
-    ("tagging",),
-)
+def step_groups() -> list[tuple[TaskKind, ...]]:
+    """Groups the kinds of tasks whose batches have the same structure; tasks of a group share one compiled program."""
+    groups: dict[Any, list[TaskKind]] = {}
+    for kind, spec in TASK_KINDS.items():
+        groups.setdefault((spec.reads, spec.has_choices, spec.label_axes), []).append(kind)
+    return [tuple(group) for group in groups.values()]
+
+
+STEP_GROUPS = step_groups()
+
+
+def batch_labels(
+    kind: TaskKind, labels: Shaped[np.ndarray, "batch *label"], num_outputs: int
+) -> Shaped[np.ndarray, "batch *padded"]:
+    """Gives the labels of a batch the dtype and shape that all tasks of the kind's group have.
+
+    Args:
+      kind: The task's kind.
+      labels: A batch's labels.
+      num_outputs: The largest number of outputs of any task of the run.
+    """
+    spec = TASK_KINDS[kind]
+    if spec.label_axes == ("outputs",):
+        labels = np.pad(labels, ((0, 0), (0, num_outputs - labels.shape[-1])))
+    return labels.astype(label_dtype(kind))
+
+
+def label_dtype(kind: TaskKind) -> str:
+    """The dtype of labels in the kind's group: float32 if any kind of the group has numbers."""
+    (group,) = (group for group in STEP_GROUPS if kind in group)
+    return "float32" if any(TASK_KINDS[other].label_dtype == "float32" for other in group) else "int32"
 
 
 def stack_tasks(trees: list[Tree]) -> Tree:
@@ -181,45 +204,37 @@ def multitask_loss(
     Args:
       logits: ``[batch, max_outputs]``; for multiple choice ``[batch, choices]``; for span ``[batch, length,
         max_outputs]``. ``max_outputs`` is the largest number of outputs of any task.
-      batch: ``task``; ``labels``: float32 ``[batch]`` classes, choices or values, or int32 ``[batch, 2]`` token
-        positions, float32 ``[batch, max_outputs]`` label sets, or int32 ``[batch, length]`` tags; ``weights``;
-        ``mask``.
+      batch: ``task``; ``labels`` as returned by :func:`batch_labels`; ``weights``; ``mask``.
       tasks: The tasks' kinds, numbers of outputs and class losses.
       group: The possible kinds of the batch's task, one of :data:`STEP_GROUPS`.
     """
-    if group == ("span",):
-        return task_loss(logits[..., :2], batch, "span")
-    classes = {**batch, "labels": batch["labels"].astype(jnp.int32)}
-    if group == ("multiple_choice",):
-        return task_loss(logits, classes, "multiple_choice")
     num_outputs = jnp.asarray(tasks.num_outputs)[batch["task"]]
-    has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
-    if group == ("multi_label",):
-        # The mean over the outputs of the task's own head. Labels are padded like the heads.
-        scale = logits.shape[-1] / num_outputs
-        # A label that is absent and has a very negative logit has no loss. Half of the minimum avoids an infinity.
-        masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min / 2)
-        return task_loss(masked, batch, "multi_label") * scale
-    if group == ("tagging",):
-        tokens = jnp.where(has_output[None], logits, jnp.finfo(logits.dtype).min)
-        return task_loss(tokens, classes, "tagging")
-    masked = jnp.where(has_output, logits, jnp.finfo(logits.dtype).min)
     if tasks.class_losses:
-        # Outputs that a narrower head does not have get weight 0.
+        # All tasks are classification tasks. Outputs that a narrower head does not have get weight 0.
         weights = np.zeros((len(tasks.kinds), logits.shape[-1]))
         for row, class_loss in zip(weights, tasks.class_losses, strict=True):
             row[: len(class_loss.weights)] = class_loss.weights
         smoothing = tasks.class_losses[0].label_smoothing
         class_weights = jnp.asarray(weights, logits.dtype)[batch["task"]]
-        return weighted_cross_entropy(masked, classes["labels"], batch["weights"], class_weights, smoothing)
-    losses: dict[str, Callable[[], Array]] = {
-        "classification": lambda: task_loss(masked, classes, "classification"),
-        "regression": lambda: task_loss(logits, batch, "regression"),
-    }
-    if len(kinds := set(tasks.kinds) & losses.keys()) == 1:
-        return losses[kinds.pop()]()
-    is_regression = jnp.asarray([kind == "regression" for kind in tasks.kinds])[batch["task"]]
-    return jnp.where(is_regression, losses["regression"](), losses["classification"]())
+        labels = batch["labels"].astype(TASK_KINDS["classification"].label_dtype)
+        masked = mask_missing(logits, num_outputs)
+        return weighted_cross_entropy(masked, labels, batch["weights"], class_weights, smoothing)
+    first, *others = [kind for kind in group if kind in tasks.kinds]
+    loss = _kind_loss(first, logits, batch, num_outputs)
+    for kind in others:
+        is_kind = jnp.asarray([other == kind for other in tasks.kinds])[batch["task"]]
+        loss = jnp.where(is_kind, _kind_loss(kind, logits, batch, num_outputs), loss)
+    return loss
+
+
+def _kind_loss(
+    kind: TaskKind, logits: Float[Array, "batch ..."], batch: Mapping[str, AnyArray], num_outputs: Int[AnyArray, ""]
+) -> Float[Array, ""]:
+    """The weighted mean of a batch's losses, over the first ``num_outputs`` outputs."""
+    spec = TASK_KINDS[kind]
+    batch = {**batch, "labels": batch["labels"].astype(spec.label_dtype)}
+    losses = spec.padded_losses(logits, batch, num_outputs) if spec.padded_losses else spec.losses(logits, batch)
+    return weighted_mean(losses, batch["weights"])
 
 
 def make_multitask_eval_step(model: Model) -> Callable[[Mapping[str, Any], Batch], Array]:

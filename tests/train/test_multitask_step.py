@@ -156,12 +156,13 @@ def test_losses_of_all_kinds_of_tasks() -> None:
     assert float(squared) == pytest.approx(((np.log(0.25) - 1) ** 2 + np.log(0.5) ** 2) / 2, rel=1e-6)
     # Multiple choice has as many logits as choices, independent of the heads.
     of_choices = {**batch, "mask": jnp.ones((2, 2, 4), bool), "task": jnp.asarray(0)}
-    chosen = multitask_loss(logits[:, :2], of_choices, table, ("multiple_choice",))
+    choices = TaskTable(("multiple_choice",), (1,))
+    chosen = multitask_loss(logits[:, :2], of_choices, choices, ("multiple_choice",))
     assert float(chosen) == pytest.approx(float(classified), rel=1e-6)
     # Span: two outputs per token, except that padding tokens do not count.
     tokens = jnp.log(jnp.array([[[0.25, 0.1, 9.0], [0.75, 0.9, 9.0], [5.0, 5.0, 9.0]]]))
     of_span = {"labels": jnp.array([[0, 1]]), "weights": jnp.ones(1), "mask": jnp.array([[True, True, False]])}
-    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, table, ("span",))
+    spanned = multitask_loss(tokens, {**of_span, "task": jnp.asarray(0)}, TaskTable(("span",), (2,)), ("span",))
     assert float(spanned) == pytest.approx(-(np.log(0.25) + np.log(0.9)) / 2, rel=1e-6)
 
 
