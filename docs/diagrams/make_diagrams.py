@@ -9,10 +9,12 @@ import argparse
 from pathlib import Path
 
 import encoder_diagram
+import fusion_diagram
 from palettes import PALETTES
 
 DIAGRAMS = {
     "encoder": encoder_diagram.draw,
+    "fusion": fusion_diagram.draw,
 }
 
 
