@@ -10,11 +10,13 @@ from pathlib import Path
 
 import encoder_diagram
 import fusion_diagram
+import stages_diagram
 from palettes import PALETTES
 
 DIAGRAMS = {
     "encoder": encoder_diagram.draw,
     "fusion": fusion_diagram.draw,
+    "stages": stages_diagram.draw,
 }
 
 
