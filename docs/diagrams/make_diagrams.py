@@ -11,12 +11,14 @@ from pathlib import Path
 import encoder_diagram
 import fusion_diagram
 import stages_diagram
+import store_diagram
 from palettes import PALETTES
 
 DIAGRAMS = {
     "encoder": encoder_diagram.draw,
     "fusion": fusion_diagram.draw,
     "stages": stages_diagram.draw,
+    "store": store_diagram.draw,
 }
 
 
