@@ -65,7 +65,7 @@ def _without_unset(value: Any) -> Any:
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Any:
-    """Loads the fast tokenizer of a trunk's folder.
+    """Loads the fast tokenizer of a trunk's folder. Code in the folder is not run.
 
     Raises:
       UserError: The folder has no tokenizer, or the tokenizer cannot be read or has more tokens than the trunk has
@@ -77,7 +77,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Any:
             f"{folder} has no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json with merges.txt."
         )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
+        # Without trust_remote_code=False, transformers may ask in the terminal whether to run code of the folder.
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
     except Exception as error:  # For a damaged file, transformers and tokenizers raise many kinds of exceptions.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"The tokenizer in {folder} cannot be read ({reason}); fetch it again.") from error
