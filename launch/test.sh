@@ -11,12 +11,11 @@ if [ "${1:-}" = --fast ]; then
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
-ruff check .
-ruff format --check .
+./launch/lint.sh
 types=
 if [ ${#fast[@]} = 0 ]; then
   # In parallel with the tests, because the first run takes half a minute.
-  mypy &
+  ./launch/types.sh &
   types=$!
 fi
 failed=0

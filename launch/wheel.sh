@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the wheel in dist (or in the given folder), and checks that it works outside of the checkout.
+#
+#     ./launch/wheel.sh
+#     ./launch/wheel.sh wheels
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+folder="${1:-dist}"
+place="$(mktemp -d)"
+trap 'rm -rf "$place" build/lib build/bdist.*' EXIT
+# A build copies modules to build/lib and would pack modules there that have been deleted since.
+rm -rf build/lib build/bdist.*
+python -m pip wheel --quiet --no-deps --wheel-dir "$place/wheel" .
+wheel="$(echo "$place"/wheel/*.whl)"
+# Without its dependencies, which are in the virtual environment.
+python -m pip install --quiet --no-deps --target "$place/installed" "$wheel"
+(
+  cd "$place"
+  export PYTHONPATH="$place/installed"
+  python -c 'import afjax, sys; sys.exit(not afjax.__file__.startswith(sys.argv[1]))' "$place/installed" ||
+    { echo "The wheel was not used, because another afjax was imported." >&2; exit 1; }
+  python -m afjax configs >/dev/null
+)
+mkdir -p "$folder"
+mv "$wheel" "$folder"
+echo "$folder/$(basename "$wheel")"
