@@ -67,7 +67,7 @@ def habits(text: str) -> Iterator[tuple[str, str]]:
 
 def files() -> list[Path]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh")]
-    found += [ROOT / name for name in ("README.md", "CHANGELOG.md", "setup.py")]
+    found += [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "setup.py")]
     return sorted(path for path in found if str(path.relative_to(ROOT)) not in SKIPPED and path.is_file())
 
 

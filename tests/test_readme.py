@@ -15,7 +15,8 @@ from afjax.data.sources.builtin import builtin_rows
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+AT_THE_TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = (*(ROOT / name for name in AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -94,7 +95,7 @@ def test_commands(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureF
 def test_files_named_in_pages_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"`((?:afjax|configs|docs|bench|launch)/[\w./]+)`", text):
+        for name in re.findall(r"`((?:afjax|bench|configs|docs|launch|tests)/[\w./]+)`", text):
             assert "NAME" in name or (ROOT / name).exists(), (page.name, name)
 
 
