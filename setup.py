@@ -69,6 +69,7 @@ setup(
             "pyarrow>=21.0",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
+            "pyyaml>=6.0",
             "ruff>=0.14",
             "seqeval>=1.2",
             "types-tabulate",
