@@ -1,7 +1,10 @@
 """Runs the code blocks of a documentation page, with a tiny trunk and few steps.
 
 Every ``python`` and ``bash`` block runs, in the order of the page, in one folder and one Python namespace. A comment
-``<!-- not run: REASON -->`` before a block excludes it.
+before a block changes this:
+
+- ``<!-- not run: REASON -->`` excludes the block.
+- ``<!-- file: PATH -->`` writes the block to this file, whatever its language. Later blocks can read it.
 """
 
 import dataclasses
@@ -27,20 +30,34 @@ class Block:
       code: The text between the fences.
       line: The number of the first line of the code in the page.
       reason: Why the block is not run; empty if it is.
+      path: The file that the block is written to; empty if it is not a file.
     """
 
     language: str
     code: str
     line: int
     reason: str
+    path: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether the block is run: neither excluded nor a file, and in a language that can be run."""
+        return not (self.reason or self.path) and self.language in LANGUAGES
 
 
 def blocks(page: Path) -> list[Block]:
     """Finds all code blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    pattern = r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<language>[\w-]+)\n(?P<code>.*?)^```$"
+    comment = r"(?:<!-- (?:not run: (?P<reason>[^>]+)|file: (?P<path>[^>]+)) -->\n)?"
+    pattern = rf"{comment}^```(?P<language>[\w-]+)\n(?P<code>.*?)^```$"
     return [
-        Block(match["language"], match["code"], text[: match.start("code")].count("\n") + 1, match["reason"] or "")
+        Block(
+            match["language"],
+            match["code"],
+            text[: match.start("code")].count("\n") + 1,
+            match["reason"] or "",
+            match["path"] or "",
+        )
         for match in re.finditer(pattern, text, flags=re.DOTALL | re.MULTILINE)
     ]
 
@@ -57,7 +74,11 @@ def run_page(page: Path, trunk: Path) -> dict[str, Any]:
     """
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
-        if block.reason or block.language not in LANGUAGES:
+        if block.path:
+            path = Path(block.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.code, encoding="utf-8")
+        if not block.runs:
             continue
         if block.language == "python":
             # Blank lines give an error's traceback the line numbers of the page.

@@ -9,7 +9,12 @@ from page_runner import LANGUAGES, ROOT, blocks, run_page
 pytestmark = pytest.mark.slow
 
 FOLDERS = ("get_started", "tutorials")
-PAGES = sorted(path for folder in FOLDERS for path in (ROOT / "docs" / folder).glob("*.md"))
+# Other how-to pages need data, machines or the quickstart's store.
+GUIDES = ("data", "classification", "regression", "multiple_choice", "span", "multi_label", "tagging")
+PAGES = [
+    *sorted(path for folder in FOLDERS for path in (ROOT / "docs" / folder).glob("*.md")),
+    *(ROOT / "docs" / "how_to" / f"{name}.md" for name in GUIDES),
+]
 WITH_CODE = [page for page in PAGES if any(block.language in LANGUAGES for block in blocks(page))]
 
 
