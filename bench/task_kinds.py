@@ -146,7 +146,9 @@ def tables(lines: list[dict[str, Any]]) -> Iterator[str]:
     by_run = {run_of(line): line for line in lines}
     for task in STUDIES:
         runs = [run for run in all_runs() if run.task == task and run in by_run]
-        metrics = list(by_run[runs[0]]["dev"]) if runs else []
+        if not runs:
+            continue
+        metrics = [metric for metric in by_run[runs[0]]["dev"] if metric != "step"]
         yield f"\n{task}: mean and standard deviation of {len(SEEDS)} seeds\n"
         yield f"| library | method | split | {' | '.join(metrics)} | minutes |"
         yield "|" + "---|" * (4 + len(metrics))
