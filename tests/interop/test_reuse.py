@@ -25,7 +25,7 @@ from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "reuse.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "how_to" / "reuse.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 BATCH = {
     "tokens": np.array([[2, 7, 9, 3], [2, 8, 3, 0]], np.int32),

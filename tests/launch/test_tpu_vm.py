@@ -326,7 +326,7 @@ def test_help_has_an_example(cloud: Cloud, command: str) -> None:
 
 
 def test_documented_commands_run(cloud: Cloud) -> None:
-    text = (ROOT / "docs" / "launching.md").read_text(encoding="utf-8").replace("\\\n", "")
+    text = (ROOT / "docs" / "how_to" / "launching.md").read_text(encoding="utf-8").replace("\\\n", "")
     shown = [shlex.split(line) for line in text.splitlines() if line.startswith("launch/tpu_vm.py ")]
     assert {words[1] for words in shown} == set("create setup run logs status stop delete babysit".split())
     for words in shown:
