@@ -63,6 +63,7 @@ def pick_columns(
     text_b: str = "",
     label: str = "",
     known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
+    ignore_labels: bool = False,
 ) -> Columns:
     """Picks the text and label columns of rows. The first row decides which columns exist.
 
@@ -72,6 +73,7 @@ def pick_columns(
       text_a, text_b: Names of text columns. If empty, the first entry of ``known`` whose columns all exist.
       label: Name of the label column. If empty, ``label``, which may then be missing.
       known: Names of text columns to look for.
+      ignore_labels: Whether to skip the label column, which may then be missing even if ``label`` names it.
 
     Raises:
       UserError: A column is missing, a text is not a string, or two rows have the same ``id``. The message names the
@@ -79,7 +81,7 @@ def pick_columns(
     """
     place, first, rows = first_row(source, rows)
     names = text_names(place, first, text_a, text_b, known)
-    has_labels, has_ids = bool(label) or "label" in first, "id" in first
+    has_labels, has_ids = not ignore_labels and (bool(label) or "label" in first), "id" in first
     columns = Columns(
         source,
         [],

@@ -50,7 +50,7 @@ def padded_losses(
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
     """See :class:`afjax.tasks.kind.Read`."""
-    columns = read_columns(task, source)
+    columns = read_columns(task, source, ignore_labels=labels.required is False)
     names, listed = given_names(task, source, labels)
     separator = task.multi_label.separator
     if not (any_labels(columns) if labels.required is None else labels.required):

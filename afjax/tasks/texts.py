@@ -16,8 +16,8 @@ from afjax.errors import UserError
 from afjax.tasks.kind import Form, LabelReading
 
 
-def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
-    """Reads the text and label columns."""
+def read_columns(task: TaskConfig, source: SplitSource, *, ignore_labels: bool = False) -> Columns:
+    """Reads the text and label columns. If labels are ignored, the label column may be missing."""
     return pick_columns(
         source.name,
         source.rows,
@@ -25,6 +25,7 @@ def read_columns(task: TaskConfig, source: SplitSource) -> Columns:
         text_b=task.text_b,
         label=task.label,
         known=source.text_columns,
+        ignore_labels=ignore_labels,
     )
 
 

@@ -115,6 +115,15 @@ def test_tables(make: Any) -> None:
     assert rows_from_table(make(text=TEXTS), TASK, labelled=None).labels is None
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
+def test_rows_to_predict_need_no_label_column(kind: Any) -> None:
+    task = TaskConfig(name="t", kind=kind, text_a="review", label="stars")
+    rows = rows_from_table({"review": TEXTS}, task, labelled=False)
+    assert (rows.text_a, rows.labels) == (TEXTS, None)  # type: ignore[union-attr]
+    assert rows_from_table({"review": TEXTS, "stars": [None] * 3}, task, labelled=False).labels is None
+    assert "stars" in refused(rows_from_table, {"review": TEXTS}, task)
+
+
 def test_tables_for_the_other_task_kinds() -> None:
     # Parquet files can have arrays within columns.
     choices = np.empty(2, object)
