@@ -59,7 +59,7 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     """Finds the task to show.
 
     Args:
-      name: A task's name, a TOML file or a file of rows.
+      name: A task's name, a TOML file, a file of rows, or a source such as ``builtin:entail``.
       data_dir: The folder with the tasks' folders; may be empty.
       source: The task's own source; may be empty.
 
@@ -69,8 +69,12 @@ def task_to_show(name: str, *, data_dir: str, source: str) -> TaskConfig:
     """
     if source and data_dir:
         raise UserError(f"Both --data_dir={data_dir} and --source={source} were given; give one of them.")
-    if not (source or data_dir) and name.endswith(ENDINGS):
-        return TaskConfig(name=file_stem(Path(name).name), source=name)
+    if not (source or data_dir):
+        if name.endswith(ENDINGS):
+            return TaskConfig(name=file_stem(Path(name).name), source=name)
+        if source_kind(name).scheme:
+            # The last part of tfds:glue/rte, and the name in official:NAME:FOLDER.
+            return task_to_show(Path(name.split(":")[1]).name, data_dir="", source=name)
     if not source:
         if not (data_dir or name.endswith(".toml")):
             raise UserError(

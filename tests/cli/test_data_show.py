@@ -62,7 +62,8 @@ def show(folder: Path, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[st
     """Runs ``afjax data show`` and returns its lines and the JSON object on the last line."""
 
     def run(*words: str) -> tuple[list[str], dict[str, Any]]:
-        given = [] if any(word.startswith("--source") for word in words) else [f"--data_dir={folder}"]
+        has_source = ":" in words[0] or any(word.startswith("--source") for word in words)
+        given = [] if has_source else [f"--data_dir={folder}"]
         flags = [f"--trunk={tiny_trunk_folder}", "--max_length=16", "--batch_size=2", "--json"]
         assert main(["data", "show", *words, *given, *flags]) == 0
         out, err = capsys.readouterr()
@@ -125,6 +126,9 @@ def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
     _, found = show("entail", "--source=builtin:entail", "--split=dev")
     assert found["splits"].keys() == {"dev"}
     assert found["splits"]["dev"]["files"] == ["builtin:entail dev"]
+    # A source in place of the name; the name is a part of it.
+    assert show("builtin:entail", "--split=dev")[1] == found
+    assert show(f"official:rte:{folder}")[1] == show("rte")[1]
     # A folder in our own format, without a train split to infer label names from.
     _, found = show("own")
     assert found["task"]["labels"] == ["x", "y"]

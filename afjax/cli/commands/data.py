@@ -12,7 +12,7 @@ from afjax.errors import UserError
 EXAMPLE = """\
 examples:
   afjax data show rte --data_dir=DATA --trunk=minilm --max_length=128
-  afjax data show entail --source=builtin:entail --split=dev
+  afjax data show builtin:entail --split=dev
   afjax data show reviews.csv --text_a=review --label=stars
   afjax data show names.conll --kind=tagging
   afjax data list
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "data", "show a task's splits, or list the known tasks", EXAMPLE, run=_run)
     parser.add_argument("action", metavar="{show,list}", type=one_of("show", "list"))
-    parser.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file or a file of rows")
+    parser.add_argument("task", nargs="?", metavar="TASK", help="what to show: a name, a .toml file, a file of rows, or a source")
     parser.add_argument("--data_dir", default="", help="the folder that holds the tasks' folders, or tfds:")
     parser.add_argument("--source", default="", help=f"a task's own folder or file, {NAMED_SOURCES}")
     for setting in ("text_a", "text_b", "label"):
